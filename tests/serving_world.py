@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from halimede.messages.trial import Trial
+from halimede.messages.file_facts import Trial
 from halimede.models.desired_state import DesiredModel
 from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.tensors import Tensor

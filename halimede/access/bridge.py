@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from halimede.access.bridge_routes import Route, routes
+from halimede.access.grants import Route, routes
 from halimede.access.mosquitto import LIMITS, broker_lines, head, port
 from halimede.access.site import Bridge, Principal, Site
 from halimede.topic import Role

@@ -15,8 +15,7 @@ from pathlib import Path
 from halimede.access import certificate_authority as a
 from halimede.access import files
 from halimede.access.mosquitto import write_rules
-from halimede.access.report import SiteReport, SiteUser, SiteUserState
-from halimede.access.site import Site
+from halimede.access.site import Site, SiteReport, SiteUser, SiteUserState
 from halimede.errors import HalimedeError, InvalidFieldError
 
 DAYS, MOST_DAYS = 365, 3650

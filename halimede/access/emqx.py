@@ -11,9 +11,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from halimede.access.bridge_routes import rights
 from halimede.access.files import text
-from halimede.access.grants import Action
+from halimede.access.grants import Action, rights
 from halimede.access.site import Site
 
 HEAD = """\

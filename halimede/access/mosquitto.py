@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from halimede.access import files
-from halimede.access.bridge_routes import behind, rights
-from halimede.access.grants import Action, Grant
+from halimede.access.grants import Action, Grant, behind, rights
 from halimede.access.site import Bridge, Principal, Site
 
 PORT, PLAIN_PORT = 8883, 1883

@@ -15,10 +15,9 @@ import secrets
 from pathlib import Path
 
 from halimede.access import files
-from halimede.access.bridge_routes import behind
+from halimede.access.grants import behind
 from halimede.access.mosquitto import make_bridge_folder, write_rules
-from halimede.access.report import SiteReport, SiteUser, SiteUserState
-from halimede.access.site import Site
+from halimede.access.site import Site, SiteReport, SiteUser, SiteUserState
 
 PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
 #: Mosquitto's own number. The passwords are 256 random bits, which more rounds would not make harder to find; but the

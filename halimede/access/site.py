@@ -11,7 +11,8 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from datetime import datetime
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -35,7 +36,6 @@ FOLDERS = {
 POOLS = (Role.EDGE, Role.CLOUD)
 #: names that distributions write into /etc/hosts for the machine itself
 SELF = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
-
 _host = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.ASCII | re.IGNORECASE)
 
 
@@ -213,3 +213,39 @@ def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> No
         if name in seen:
             raise InvalidFieldError(f"site.{field}[{index}]", name, "it is there twice: name each once")
         seen.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteUser:
+    """One user of a site, or one certificate. ``folder`` is below the site's; ``username`` is ``ca``, ``broker`` and
+    ``broker.<bridge>`` for these.
+    """
+
+    username: str
+    folder: Path
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SiteUserState:
+    """The state of a site's entry. ``problem`` is the reason why it is not usable, empty if it is."""
+
+    entry: SiteUser
+    path: Path
+    expires: datetime | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """Names of users, ``ca`` and ``broker`` among them. ``expires``: the first of their certificates to do so."""
+
+    made: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    expires: datetime | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than before."""
+        return bool(self.made or self.removed)

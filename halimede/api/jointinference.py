@@ -6,11 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from halimede.api.autoscaling import Autoscaler, check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
-from halimede.api.batching import BATCH, DELAY_MS, BatchSize, QueueDelay
 from halimede.api.deferral import Deferral, ModelRef, check_deferral
-from halimede.api.podtemplate import PodTemplate
+from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
 from halimede.api.schema import (
     AGE,
     MESSAGE,
@@ -49,7 +47,6 @@ COLUMNS = (
     AGE,
     MESSAGE,
 )
-
 Template = Annotated[
     dict[str, Any],
     Meta(extra={SHAPE: PodTemplate}, description="The pod that runs the worker: a PodTemplateSpec."),
@@ -57,6 +54,19 @@ Template = Annotated[
 Hpa = Annotated[
     dict[str, Any] | None,
     Meta(extra={SHAPE: Autoscaler}, description="Scales the worker's pods with their load; Kubernetes only."),
+]
+BATCH, DELAY_MS = 32, 0.0
+MOST_BATCH, MOST_DELAY_MS = 1024, 1000
+BatchSize = Annotated[
+    int, Meta(ge=1, le=MOST_BATCH, description="Samples that its model answers in one call, at most.")
+]
+QueueDelay = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=MOST_DELAY_MS,
+        description="Milliseconds that a sample may wait for more to be answered with; 0: what is there goes at once.",
+    ),
 ]
 
 

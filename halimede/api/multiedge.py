@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from halimede.api.autoscaling import check_autoscaler
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import (
@@ -26,6 +25,7 @@ from halimede.api.jointinference import (
     check_source,
     check_template,
 )
+from halimede.api.podtemplate import check_autoscaler
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label

@@ -1,20 +1,24 @@
 """The part of a pod template that rules read. The template itself stays as the user wrote it.
 
-Unlike our own specs it may hold fields that we do not know: it is Kubernetes' type, not ours.
+Unlike our own specs it may hold fields that we do not know: it is Kubernetes' type, not ours. A worker's autoscaling
+stands beside its template.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
-from halimede.api.schema import OptionalName, Path
+from halimede.api.base import Spec, convert
+from halimede.api.schema import OptionalName, Path, ValidationRule
+from halimede.errors import InvalidFieldError
 
 #: what Linux takes as one argument or environment variable
 Argument = Annotated[str, Meta(max_length=131_072)]
 PartName = Annotated[str, Meta(max_length=63)]
 LabelValue = Annotated[str, Meta(max_length=63)]
+Replicas = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 class Part(Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -105,3 +109,32 @@ class PodTemplate(Part, kw_only=True):
 
     metadata: Annotated[dict[str, Any], Meta(description="Labels and annotations of the pods.")] = {}
     spec: Annotated[PodSpec, Meta(description="The pod: a PodSpec, of which the fields shown are checked here.")]
+
+
+class Autoscaler(Spec, kw_only=True):
+    """How many pods of a worker there may be, and what makes them more or fewer. Kubernetes only."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+            "must not be more than maxReplicas",
+            ".minReplicas",
+        ),
+    )
+
+    min_replicas: Annotated[Replicas, Meta(description="The least number of pods.")] = 1
+    max_replicas: Annotated[Replicas, Meta(description="The greatest number of pods.")]
+    metrics: Annotated[
+        list[dict[str, Any]],
+        Meta(max_length=16, description="What is measured and its target: MetricSpecs of autoscaling/v2."),
+    ] = []
+    behavior: Annotated[
+        dict[str, Any], Meta(description="How fast it scales: HorizontalPodAutoscalerBehavior of autoscaling/v2.")
+    ] = {}
+
+
+def check_autoscaler(value: object, path: str) -> None:
+    """Check a worker's ``hpa``, which stays as the user wrote it. Raises InvalidFieldError."""
+    hpa = convert(value, Autoscaler, path)
+    if hpa.min_replicas > hpa.max_replicas:
+        raise InvalidFieldError(f"{path}.minReplicas", hpa.min_replicas, "must not be more than maxReplicas")

@@ -14,9 +14,15 @@ from typing import Any
 import msgspec
 
 from halimede.api.base import Resource
-from halimede.api.batching import BATCH, DELAY_MS
 from halimede.api.deferral import AS_IT_CAME, Deferral
-from halimede.api.jointinference import CloudWorkerSpec, EdgeWorkerSpec, JointInferenceServiceSpec, TierWorker
+from halimede.api.jointinference import (
+    BATCH,
+    DELAY_MS,
+    CloudWorkerSpec,
+    EdgeWorkerSpec,
+    JointInferenceServiceSpec,
+    TierWorker,
+)
 from halimede.api.model import ModelSpec
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement

@@ -6,26 +6,26 @@ is complete. Orders may be repeated: the same thing is done once, and answered e
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import structlog
 
 from halimede import topics
 from halimede.blobs.client import BlobClient
-from halimede.blobs.fair_queue import FairQueue
-from halimede.blobs.file_provider import BUS
+from halimede.blobs.file_provider import BUS, FileProvider, of_cache
 from halimede.blobs.opener import BusOpener, with_fallback
+from halimede.blobs.server import BlobServer, FairQueue
 from halimede.blobs.uris import ANY, SCHEME, url
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.errors import BusError
+from halimede.errors import BusError, RefusedError, first_error
 from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
 from halimede.models import Cache, FetchError, fetch
 from halimede.models.cache import in_thread
 from halimede.models.source_types import TransferLimits
 
 log = structlog.get_logger()
-
 #: files of one list, orders of one asker and askers that wait, orders that the bus holds
 LISTED, ORDERS, ASKERS, QUEUE = 1000, 8, 64, 100
 
@@ -128,3 +128,33 @@ class BlobAdmin:
             return BlobAnswer(outcome="refused", message=f"sha256:{digest} is in use: try again later")
         log.info("blob removed", digest=digest)
         return BlobAnswer(outcome="removed")
+
+
+class BlobNode:
+    """Serves and requests files. Takes a bus that is not entered yet; ``run`` it until cancelled.
+
+    Attributes:
+        opener: the fetcher's opener for ``bus://``. While this does not run, it fails as when the broker is away.
+
+    """
+
+    def __init__(self, bus: Bus, name: str, store: ManagedCache) -> None:
+        self.bus = bus
+        self.client = BlobClient(bus, name)
+        self.source = BlobServer(bus, name, FileProvider(of_cache(store.cache)))
+        self.opener = BusOpener(self.client)
+        self._desk = BlobAdmin(bus, name, store, self.client)
+
+    async def run(self) -> None:
+        """Give, ask and keep until cancelled."""
+        async with self.bus:
+            try:
+                for part in (self.client, self.source, self._desk):
+                    await part.start()
+            except RefusedError as error:
+                log.warning("no blobs over the bus: the broker's access rules are older than this", error=str(error))
+                await asyncio.get_running_loop().create_future()
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.source.run(), name="blob source")
+                    group.create_task(self._desk.run(), name="blob desk")

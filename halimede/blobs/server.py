@@ -8,12 +8,14 @@ answer goes to that name alone: nobody can have somebody else flooded.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import structlog
 
 from halimede import topics
-from halimede.blobs.fair_queue import FairQueue
 from halimede.blobs.file_provider import FileProvider
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
@@ -21,7 +23,6 @@ from halimede.errors import BusError, first_error
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
 
 log = structlog.get_logger()
-
 NOT_FOUND, BEYOND, UNREADABLE = "NotFound", "Beyond", "Unreadable"
 #: pieces that are read and sent side by side
 HANDS = 2
@@ -31,6 +32,9 @@ SEND_S, TIDY_S = 30.0, 5.0
 BESIDE = 4096
 #: questions that the bus holds for us, beside those in their turns
 QUEUE = 256
+T = TypeVar("T")
+#: questions of one asker, and askers, that may wait
+EACH, ASKERS = 32, 512
 
 
 @dataclass(slots=True)
@@ -128,3 +132,53 @@ class BlobServer:
         if size is not None:
             to = topics.BLOB_ANSWER.at(asker=question.asker, source=self._name)
             await self._bus.publish(to, BlobAnswer(outcome="has", size=size), correlation=question.correlation)
+
+
+class FairQueue(Generic[T]):
+    """Questions that wait. The same one (asker, key) waits once: asked again, it keeps its place.
+
+    Attributes:
+        dropped: questions that found no place. Whoever asked hears nothing, and asks again more slowly.
+
+    """
+
+    def __init__(self, *, each: int = EACH, askers: int = ASKERS) -> None:
+        self.dropped = 0
+        self._each = each
+        self._askers = askers
+        self._waiting: dict[str, OrderedDict[Hashable, T]] = {}
+        self._order: deque[str] = deque()
+        self._some = asyncio.Event()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def put(self, asker: str, key: Hashable, question: T) -> bool:
+        """Queue a question; return whether it has a place."""
+        own = self._waiting.get(asker)
+        if own is None:
+            if len(self._waiting) >= self._askers:
+                self.dropped += 1
+                return False
+            own = self._waiting[asker] = OrderedDict()
+            self._order.append(asker)
+        if key not in own and len(own) >= self._each:
+            self.dropped += 1
+            return False
+        own[key] = question
+        self._some.set()
+        return True
+
+    async def take(self) -> T:
+        """Return the next question, of the asker whose turn it is."""
+        while not self._order:
+            self._some.clear()
+            await self._some.wait()
+        asker = self._order.popleft()
+        own = self._waiting[asker]
+        _, question = own.popitem(last=False)
+        if own:
+            self._order.append(asker)
+        else:
+            del self._waiting[asker]
+        return question

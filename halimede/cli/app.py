@@ -1,4 +1,4 @@
-"""The command ``halimede``: ``commands/NAME.py`` has ``halimede NAME``, and is imported when that is called."""
+"""The command ``halimede``: ``commands/NAME.py`` has ``halimede NAME`` and is imported when that is called."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ COMMANDS = {
     "blob": "Files over the bus, by digest: models and datasets for nodes that reach only the broker.",
     "hard": "Hard samples that edge workers store (keepHardSamples): list, show and export them.",
 }
+#: commands that stand in the module of another one
+MODULES = {"nodes": "get", "uncordon": "drain", "router": "serve"}
 #: commands of the groups that connect to a broker
 SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "export")}
 
@@ -60,8 +62,8 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str) -> Any:
-    """Return the command that ``commands/NAME.py`` declares: a function, or a Typer with settings of its own."""
-    declared: Any = getattr(import_module(f"halimede.cli.commands.{name}"), name)
+    """Return a command as its module declares it: a function, or a Typer with settings of its own."""
+    declared: Any = getattr(import_module(f"halimede.cli.commands.{MODULES.get(name, name)}"), name)
     if not isinstance(declared, typer.Typer):
         function, declared = declared, typer.Typer(add_completion=False, rich_markup_mode="rich")
         declared.command()(function)

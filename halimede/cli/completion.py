@@ -72,7 +72,7 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def ask(client: Client) -> list[str]:
         from halimede.cli.service_kinds import every
-        from halimede.cli.views.tables import dig
+        from halimede.cli.tables import dig
 
         found: list[str] = []
         for body in await every(client, _namespace(ctx)):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from halimede.cli.views import tables
+from halimede.cli import tables
 from halimede.messages import NodeInfo
 
 #: phases from the worst to the best; what is not here is neither

@@ -11,7 +11,6 @@ from typing import Any
 
 from halimede import messages as m
 from halimede import topics as t
-from halimede.contract import examples_multiedge
 from halimede.topic import Address, Topic
 
 #: what fills the names in a template
@@ -30,25 +29,20 @@ NAMES = {
 }
 #: topics on which the worker is the one in the cloud
 CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
-
 #: topics between an operator and a source
 OPERATOR_TOPICS = frozenset({t.BLOB_ORDER.id, t.BLOB_ANSWER.id})
-
 UID = "9b2c6a52-6f0e-4f5e-9d0a-0c8f7f3c1a11"
 CLOUD = "digits-cloud-cloud0"
 EDGE = "digits-edge-edge0"
 NOON = "2026-11-21T12:00:00Z"
 FRAME_ID = bytes.fromhex("7d3c9a4be0f14c1f8a52c6f0d1e2b3a4")
-
 #: a white 1 x 1 PNG, complete with its checksums
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
     "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
 )
-
 #: what the blob examples are about
 DIGEST = hashlib.sha256(PNG).hexdigest()
-
 SERVICE: m.ResourceBody = {
     "apiVersion": "sedna.io/v1alpha1",
     "kind": "JointInferenceService",
@@ -67,7 +61,6 @@ SERVICE: m.ResourceBody = {
         },
     },
 }
-
 COUNTS = m.TaskInfo(
     inference_number=899,
     hard_example_number=171,
@@ -104,7 +97,6 @@ NODE = m.NodeInfo(
     labels={"node-role.kubernetes.io/edge": ""},
     resources=2,
 )
-
 EXAMPLES: dict[str, Any] = {
     t.INSERT.id: SERVICE,
     t.DELETE.id: m.Delete(uid=UID, generation=1),
@@ -176,7 +168,6 @@ EXAMPLES: dict[str, Any] = {
         score=0.97,
         data=PNG,
     ),
-    **examples_multiedge.EXAMPLES,
     t.STATUS.id: m.StatusDocument(
         api_version="sedna.io/v1alpha1",
         kind="JointInferenceService",
@@ -261,6 +252,99 @@ EXAMPLES: dict[str, Any] = {
         reason="Input data was truncated",
         size=7,
         head="8da17601a26964",
+    ),
+}
+LOBBY_FRAME_ID = bytes.fromhex("0d51c07f9a1e4b1f8d52aef3c4b1d2e6")
+IDENTITY = "8f2b1c7d90e4a35f"
+NOON_S = 1_795_262_400.0
+DOOR, YARD = "lobby-door-edge0", "lobby-yard-edge1"
+BOX = m.Box(x1=40.0, y1=22.0, x2=68.0, y2=51.0, score=0.93, label="person")
+#: four features as float16, little endian: (0.5, 0.5, 0.5, 0.5)
+FEATURES = bytes.fromhex("0038003800380038")
+SIGHTING = m.Sighting(
+    camera="door", time=NOON_S, box=BOX, frame=LOBBY_FRAME_ID.hex(), similarity=0.91, worker=DOOR, node="edge0"
+)
+TRACK = m.Track(identity=IDENTITY, sighting=SIGHTING, count=12, cameras=["door", "yard"], embedding=FEATURES)
+EXAMPLES |= {
+    t.PEER.id: m.Peer(
+        rank=1,
+        life="5b0c",
+        node="edge0",
+        intake="intake.default.lobby-door-edge0.5e0c7f19",
+        holds=["intake.default.lobby-gate-edge2.90d1a3b2"],
+        share=m.Load(credits=14, service_ms=8.5, queued=2),
+        join=m.Load(credits=64, service_ms=0.2),
+    ),
+    t.HOP_REQUEST.id: m.Frame(
+        id=LOBBY_FRAME_ID,
+        service="lobby",
+        worker=DOOR,
+        camera="door",
+        sequence=41,
+        captured_ns=1_795_262_400_000_000_000,
+        deadline_ms=1987.5,
+        encoding="raw",
+        dtype="uint8",
+        shape=[1],
+        edge=m.Prediction(boxes=[BOX], embeddings=FEATURES),
+        data=memoryview(b"\0"),
+    ),
+    t.HOP_REPLY.id: m.Reply(id=LOBBY_FRAME_ID, worker=YARD, prediction=m.Prediction(boxes=[BOX], value=[IDENTITY])),
+    t.MULTI_RESULT.id: m.Result(
+        id=LOBBY_FRAME_ID.hex(),
+        service="lobby",
+        camera="door",
+        sequence=41,
+        captured_ns=1_795_262_400_000_000_000,
+        by="joint",
+        prediction=m.Prediction(boxes=[BOX], value=[IDENTITY]),
+        worker=YARD,
+        node="edge0",
+        total_ms=14.2,
+        edge_ms=8.1,
+        offload_ms=4.4,
+    ),
+    t.TRACK.id: TRACK,
+    t.GALLERY.id: TRACK,
+    t.FUSED.id: m.Fused(
+        instant=NOON_S,
+        rule="product",
+        label="5",
+        score=0.97,
+        sources=[
+            m.FusedFrom(camera="door", worker=DOOR, label="3", score=0.52, offset_ms=-4.0),
+            m.FusedFrom(camera="yard", worker=YARD, label="5", score=0.88, offset_ms=4.0),
+        ],
+        missing=["gate"],
+    ),
+    t.IDENTITY_QUERY.id: m.IdentityQuery(identity=IDENTITY, limit=20),
+    t.IDENTITY_ANSWER.id: m.IdentityAnswer(
+        worker=YARD,
+        identities=[
+            m.Identity(
+                identity=IDENTITY,
+                count=12,
+                cameras=["door", "yard"],
+                first=NOON_S - 9.5,
+                last=NOON_S,
+                sightings=[SIGHTING],
+            )
+        ],
+    ),
+    t.CAMERA_STATUS.id: m.CameraStatus(
+        camera="door",
+        state="running",
+        source="rtsp://***@10.0.0.7/stream1",
+        codec="mjpeg",
+        width=640,
+        height=480,
+        fps=9.9,
+        wanted_fps=10.0,
+        frames=2041,
+        skipped=3,
+        last_frame="2026-11-21T12:00:00Z",
+        latency_ms=6.5,
+        node="edge0",
     ),
 }
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.count_cache import Print
-from halimede.datasets.counting import Counted
+from halimede.datasets.counting import Counted, Print
 from halimede.datasets.errors import UNREADABLE, DatasetError
 from halimede.messages import DatasetFacts
 

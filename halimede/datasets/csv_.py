@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import signal
+import sys
+import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,8 +22,8 @@ import msgspec
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts, class_column
 from halimede.datasets.errors import UNREADABLE, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.forked_task import ForkedTask
 from halimede.datasets.registry import register
+from halimede.system.child_process import end_with_parent
 
 #: bytes of one row
 MAX_ROW = 4 * 1024 * 1024
@@ -344,3 +349,55 @@ def _newlines(data: bytes, first: int) -> list[int]:
     while len(found) < 100 and (end := data.find(b"\n", found[-1] + 1)) >= 0:
         found.append(end)
     return found
+
+
+class ForkedTask:
+    """A piece of work in a copy of this process, which returns its result and exits.
+
+    For the one process that counts and has no other thread; whoever calls from a program of more threads gets nothing.
+    """
+
+    def __init__(self, process: int, pipe: int) -> None:
+        self._process = process
+        self._pipe = pipe
+
+    @classmethod
+    def start(cls, work: Callable[[], bytes]) -> ForkedTask | None:
+        """Start it, if there is a processor for it."""
+        if len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+            return None
+        parent = os.getpid()
+        mine, its = os.pipe()
+        try:
+            process = os.fork()
+        except OSError:
+            os.close(mine)
+            os.close(its)
+            return None
+        if process:
+            os.close(its)
+            return cls(process, mine)
+        code = 1
+        try:
+            if end_with_parent(parent):
+                os.close(mine)
+                with os.fdopen(its, "wb") as pipe:
+                    pipe.write(work())
+                code = 0
+        except BaseException as error:  # noqa: BLE001  # nothing of the copied program may go on
+            print(f"counting beside broke: {type(error).__name__}", file=sys.stderr)
+        finally:
+            os._exit(code)  # nothing that is open belongs to a copy
+
+    def result(self) -> bytes | None:
+        """Wait for what came of it, None if it broke."""
+        with os.fdopen(self._pipe, "rb") as pipe:
+            said = pipe.read()
+        _, status = os.waitpid(self._process, 0)
+        return said if status == 0 else None
+
+    def cancel(self) -> None:
+        """End it."""
+        os.kill(self._process, signal.SIGKILL)
+        os.close(self._pipe)
+        os.waitpid(self._process, 0)

@@ -31,8 +31,7 @@ from halimede.inference.model import Array, ModelError, SampleError, UnsafeModel
 from halimede.inference.onnx import check_spec, fit, open_session
 from halimede.inference.onnx_io import Declared, choose_input
 from halimede.inference.onnx_tensors import Port, TensorModel
-from halimede.messages.file_facts import TensorInfo
-from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
 
 #: a trial gives way to those who answer

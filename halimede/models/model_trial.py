@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 import halimede
-from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+from halimede.messages.file_facts import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import wait_exit
 
 __all__ = ["Trial", "TrialLimits", "TrialReason", "try_model"]

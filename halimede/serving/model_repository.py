@@ -23,7 +23,7 @@ from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError
 from halimede.messages import ModelInUse
-from halimede.messages.trial import Trial, TrialReason
+from halimede.messages.file_facts import Trial, TrialReason
 from halimede.models.archive import model_file
 from halimede.models.desired_state import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError

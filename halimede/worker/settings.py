@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.batching import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS
 from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
-from halimede.api.jointinference import FrameSourceSpec, KeepHardSamples
+from halimede.api.jointinference import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS, FrameSourceSpec, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.environment import flag, number, one_of, required

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from halimede.blobs.admin import ManagedCache
-from halimede.blobs.node import BlobNode
+from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.uris import GM
 from halimede.bus.port import Bus
 from halimede.errors import InvalidFieldError

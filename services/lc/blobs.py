@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from halimede.blobs.admin import ManagedCache
-from halimede.blobs.node import BlobNode
+from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.uris import party
 from halimede.bus.port import Bus
 from halimede.models import Cache

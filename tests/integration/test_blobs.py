@@ -12,7 +12,7 @@ import pytest
 from halimede import codec, topics
 from halimede.access.site import Principal
 from halimede.blobs import with_fallback
-from halimede.blobs.node import BlobNode
+from halimede.blobs.admin import BlobNode
 from halimede.blobs.uris import url
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus

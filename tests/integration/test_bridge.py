@@ -11,7 +11,7 @@ import pytest
 
 from halimede import topics
 from halimede.access.bridge import AGAIN_MOST_S, configuration
-from halimede.access.bridge_routes import routes
+from halimede.access.grants import routes
 from halimede.access.site import Principal, read_site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus

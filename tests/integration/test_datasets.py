@@ -17,10 +17,10 @@ from rich.console import Console
 
 from halimede.api.base import kind_of
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli import tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands import describe
-from halimede.cli.views import tables
 from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster

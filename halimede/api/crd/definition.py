@@ -1,16 +1,34 @@
-"""A kind's CustomResourceDefinition: names, columns of ``kubectl get``, the status subresource, and the schema."""
+"""A kind's CustomResourceDefinition: names, columns of ``kubectl get``, the status subresource, and the schema.
+
+The schema is a structural OpenAPI v3 schema, made from msgspec types: a type at each level, no ``$ref``.
+
+- A part of a pod template keeps what it does not know, at each level: rules can read the fields with a type, the rest
+  is for Kubernetes to check.
+- A union of tagged types becomes one object with all their fields; CEL says which of them go with which tag.
+- Defaults are written into specs alone, and only where they are values: empty text, lists and objects mean "absent".
+  A union's members get none, for the API server would put them into all of them.
+- Distributions are left out: a status in the API server holds numbers for people.
+"""
 
 from __future__ import annotations
 
+import inspect as python
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from halimede.api.base import Kind, kinds
-from halimede.api.crd.structure import structure, text
-from halimede.messages import Status
+from msgspec import NODEFAULT, inspect
+
+from halimede.api.base import Kind, Spec, kinds
+from halimede.api.podtemplate import Part
+from halimede.api.schema import KEYWORDS, SHAPE, ValidationRule, portable
+from halimede.messages import Histogram, Status
 
 #: a Service's name, which is stricter than a resource's
 SERVICE_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 CATEGORIES = ["sedna", "halimede"]
+Schema = dict[str, Any]
+KEEP = {"x-kubernetes-preserve-unknown-fields": True}
+MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 
 
 def definitions() -> dict[str, dict[str, Any]]:
@@ -82,3 +100,137 @@ def _metadata(kind: Kind) -> dict[str, Any]:
         "pattern": SERVICE_NAME,
     }
     return {"type": "object", "properties": {"name": name}}
+
+
+def structure(kind: type) -> Schema:
+    """Return the schema of a type."""
+    return _of(inspect.type_info(kind))
+
+
+def text(words: str) -> str:
+    """Return a docstring as one line for people: without indentation and markup."""
+    return " ".join(python.cleandoc(words).replace("``", "").split())
+
+
+def _of(info: inspect.Type) -> Schema:
+    match info:
+        case inspect.Metadata():
+            return _annotated(info)
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType():
+            small = info.le is not None and info.le <= MAX_INT32
+            most = None if info.le == MAX_INT64 else info.le
+            return _given(type="integer", format="int32" if small else "int64", minimum=info.ge, maximum=most)
+        case inspect.FloatType():
+            return _given(type="number", minimum=info.ge, maximum=info.le)
+        case inspect.StrType():
+            pattern = portable(info.pattern) if info.pattern else None
+            return _given(type="string", minLength=info.min_length, maxLength=info.max_length, pattern=pattern)
+        case inspect.LiteralType():
+            return {"type": "string", "enum": list(info.values)}
+        case inspect.ListType():
+            bounds = _given(minItems=info.min_length, maxItems=info.max_length)
+            return {"type": "array", **bounds, "items": _of(info.item_type)}
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return {"type": "object", **KEEP}
+        case inspect.DictType():
+            bounds = _given(maxProperties=info.max_length)
+            return {"type": "object", **bounds, "additionalProperties": _of(info.value_type)}
+        case inspect.StructType():
+            return _struct(info)
+        case inspect.UnionType():
+            return _union([kind for kind in info.types if not isinstance(kind, inspect.NoneType)])
+        case _:
+            raise TypeError(f"a structural schema cannot say {info}")
+
+
+def _annotated(info: inspect.Metadata) -> Schema:
+    extra = info.extra or {}
+    schema = structure(extra[SHAPE]) if SHAPE in extra else _of(info.type)
+    own = info.extra_json_schema or {}
+    return {**own, **schema, **own, **extra.get(KEYWORDS, {})}
+
+
+def _struct(info: inspect.StructType) -> Schema:
+    fields = [field for field in info.fields if not _is_distribution(field.type)]
+    properties = {field.encode_name: _of(field.type) for field in fields}
+    if issubclass(info.cls, Spec):
+        for field in fields:
+            if _is_value(field.default):
+                properties[field.encode_name]["default"] = field.default
+    required = [field.encode_name for field in fields if field.required]
+    keep = KEEP if issubclass(info.cls, Part) else {}
+    return _object(properties, required, getattr(info.cls, "rules", ()), keep)
+
+
+def _union(kinds: Sequence[inspect.Type]) -> Schema:
+    if len(kinds) == 1:
+        return _of(kinds[0])
+    members = [kind for kind in kinds if isinstance(kind, inspect.StructType) and isinstance(kind.tag, str)]
+    if len(members) != len(kinds):
+        raise TypeError(f"a structural schema cannot say which of {kinds} it is: tag them")
+    tag = members[0].tag_field or ""
+    meanings = " ".join(f"{member.tag}: {text(member.cls.__doc__ or '')}" for member in members)
+    choice = {"description": meanings, "type": "string", "enum": [member.tag for member in members]}
+    found: dict[str, Schema] = {}
+    owners: dict[str, list[str]] = {}
+    for member in members:
+        for field in member.fields:
+            schema = _of(field.type)
+            if found.setdefault(field.encode_name, schema) != schema:
+                raise TypeError(f"{field.encode_name} is of two types in {kinds}")
+            owners.setdefault(field.encode_name, []).append(str(member.tag))
+    for name, tags in owners.items():
+        found[name]["description"] = f"{found[name].get('description', '')} Only of {tag} {' and '.join(tags)}.".strip()
+    rules = [rule for member in members for rule in _of_one(tag, member)]
+    rules += [_goes_with(tag, name, tags) for name, tags in owners.items()]
+    return _object({tag: choice, **found}, [tag], rules, {})
+
+
+def _of_one(tag: str, member: inspect.StructType) -> Iterator[ValidationRule]:
+    needed = [field.encode_name for field in member.fields if field.required]
+    other = f"self.{tag} != '{member.tag}'"
+    if needed:
+        present = " && ".join(f"has(self.{name})" for name in needed)
+        yield ValidationRule(f"{other} || ({present})", f"{tag} {member.tag} needs {' and '.join(needed)}")
+    for rule in getattr(member.cls, "rules", ()):
+        yield ValidationRule(f"{other} || ({rule.rule})", rule.message, rule.field)
+
+
+def _goes_with(tag: str, name: str, tags: Sequence[str]) -> ValidationRule:
+    owned = " || ".join(f"self.{tag} == '{owner}'" for owner in tags)
+    return ValidationRule(
+        f"!has(self.{name}) || {owned}", f"remove it: only {tag} {' and '.join(tags)} has it", f".{name}"
+    )
+
+
+def _object(
+    properties: dict[str, Schema], required: list[str], rules: Iterable[ValidationRule], keep: Schema
+) -> Schema:
+    checks = [_given(rule=rule.rule, message=rule.message, fieldPath=rule.field or None) for rule in rules]
+    schema: Schema = {"type": "object", **keep}
+    if required:
+        schema["required"] = required
+    schema["properties"] = properties
+    if checks:
+        schema["x-kubernetes-validations"] = checks
+    return schema
+
+
+def _is_distribution(info: inspect.Type) -> bool:
+    match info:
+        case inspect.Metadata():
+            return _is_distribution(info.type)
+        case inspect.UnionType():
+            return any(map(_is_distribution, info.types))
+        case _:
+            return isinstance(info, inspect.StructType) and info.cls is Histogram
+
+
+def _is_value(default: object) -> bool:
+    return default is not NODEFAULT and default is not None and not (isinstance(default, str) and not default)
+
+
+def _given(**keywords: Any) -> Schema:
+    return {name: value for name, value in keywords.items() if value is not None}

@@ -118,7 +118,7 @@ def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: st
 
 def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
     """Write both files, each whole or not at all."""
-    from halimede.calibration.report import manifests, name_of
+    from halimede.calibration.service import manifests, name_of
     from halimede.mining.calibration_file import write_artefact
     from halimede.system.files import write_atomic
 
@@ -136,7 +136,7 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
 
 
 def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], *, as_json: bool) -> None:
-    from halimede.calibration.report import about, rows
+    from halimede.calibration.service import about, rows
 
     if as_json:
         said = {

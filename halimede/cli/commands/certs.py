@@ -20,8 +20,7 @@ from halimede.access import bridge, files, manifests, passwords
 from halimede.access import certs as certificates
 from halimede.access.emqx import acl_conf
 from halimede.access.mosquitto import acl_file, configuration
-from halimede.access.report import SiteReport
-from halimede.access.site import Site, read_site
+from halimede.access.site import Site, SiteReport, read_site
 from halimede.cli import options as o
 from halimede.cli.options import Format
 from halimede.cli.output import clean, console, table, to_yaml

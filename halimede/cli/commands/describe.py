@@ -6,25 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
+from rich.bar import Bar
 from rich.console import Console, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from halimede.api import Kind
 from halimede.cli import options as o
+from halimede.cli import tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import age, clean, console, table, to_yaml
 from halimede.cli.runner import run
-from halimede.cli.views import dataset as contents
-from halimede.cli.views import model as served
-from halimede.cli.views import tables
-from halimede.cli.views.tables import dig, text
+from halimede.cli.tables import dig, text
 from halimede.errors import hide_secrets
 from halimede.messages import Event
 from halimede.names import Key
 
 EVENTS_SHOWN = 15
+#: classes that are drawn, and characters of the longest bar and of a class's name
+DRAWN, WIDTH, NAME = 25, 40, 40
+#: characters of a digest that are shown: as many as `halimede rollback --to` is usually given
+SHORT = 12
 
 
 def describe(
@@ -77,7 +81,7 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
     ]
     _facts(out, [(key, value) for key, value in facts if value])
     _part(out, "Spec", Text(clean("\n".join(_spec(body)).rstrip())))
-    for title, content in (*contents.parts(body), *served.parts(body)):
+    for title, content in (*dataset_parts(body), *model_parts(body)):
         _part(out, title, content)
     conditions = status.get("conditions") or []
     rows = [
@@ -128,7 +132,7 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
         return
-    yield f"edge    model {served.choice(edge.get('model'))}, on {_where(edge)}"
+    yield f"edge    model {choice(edge.get('model'))}, on {_where(edge)}"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
     yield from _uploads(edge)
@@ -136,7 +140,7 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"tier    {text(tier.get('name'))}: model {text(dig(tier, 'model', 'name'))}, on {_where(tier)}"
         yield f"        asks the next tier by {_mining(tier)}"
         yield from _uploads(tier)
-    yield f"cloud   model {served.choice(cloud.get('model'))}, on {_where(cloud)}"
+    yield f"cloud   model {choice(cloud.get('model'))}, on {_where(cloud)}"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"
 
@@ -216,3 +220,110 @@ def _rows(out: Console, title: str, columns: Sequence[str], rows: Sequence[Seque
 def _part(out: Console, title: str, content: RenderableType) -> None:
     out.print(Text(f"\n{title}", style="bold"))
     out.print(Padding(content, (0, 0, 0, 2), expand=False))
+
+
+def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield titles and contents of what is known of a dataset; nothing before it was counted."""
+    facts = dig(body, "status", "dataset")
+    if not isinstance(facts, Mapping):
+        return
+    classes, number, broken = facts.get("classes") or [], facts.get("numberOfClasses") or 0, facts.get("broken") or []
+    faults = facts.get("numberBroken") or 0
+    lines = [
+        f"{facts.get('numberOfSamples') or 0:,} samples, {size(facts.get('size') or 0)}",
+        f"{number:,} classes" if number else "no classes: no column, field or folder says them",
+        f"{faults:,} entries cannot be used" if faults else "every entry can be used",
+        f"counted {age(facts.get('countedAt'))} ago",
+    ]
+    yield "Contents", Text("\n".join(lines))
+    if classes:
+        yield "Classes", histogram(classes, number)
+    if broken:
+        more = f" (the first {len(broken)} of {faults:,})" if faults > len(broken) else ""
+        rows = [[str(each.get("name")), str(each.get("reason"))] for each in broken]
+        yield f"Broken entries{more}", table(["ENTRY", "REASON"], rows)
+
+
+def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
+    """Return a bar for each of the most frequent classes, and what the others have together."""
+    counts = [(str(each.get("name")), int(each.get("count") or 0)) for each in classes]
+    total, longest = sum(count for _, count in counts), max(count for _, count in counts)
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(justify="right", no_wrap=True)
+    drawn.add_column(justify="right", no_wrap=True)
+    drawn.add_column(width=WIDTH, no_wrap=True)
+    for name, count in counts[:DRAWN]:
+        short = clean(name if len(name) <= NAME else f"{name[: NAME - 1]}\u2026")
+        bar = Bar(max(1, longest), 0, count, width=WIDTH, color="cyan")
+        drawn.add_row(Text(short), f"{count:,}", f"{count / max(1, total):.1%}", bar)
+    if number > DRAWN:
+        rest = sum(count for _, count in counts[DRAWN:])
+        text = f"{rest:,}" if number <= len(counts) else f"over {rest:,}"
+        drawn.add_row(Text(f"{number - DRAWN:,} more", style="dim"), text, f"{rest / max(1, total):.1%}", "")
+    return drawn
+
+
+def size(number: int) -> str:
+    """Return bytes as people read them."""
+    value, unit = float(number), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """Yield titles and contents of what a status says of models; nothing where it says nothing."""
+    status = body.get("status") or {}
+    if url := status.get("url"):
+        lines = [str(url), f"version {text(status.get('servingVersion'))}"]
+        yield "Served", Text(clean("\n".join(lines)))
+    if facts := status.get("model"):
+        yield "Content", Text(clean("\n".join(_content(facts))))
+        rows = [
+            [way, text(tensor.get("name")), text(tensor.get("datatype")), _shape(tensor.get("shape") or [])]
+            for way in ("inputs", "outputs")
+            for tensor in facts.get(way) or []
+        ]
+        if rows:
+            yield "Signature", table(["WAY", "NAME", "TYPE", "SHAPE"], rows)
+    if versions := status.get("versions"):
+        rows = [
+            [
+                text(each.get("version")),
+                text((each.get("digest") or "")[:SHORT]),
+                age(each.get("since")),
+                text(each.get("url")),
+            ]
+            for each in versions
+        ]
+        yield "Versions that were served, the latest first", table(["VERSION", "DIGEST", "SINCE", "URL"], rows)
+    if chosen := status.get("chosen"):
+        rows = [[text(each.get("worker")), text(each.get("model"))] for each in chosen if each.get("model")]
+        if rows:
+            yield "Chosen models", table(["WORKER", "MODEL"], rows)
+
+
+def choice(model: Any) -> str:
+    """Return which Model a worker asks for, in words: its name, or what selects it."""
+    if name := dig(model, "name"):
+        return str(name)
+    selector = dig(model, "selector") or {}
+    wanted = [f"task {selector['task']}"] if selector.get("task") else []
+    wanted += [f"labels {', '.join(map(str, selector['labels']))}"] if selector.get("labels") else []
+    return f"the best by {selector.get('metric') or 'accuracy'} with {' and '.join(wanted)}" if wanted else "-"
+
+
+def _content(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield f"sha256 {text(facts.get('digest'))}"
+    if facts.get("size"):
+        yield size(facts["size"])
+    if facts.get("since"):
+        yield f"there since {facts['since']}"
+
+
+def _shape(extents: list[int]) -> str:
+    """Return a shape as people write it, open axes as a question mark."""
+    return " x ".join("?" if extent < 0 else str(extent) for extent in extents) or "scalar"

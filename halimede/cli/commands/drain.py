@@ -1,4 +1,4 @@
-"""``halimede drain``: a node emptied for maintenance, with the operator looking on."""
+"""``halimede drain`` and ``halimede uncordon``: a node emptied for maintenance, and given back."""
 
 from __future__ import annotations
 
@@ -89,3 +89,21 @@ async def _empty(client: Client, node: str, timeout_s: float) -> int:
             await asyncio.sleep(POLL_S)
     print(f"node {node} is empty")
     return 0
+
+
+def uncordon(node: o.NodeArgument, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
+    """Let a drained node be used again. Its workers come back.
+
+    \b
+    Examples:
+      halimede uncordon edge0
+      halimede uncordon edge0 --broker 10.0.0.7:1883
+    """
+    run(lambda: uncordon_node(o.address(broker, credentials), check_name("NODE", node)))
+
+
+async def uncordon_node(broker: BrokerAddress, node: str) -> None:
+    """Let a node be used again."""
+    async with Client.to(broker) as client:
+        await client.uncordon(node)
+    print(f"node {node} is given back: what belongs there comes back by itself")

@@ -17,14 +17,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from halimede.cli import completion
+from halimede.cli import completion, tables
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump, plain, warn
 from halimede.cli.runner import run
-from halimede.cli.views import tables
 from halimede.messages import Event
 
 POLL_S = 1.0

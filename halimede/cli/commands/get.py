@@ -1,4 +1,4 @@
-"""``halimede get``: resources of a kind, once, or with -w as a table that stays up to date."""
+"""``halimede get`` and ``halimede nodes``: resources of a kind, or nodes; with -w a table that stays up to date."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.table import Table
 from halimede import topics
 from halimede.api import Kind
 from halimede.cli import options as o
+from halimede.cli import tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands import events, nodes
+from halimede.cli.commands import events
 from halimede.cli.options import NODE_KINDS, Format
 from halimede.cli.output import clean, console, dump, listing, plain, to_yaml, warn
 from halimede.cli.runner import run
-from halimede.cli.views import tables
 from halimede.messages import ResourceBody, StatusDocument
 
 Rows = dict[tuple[str, str], ResourceBody]
@@ -48,7 +48,7 @@ def get(
       halimede get ji -w
     """
     if not name and kind in NODE_KINDS:
-        return nodes.nodes(output, broker, credentials)
+        return nodes(output, broker, credentials)
     if not name and kind in {"events", "event", "ev"}:
         form = Format.JSON if output is Format.JSON else Format.TABLE
         return events.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
@@ -198,3 +198,29 @@ def _screen(kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> _L
     if sys.stdout.isatty() and form in {Format.TABLE, Format.WIDE}:
         return _Screen(kind, wide=wide, all_namespaces=all_namespaces)
     return _Lines(kind, form, wide=wide, all_namespaces=all_namespaces)
+
+
+def nodes(output: o.OutputOption = Format.TABLE, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
+    """Show the nodes.
+
+    \b
+    Examples:
+      halimede nodes
+      halimede nodes -o json
+    """
+    run(lambda: show_nodes(o.address(broker, credentials), output))
+
+
+async def show_nodes(broker: BrokerAddress, form: Format) -> None:
+    """Show the nodes."""
+    async with Client.to(broker) as client:
+        found = sorted(await client.nodes(), key=lambda node: node.name)
+    if form in {Format.JSON, Format.YAML}:
+        dump(plain(found), form)
+    elif form is Format.NAME:
+        for node in found:
+            print(f"node/{node.name}")
+    elif found:
+        console().print(tables.nodes(found))
+    else:
+        warn("no nodes: no local controller has connected to this broker yet")

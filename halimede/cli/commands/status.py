@@ -15,7 +15,7 @@ from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.api.model import PLURAL as MODELS
 from halimede.cli import options as o
 from halimede.cli import service_kinds as services
-from halimede.cli import status_advice
+from halimede.cli import status_advice, tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
 from halimede.cli.doctor import latency
@@ -23,8 +23,7 @@ from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump, plain
 from halimede.cli.runner import run
 from halimede.cli.status_advice import Task
-from halimede.cli.views import tables
-from halimede.cli.views.tables import dig, text
+from halimede.cli.tables import dig, text
 from halimede.messages import NodeInfo
 
 #: how long a GM that is just being restarted is waited for

@@ -11,14 +11,15 @@ import contextlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from halimede import topics
 from halimede.api.placement import SERVICES
@@ -29,9 +30,8 @@ from halimede.cli import status_advice
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.options import Format
-from halimede.cli.output import console, dump
+from halimede.cli.output import clean, console, dump, table
 from halimede.cli.runner import run
-from halimede.cli.views.top_screen import screen
 from halimede.errors import HalimedeError, first_error
 from halimede.messages import GmPresence, Load, NodeInfo, Peer, Presence, StatusDocument
 
@@ -43,6 +43,7 @@ MOST_POINTS = 32
 ASK_S = 2.0
 #: status documents come at most once a second: less than this is no measurement
 LEAST_MEASURE_S = 3.0
+Row = Mapping[str, Any]
 
 
 class Sort(StrEnum):
@@ -320,3 +321,118 @@ async def _lines(view: Any, seconds: float, form: Format) -> None:
             dump(view(), form)
         else:
             console().print(screen(view(), console().width, rows=0), end="\n\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenColumn:
+    """A column: title, function of a cell, and the minimum width of the terminal."""
+
+    title: str
+    cell: Callable[[Row], str]
+    room: int = 0
+
+
+def _count(key: str) -> Callable[[Row], str]:
+    return lambda row: str(row[key])
+
+
+def _rate(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[key]:.1f}"
+
+
+def _ms(*keys: str) -> Callable[[Row], str]:
+    return lambda row: "/".join("-" if row[key] is None else f"{row[key]:.3g}" for key in keys)
+
+
+SERVICE_COLUMNS = (
+    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['name']}"),
+    ScreenColumn("PHASE", lambda row: row["phase"]),
+    ScreenColumn("FRAMES/S", _rate("framesPerSecond")),
+    ScreenColumn("UP/S", _rate("uploadsPerSecond"), 60),
+    ScreenColumn("UPLOAD", lambda row: f"{row['uploadRatio']:.1%}", 70),
+    ScreenColumn("EDGE P50/P99", _ms("edgeP50Ms", "edgeP99Ms"), 90),
+    ScreenColumn("OFFLOAD P50/P99", _ms("offloadP50Ms", "offloadP99Ms"), 110),
+    ScreenColumn("QUEUE", _count("queued"), 120),
+    ScreenColumn("DEGRADED", _count("degraded"), 130),
+    ScreenColumn("LOST", _count("lost"), 80),
+    ScreenColumn("FRAMES", _count("frames"), 140),
+    ScreenColumn("WHY", lambda row: "" if row["phase"] == "Running" else row["reason"], 100),
+)
+WORKER_COLUMNS = (
+    ScreenColumn("CLOUD WORKER", lambda row: row["worker"]),
+    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
+    ScreenColumn("CREDITS", _count("credits")),
+    ScreenColumn("MS A SAMPLE", lambda row: f"{row['serviceMs']:.3g}"),
+)
+PEER_COLUMNS = (
+    ScreenColumn("EDGE WORKER", lambda row: row["worker"]),
+    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
+    ScreenColumn("CREDITS", _count("credits")),
+    ScreenColumn("MS A SAMPLE", _ms("serviceMs")),
+    ScreenColumn("RANK", _count("rank"), 70),
+)
+NODE_COLUMNS = (
+    ScreenColumn("NODE", lambda row: row["name"]),
+    ScreenColumn("STATUS", lambda row: row["status"]),
+    ScreenColumn("SERVICE_COLUMNS", _count("services"), 60),
+    ScreenColumn("WORKERS", _count("workers")),
+    ScreenColumn("VERSION", lambda row: row["version"] or "-", 70),
+)
+
+
+def screen(view: Row, width: int, *, rows: int) -> RenderableType:
+    """Return a view as it is shown on a terminal so wide and high (``rows`` 0: as long as it gets)."""
+    parts: list[RenderableType] = [_head(view)]
+    blocks = (
+        (SERVICE_COLUMNS, view["services"]),
+        (WORKER_COLUMNS, view["cloudWorkers"]),
+        (PEER_COLUMNS, view["peers"]),
+        (NODE_COLUMNS, view["nodes"]),
+    )
+    room = _shares([len(found) for _, found in blocks], rows - 1) if rows else None
+    for i, (columns, found) in enumerate(blocks):
+        if found:
+            parts += [Text(""), *_block(columns, found, width, room[i] if room else len(found))]
+    if not view["services"]:
+        parts += [Text(""), Text("no services: `halimede apply -f FILE`", style="yellow")]
+    return Group(*parts)
+
+
+def _head(view: Row) -> Text:
+    broker, gm, nodes = view["broker"], view["gm"], view["nodes"]
+    head = Text("halimede top  ", style="bold")
+    head.append(clean(f"{broker['address']} "), style="not bold")
+    if not broker["connected"]:
+        head.append("BROKER AWAY ", style="red")
+    if gm is None or not gm["online"]:
+        head.append("GM AWAY ", style="red")
+    else:
+        head.append(clean(f"gm {gm['version'] or '-'} epoch {gm['epoch']} "), style="green not bold")
+    away = sum(not node["status"].startswith("online") for node in nodes)
+    head.append(f"nodes {len(nodes) - away}/{len(nodes)} ", style="yellow not bold" if away else "green not bold")
+    total = sum(row["framesPerSecond"] for row in view["services"])
+    head.append(f"{total:.1f} frames/s", style="not bold")
+    head.no_wrap, head.overflow = True, "ellipsis"
+    return head
+
+
+def _block(columns: Sequence[ScreenColumn], rows: Sequence[Row], width: int, most: int) -> list[RenderableType]:
+    chosen = [column for column in columns if column.room <= width]
+    shown = rows[:most]
+    made = table([column.title for column in chosen], ([column.cell(row) for column in chosen] for row in shown))
+    for column in made.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    parts: list[RenderableType] = [made]
+    if len(rows) > most:
+        parts.append(Text(f"and {len(rows) - most} more", style="dim"))
+    return parts
+
+
+def _shares(wanted: Sequence[int], rows: int) -> list[int]:
+    """Divide the lines of a screen among tables: each gets a few, what is left goes to the first."""
+    frame = 3  # a blank line, the header, and "and n more"
+    free = max(0, rows - frame * sum(1 for want in wanted if want))
+    shares = [min(want, max(1, free // 4)) for want in wanted]
+    for i, want in enumerate(wanted):
+        shares[i] += max(0, min(want - shares[i], free - sum(shares)))
+    return shares

@@ -17,7 +17,7 @@ from halimede.cli import service_kinds, status_advice
 from halimede.cli.broker_address import START_IT
 from halimede.cli.client import Client
 from halimede.cli.doctor.check import Check, ok, problem, warning
-from halimede.cli.views.tables import dig, phase
+from halimede.cli.tables import dig, phase
 from halimede.errors import HalimedeError
 from halimede.messages import CameraStatus, DeadLetter, GmPresence, NodeInfo
 

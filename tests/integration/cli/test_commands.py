@@ -16,7 +16,7 @@ from halimede.api import kind_of
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, delete, describe, events, get, logs, version
-from halimede.cli.commands.nodes import show_nodes
+from halimede.cli.commands.get import show_nodes
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError
 from halimede.names import Key

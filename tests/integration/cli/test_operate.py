@@ -15,8 +15,8 @@ from halimede import topics
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands import apply, doctor, drain, status, top, uncordon
-from halimede.cli.commands.nodes import show_nodes
+from halimede.cli.commands import apply, doctor, drain, status, top
+from halimede.cli.commands.get import show_nodes
 from halimede.cli.doctor.check import Check
 from halimede.cli.output import Format
 from halimede.messages import Load
@@ -119,7 +119,7 @@ async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
     assert "node edge0 is empty" in capsys.readouterr().out
     await show_nodes(broker, Format.TABLE)
     assert "online,drained" in capsys.readouterr().out
-    await uncordon.uncordon_node(broker, "edge0")
+    await drain.uncordon_node(broker, "edge0")
     await running(client)
     with pytest.raises(ApiRefusedError, match="there is no node edge9"):
         await drain.drain_node(broker, "edge9", wait=False, timeout_s=1)

@@ -12,7 +12,7 @@ from kubernetes_validate import validate
 from msgspec import Meta
 
 from halimede.api.base import Spec
-from halimede.api.crd.structure import structure
+from halimede.api.crd.definition import structure
 from tests.unit.api.crds import DEFINITIONS, nodes, schema_of
 
 #: Kubernetes knows these itself; of metadata a schema may only bound the name

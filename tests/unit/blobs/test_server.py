@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede import codec, topics
-from halimede.blobs.fair_queue import EACH, FairQueue
+from halimede.blobs.server import EACH, FairQueue
 from halimede.blobs.uris import read_url, url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery, Packet

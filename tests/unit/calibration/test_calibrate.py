@@ -7,7 +7,7 @@ import pytest
 
 from halimede.calibration.calibrate import Goal, Samples, asking, fit
 from halimede.calibration.deferral import fit_head, fit_learned, hardness_by, predict
-from halimede.calibration.report import about, rows
+from halimede.calibration.service import about, rows
 from halimede.errors import InvalidFieldError
 from halimede.evaluation import curves
 from halimede.evaluation.quality import right

@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from halimede.api import kind_of
-from halimede.cli.commands.describe import render
-from halimede.cli.views import tables
-from halimede.cli.views.model import choice
+from halimede.cli import tables
+from halimede.cli.commands.describe import choice, render
 
 STATUS = {
     "phase": "Running", "url": "http://edge0:8501", "servingVersion": "4", "active": 1,

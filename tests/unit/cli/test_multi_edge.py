@@ -9,13 +9,11 @@ import pytest
 from rich.console import Console
 
 from halimede.api import kind_of, parse
-from halimede.cli import completion
+from halimede.cli import completion, tables
 from halimede.cli.commands.describe import render
 from halimede.cli.commands.logs import workers
 from halimede.cli.commands.results import line
-from halimede.cli.commands.top import TopState
-from halimede.cli.views import tables
-from halimede.cli.views.top_screen import screen
+from halimede.cli.commands.top import TopState, screen
 from halimede.messages import Load, NodeInfo, Peer, Prediction, Result
 from tests.integration.gm_world import multi_edge
 from tests.unit.cli.test_top import document

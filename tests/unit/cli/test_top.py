@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from halimede.cli.commands.top import WINDOW_S, TopState
-from halimede.cli.views.top_screen import screen
+from halimede.cli.commands.top import WINDOW_S, TopState, screen
 from halimede.messages import (
     Condition,
     GmPresence,

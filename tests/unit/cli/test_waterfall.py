@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.cli.views.waterfall import Waterfall, timelines
+from halimede.cli.commands.trace import Waterfall, timelines
 from halimede.messages import Span, TraceReply
 
 MS = 1_000_000

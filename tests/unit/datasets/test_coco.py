@@ -135,7 +135,7 @@ def test_a_file_that_is_no_coco_says_where_and_why(tmp_path: Path, text: str, re
 
 
 def test_an_entry_without_end_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.datasets.stream.MAX_ENTRY", 1000)
+    monkeypatch.setattr("halimede.datasets.coco.MAX_ENTRY", 1000)
     path = tmp_path / "a.json"
     path.write_text('{"images": ["' + "x" * 100_000)
     with pytest.raises(DatasetError, match=r"images\[0\]: no JSON, or over"):

@@ -182,7 +182,7 @@ def _processes() -> Iterator[tuple[int, str]]:
 async def test_a_count_that_takes_too_much_memory_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text(
-        "import halimede.datasets.txt as t\ndef read(*a): return bytearray(1 << 30)\nt.Text.read = read\n"
+        "import halimede.datasets.lines as t\ndef read(*a): return bytearray(1 << 30)\nt.Text.read = read\n"
     )
     path = tmp_path / "data.txt"
     path.write_text("a\n")

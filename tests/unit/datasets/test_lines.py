@@ -89,7 +89,7 @@ def test_jsonl_counts_samples_and_classes_and_names_lines_that_are_no_json(
 
 
 def test_a_line_without_end_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.datasets.jsonl.MAX_LINE", 100)
+    monkeypatch.setattr("halimede.datasets.lines.MAX_LINE", 100)
     path = tmp_path / "data.jsonl"
     path.write_text('{"label": 1}\n' + "x" * 5000 + '\n{"label": 2}\n')
     said = facts(path, "jsonl")

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from halimede.errors import InvalidFieldError
-from halimede.messages.trial import Trial, TrialReason
+from halimede.messages.file_facts import Trial, TrialReason
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.models.rollout import CANARY_FAILED
 from halimede.serving import model_repository as room

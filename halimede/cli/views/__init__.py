@@ -1,1 +1,0 @@
-"""What commands show: tables, charts and screens."""
