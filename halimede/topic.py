@@ -60,12 +60,12 @@ class Topic(Generic[M]):
     id: str
     template: str
     message: type[M]
-    encoding: BodyEncoding
-    qos: int
-    retain: bool
     publishers: tuple[Role, ...]
     subscribers: tuple[Role, ...]
     doc: str
+    encoding: BodyEncoding = BodyEncoding.JSON
+    qos: int = 1
+    retain: bool = False
     shared: bool = False
     speaker: str = ""
     listener: str = ""
