@@ -27,8 +27,7 @@ from halimede.bus.transport import Transport
 from halimede.frames import new_frame, pack
 from halimede.messages import Load, Result
 from halimede.multiedge.membership import Membership, peer_will
-from halimede.multiedge.peer_balancer import Balance
-from halimede.multiedge.peer_offload import HOP, LIMITS, PeerOffload, SpareCapacity
+from halimede.multiedge.peer_offload import LIMITS, SHARE, Balance, PeerOffload, SpareCapacity
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import EdgeLimits, RequestIntake
@@ -257,7 +256,7 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
     peers.share = room.load
     peers.on_change(sharing.changed)
     peers.on_change(lambda *_: edge.pipeline.rebalance())
-    channel = hop(NS, SERVICE, HOP, name)
+    channel = hop(NS, SERVICE, SHARE, name)
     requests = RequestIntake(bus, channel, edge.pipeline, limits=LIMITS, advertiser=room, busy=room.busy)
     await sharing.start()
     node = Node(name, site, edge, requests, sharing, peers, bus=bus, thread=thread)

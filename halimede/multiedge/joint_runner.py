@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Load, Peer, Prediction
 from halimede.multiedge.application import Application
-from halimede.multiedge.joint_client import HOP
 from halimede.multiedge.joint_server import JointServer
 from halimede.multiedge.membership import Membership
+from halimede.multiedge.peer_offload import JOIN
 from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.stage import JointTools
 from halimede.offload.channel import hop
@@ -63,7 +63,7 @@ class JointRunner:
         joining = self._joining = JointServer(
             self._parts.bus,
             joint,
-            hop(worker.namespace, worker.service, HOP, worker.worker),
+            hop(worker.namespace, worker.service, JOIN, worker.worker),
             thread,
             decides=lambda: self._peers.eldest() == worker.worker,
             changed=self._peers.touch,

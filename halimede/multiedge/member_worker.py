@@ -18,10 +18,9 @@ from halimede.bus import Bus
 from halimede.messages import Count, Load
 from halimede.multiedge import peer_offload
 from halimede.multiedge.application import Application
-from halimede.multiedge.joint_client import JointClient
 from halimede.multiedge.joint_runner import JointRunner
 from halimede.multiedge.membership import Membership
-from halimede.multiedge.peer_offload import PeerOffload, SpareCapacity
+from halimede.multiedge.peer_offload import JointClient, PeerOffload, SpareCapacity
 from halimede.multiedge.session_failover import SessionFailover
 from halimede.multiedge.settings import MemberSettings
 from halimede.observe.metrics import counter, gauge
@@ -138,7 +137,7 @@ class MemberWorkerProcess:
         worker, bus = self._worker, self._parts.bus
         room = SpareCapacity(self._home, self._peers.touch, lambda: len(self._peers.others))
         self._peers.share = room.load
-        channel = hop(worker.namespace, worker.service, peer_offload.HOP, worker.worker)
+        channel = hop(worker.namespace, worker.service, peer_offload.SHARE, worker.worker)
         return RequestIntake(
             bus,
             channel,
@@ -201,7 +200,7 @@ class MemberWorkerProcess:
     def _show(self, edge: EdgeWorker, takeover: SessionFailover) -> None:
         """Count what happens on the hops, and show it."""
         parts, requests = self._parts, self._requests
-        clients = [part.client for part in (self._joins, self._sharing) if part]
+        clients = [client for client in (self._joins, self._sharing) if client]
         parts.ledger.follow(Count.LATE, lambda: sum(client.late for client in clients))
         parts.ledger.follow(Count.UNASKED, lambda: sum(client.unknown for client in clients))
         if requests:

@@ -1,26 +1,34 @@
-"""Sends frames to peers with free capacity, and advertises this worker's: ``balance`` decides.
+"""Requests of a member to its peers: frames to one with free capacity, findings to the one that decides.
 
-The way to a peer is an offload like any other (``OffloadClient``, ``RequestIntake`` on the hop ``share``): a window, a
-deadline, another peer when the first one dies. Only here nobody waits for room: a frame that no peer takes at once is
-done at home, and so is one whose peer has not answered in time.
+Both are offloads like any other (``OffloadClient``, ``RequestIntake`` on a hop of its own): a window, a deadline,
+another peer when the first one dies. On the hop ``share`` nobody waits: a frame that no peer takes at once is done at
+home, and so is one whose peer has not answered in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
 
 from halimede.bus import Bus
 from halimede.messages import Frame, Load, Peer, Reply
-from halimede.multiedge.peer_balancer import Balance, PeerChoice, spare
+from halimede.multiedge.membership import Membership
 from halimede.offload import OffloadClient
 from halimede.offload.channel import hop
+from halimede.offload.load_balancer import STALE_S, Choose, LoadBalancer, WorkerLoad
 from halimede.pipeline.intake import RequestLimits
 from halimede.tracing import FrameRecord
 
-HOP = "share"
-#: frames under way to peers: one worker alone may have to feed all the others
+SHARE, JOIN = "share", "join"
+#: requests under way on a hop: frames, since one worker alone may have to feed all the others, and findings
 WINDOW = 256
+#: findings that wait for a slot: they wait for others' of the same instant, and are small
+WAITERS = 64
 LIMITS = RequestLimits()
 #: seconds of work up to which a worker takes others' frames, and how many times that much it may have with them
 HORIZON_S, OVERRUN = 0.25, 1.5
@@ -30,9 +38,58 @@ LOOK_S, LOOK_EACH_S = 0.1, 0.02
 NEWS = 0.2
 #: a peer may take so many times as long as was expected, and at least so many seconds
 PATIENCE, LEAST_S = 5.0, 0.5
+NOTHING = memoryview(b"\0")
+#: peers with room of which all are looked at; of more, so many at random
+FEW, LOOK_AT = 8, 4
+#: milliseconds: the way to a peer and back, and a sample's time, before either was seen
+FIRST_WAY_MS, FIRST_SERVICE_MS = 5.0, 10.0
+#: samples that a peer may be thought to have, whatever it says that one takes
+MOST = 10_000
+#: weight of the newest round trip in the running mean: what made one slow is mostly the peer's own work, counted anyway
+FASTER, SLOWER = 0.5, 0.05
 
 
-class PeerOffload:
+class EldestPeerBalancer(LoadBalancer):
+    """Picks the eldest peer that can take findings: the one where they come together."""
+
+    def __init__(self, peers: Membership) -> None:
+        super().__init__()
+        self._peers = peers
+
+    def pick(self, now: float) -> str | None:
+        """Return the eldest, if it can take one more."""
+        eldest = self._peers.eldest()
+        return eldest if eldest and self.left(now).get(eldest, 0) > 0 else None
+
+    def known(self, now: float) -> bool:  # noqa: ARG002  # peers know whether one is there
+        """Whether anybody decides."""
+        return self._peers.eldest() is not None
+
+
+class JointClient(OffloadClient):
+    """Requests the joint's decision about one worker's findings, without their pixels. Call ``start`` once before."""
+
+    def __init__(self, bus: Bus, namespace: str, service: str, worker: str, peers: Membership) -> None:
+        channel, balancer = hop(namespace, service, JOIN, worker), EldestPeerBalancer(peers)
+        super().__init__(bus, channel, window=WINDOW, waiters=WAITERS, credits_=balancer)
+
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
+        """Take note of what a worker says of itself; None: it is gone, in order or not."""
+        if peer is not None and peer.join and not peer.leaving:
+            self.advertised(worker, peer.join)
+            return
+        if peer is not None or orderly:
+            self.advertised(worker, Load(credits=0, leaving=True))
+        if peer is None:
+            self.gone(worker)
+
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
+        """Return what all say together of a frame. Raises OffloadError."""
+        slim = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NOTHING)
+        return await super().ask(slim, deadline_s, trace)
+
+
+class PeerOffload(OffloadClient):
     """Decides for each frame whether a peer shall look at it, and asks that peer. Call ``start`` once before.
 
     ``home`` says what is before the next frame here.
@@ -50,31 +107,24 @@ class PeerOffload:
         window: int = WINDOW,
     ) -> None:
         self.balance = balance or Balance()
-        self.client = OffloadClient(
-            bus, hop(namespace, service, HOP, worker), window=window, waiters=0, credits_=self.balance
-        )
+        channel = hop(namespace, service, SHARE, worker)
+        super().__init__(bus, channel, window=window, waiters=0, credits_=self.balance)
         #: frames that peers answered; that were done at home after all
         self.shared = self.returned = 0
-        self._worker = worker
         self._home = home
-        self._abandoned = False
         self._expected_ms = 0.0
 
-    async def start(self) -> None:
-        """Subscribe to the peers' answers."""
-        await self.client.start()
-
-    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Peers``
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
         """Take note of what a peer says of itself; None: it is gone, in order or not."""
         if worker == self._worker:
             return
         if peer is None:
             if orderly:
-                self.client.advertised(worker, Load(credits=0, leaving=True))
-            self.client.gone(worker)
+                self.advertised(worker, Load(credits=0, leaving=True))
+            self.gone(worker)
         else:
             load = peer.share or Load(credits=0)
-            self.client.advertised(worker, Load(credits=0, leaving=True) if peer.leaving else load)
+            self.advertised(worker, Load(credits=0, leaving=True) if peer.leaving else load)
 
     def elsewhere(self) -> bool:
         """Whether a peer would be done with the next frame before this worker.
@@ -88,7 +138,7 @@ class PeerOffload:
         if choice is None:
             return False
         self.balance.sent(choice.worker)
-        loop.call_soon(self._dispatch, choice)
+        loop.call_soon(self._prefer, choice)
         return True
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
@@ -97,7 +147,7 @@ class PeerOffload:
         patience_s = max(LEAST_S, PATIENCE * self._expected_ms / 1000)
         began = loop.time()
         try:
-            reply = await self.client.ask(frame, min(deadline_s / 2, patience_s), trace)
+            reply = await super().ask(frame, min(deadline_s / 2, patience_s), trace)
         except BaseException:
             self.returned += 1
             raise
@@ -105,16 +155,84 @@ class PeerOffload:
         self.balance.learn(reply.worker, (loop.time() - began) * 1000, reply.queue_ms + reply.compute_ms)
         return reply
 
-    def abandon(self) -> None:
-        """Let every sample run out of time, now and from now on, and send no more away."""
-        self._abandoned = True
-        self.client.abandon()
-
-    def _dispatch(self, choice: PeerChoice) -> None:
+    def _prefer(self, choice: PeerChoice) -> None:
         """Its turn has come: the client itself counts it from here on."""
         self.balance.answered(choice.worker)
         self.balance.prefer(choice.worker)
         self._expected_ms = choice.ms
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChoice:
+    """A peer that is expected to answer the next sample within ``ms`` milliseconds."""
+
+    worker: str
+    ms: float
+
+
+class Balance(LoadBalancer):
+    """Picks the worker that is expected to be done with the next frame first, this one included. Without clock or bus.
+
+    What a worker has before it, times what a sample takes it, is when it would be done; a peer's answer takes a round
+    trip besides, which is measured. Peers bound what they take by the credits that they advertise, and between two
+    advertisements each requester counts what it sends itself. Many requesters that see the same idle worker would all
+    run to it: where there are many, each considers a few at random only, as ``LoadBalancer`` does and for the same
+    reason. ``now`` is the caller's monotonic time in seconds.
+    """
+
+    def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
+        super().__init__(stale_s=stale_s, choose=choose)
+        self._preferred = ""
+        #: when this worker would be done with the next sample, and what one takes it
+        self._home_ms, self._usual_ms = math.inf, FIRST_SERVICE_MS
+
+    def elsewhere(self, home: Load, now: float) -> PeerChoice | None:
+        """Return the peer that would be done with the next sample before this worker, None where there is none."""
+        self._usual_ms = home.service_ms or FIRST_SERVICE_MS
+        self._home_ms = (home.queued + 1) * self._usual_ms
+        return self._best(now)
+
+    def prefer(self, worker: str) -> None:
+        """Say which peer the next ``pick`` shall return if it has room then."""
+        self._preferred = worker
+
+    def pick(self, now: float) -> str | None:
+        """Return the preferred peer, or another one that would be done before this worker."""
+        preferred, self._preferred = self._preferred, ""
+        if preferred in self.free(now):
+            return preferred
+        best = self._best(now)
+        return best.worker if best else None
+
+    def learn(self, worker: str, took_ms: float, there_ms: float) -> None:
+        """Take in how long an answer took, and how much of that its worker says that it waited and was computed.
+
+        What it took tells more of how busy the worker is than its last advertisement does, and comes more often.
+        """
+        if known := self._workers.get(worker):
+            way_ms = max(0.0, took_ms - there_ms)
+            before = way_ms if known.way_ms is None else known.way_ms
+            known.way_ms = before + (FASTER if way_ms < before else SLOWER) * (way_ms - before)
+            if known.service_ms:
+                waited = min(MOST, (took_ms - known.way_ms) / known.service_ms)
+                known.queued = max(known.mine, round(waited) - 1)
+
+    def _best(self, now: float) -> PeerChoice | None:
+        """Return the peer that would be done first, if that is before this worker."""
+        free = self.free(now)
+        looked_at = free if len(free) <= FEW else self._choose(free, LOOK_AT)
+        choices = (PeerChoice(name, self._expected_ms(self._workers[name])) for name in looked_at)
+        best = min(choices, key=lambda choice: choice.ms, default=None)
+        return best if best and best.ms < self._home_ms else None
+
+    def _expected_ms(self, known: WorkerLoad) -> float:
+        """Return when a peer would be done; one that has answered nothing yet is thought to be as fast as we are.
+
+        How many wait there is a guess: one sample of ours is added for that, or frames would travel for nothing.
+        """
+        way_ms = FIRST_WAY_MS if known.way_ms is None else known.way_ms
+        before = max(known.queued, known.mine)
+        return (before + 1) * (known.service_ms or self._usual_ms) + way_ms + self._usual_ms
 
 
 class SpareCapacity:
@@ -158,6 +276,16 @@ class SpareCapacity:
         """Take nothing more."""
         self._withdrawn = True
         self._say()
+
+
+def spare(home: Load, *, most: int, horizon_s: float) -> Load:
+    """Return what a worker can take of the others' samples, whose own model has to do what ``home`` says.
+
+    It takes what it answers within ``horizon_s`` seconds, at least one when it is idle and at most ``most``.
+    """
+    places = int(min(most, horizon_s * 1000 / home.service_ms)) if home.service_ms else most
+    credits_ = max(0, max(1, places) - home.queued)
+    return Load(credits=credits_, service_ms=home.service_ms, queued=home.queued)
 
 
 def news(told: Load, load: Load) -> bool:

@@ -16,12 +16,11 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import Array, Model, open_model
 from halimede.messages import Prediction
 from halimede.models.desired_state import DesiredModel
-from halimede.multiedge.application import Application, create
+from halimede.multiedge.application import Application, StagesModel, create
 from halimede.multiedge.joint_runner import JointRunner
 from halimede.multiedge.member_worker import MemberWorkerProcess
 from halimede.multiedge.membership import Membership, peer_will
 from halimede.multiedge.settings import OWNER_KIND, MemberSettings, read_member
-from halimede.multiedge.stages_model import StagesModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.main import leave, main

@@ -1,19 +1,31 @@
-"""A source's prediction as a distribution over named classes, since models may have different classes.
+"""A source's prediction as a distribution over named classes, and the rules that make one of several.
 
-A finding carries its classes' names beside their probabilities (``Named`` adds them), because the worker where
-findings come together need not have any of the models.
+Models may have different classes. A finding carries its classes' names beside their probabilities (``Named`` adds
+them), because the worker where findings come together need not have any of the models.
+
+| rule | |
+|---|---|
+| ``vote`` | each source has a vote of its weight for its best class; equal votes: the surer voters win |
+| ``product`` | the weighted product of probabilities, made 1 again (a logarithmic opinion pool) |
+| ``max`` | the source that is surest, its probability times its weight, speaks for all |
+
+A rule is pure: rows of probabilities and weights in, the best class and all out. The product of sources that err
+independently of one another is the best that can be said, where the probabilities are true ones (Kittler, Hatef, Duin
+and Matas, "On combining classifiers", PAMI 1998) and classes are about equally frequent: hence the temperatures (Guo,
+Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017), each source's own.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halimede.calibration.temperature import softmax
 from halimede.errors import InvalidFieldError
 from halimede.inference import SampleError
 from halimede.messages import Prediction
@@ -25,6 +37,7 @@ MAX_CLASSES = 4096
 #: lists of names that are shared by those who give the same
 MAX_MODELS = 64
 LABELS, VALUE = "labels", "value"
+Rule = Callable[[Vector, Vector], tuple[int, Vector]]
 
 
 class Named(Stage):
@@ -118,3 +131,28 @@ def together(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Ve
             row[others] = each.rest / others.sum()
     sums = rows.sum(axis=1, keepdims=True)
     return names, rows / np.where(sums > 0, sums, 1.0)
+
+
+def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
+    """Each source has one vote of its weight. A class's probability is its share of the votes."""
+    count = rows.shape[1]
+    choices = rows.argmax(axis=1)
+    votes = np.bincount(choices, weights, count)
+    sureness = np.bincount(choices, weights * rows.max(axis=1), count)
+    best = int(np.lexsort((sureness, votes))[-1])
+    return best, votes / votes.sum()
+
+
+def product(rows: Vector, weights: Vector) -> tuple[int, Vector]:
+    """Multiply, each distribution to the power of its weight."""
+    fused = softmax(weights @ np.log(rows))
+    return int(fused.argmax()), fused
+
+
+def surest(rows: Vector, weights: Vector) -> tuple[int, Vector]:
+    """Take the word of the source that is surest."""
+    speaker = int((weights * rows.max(axis=1)).argmax())
+    return int(rows[speaker].argmax()), rows[speaker]
+
+
+RULES: Mapping[str, Rule] = {"vote": vote, "product": product, "max": surest}

@@ -14,7 +14,7 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import Model
 from halimede.messages import Frame, Prediction
 from halimede.multiedge import Finding, Item, JointTools, Parameters, Tools, create
-from halimede.multiedge.stages_model import StagesModel
+from halimede.multiedge.application import StagesModel
 from tests.staged import a_picture, open_models
 
 STAGES = Path(__file__).parents[3] / "examples" / "stages"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.calibration.temperature import calibration_error, temperature
-from halimede.multiedge.fusion.calibration import accuracy, fit, fused, main
-from halimede.multiedge.fusion.labelled_findings import Labelled, load
+from halimede.multiedge.fusion.calibration import Labelled, accuracy, fit, fused, load, main
 
 
 def scene(count: int = 1500, classes: int = 4, noises: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Labelled:

@@ -22,8 +22,7 @@ from halimede.api.model import ModelSpec
 from halimede.inference import Model, open_model
 from halimede.messages import Prediction, Result
 from halimede.multiedge import Application, Finding, Item, JointTools, Tools, create
-from halimede.multiedge.fusion.calibration import main, measure
-from halimede.multiedge.fusion.labelled_findings import load
+from halimede.multiedge.fusion.calibration import load, main, measure
 from halimede.multiedge.stage import Parameters
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from halimede.calibration.temperature import calibrate
 from halimede.messages import Box, Prediction
-from halimede.multiedge.fusion.class_distribution import read, together
-from halimede.multiedge.fusion.rules import RULES
+from halimede.multiedge.fusion.class_distribution import RULES, read, together
 
 ONES = np.ones(3)
 distributions = st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda v: sum(v) > 0.01)

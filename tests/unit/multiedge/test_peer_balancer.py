@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.messages import Load
-from halimede.multiedge.peer_balancer import FEW, LOOK_AT, Balance, spare
-from halimede.multiedge.peer_offload import news
+from halimede.multiedge.peer_offload import FEW, LOOK_AT, Balance, news, spare
 
 
 def load(queued: int = 0, service_ms: float = 10.0, credits_: int = 9) -> Load:

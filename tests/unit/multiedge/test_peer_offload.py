@@ -109,11 +109,11 @@ async def test_frames_that_come_in_one_burst_do_not_all_see_the_same_idle_peer()
     async with site([SERVICE_S] * 3) as made:
         node = made.nodes["w0"]
         node.edge.pipeline.preparing = 100
-        before = node.sharing.client.credits_left()
+        before = node.sharing.credits_left()
         assert all(node.sharing.elsewhere() for _ in range(6))
-        assert node.sharing.client.credits_left() == {name: left - 3 for name, left in before.items()}
+        assert node.sharing.credits_left() == {name: left - 3 for name, left in before.items()}
         await asyncio.sleep(0.001)  # nobody was asked after all
-        assert node.sharing.client.credits_left() == before
+        assert node.sharing.credits_left() == before
 
 
 @simulated
@@ -136,7 +136,7 @@ async def test_a_peer_that_leaves_in_order_gets_nothing_new_and_answers_what_it_
         await eventually(lambda: not w1.requests.inside)
         assert await w1.requests.responder.outbox.drain(5)
         taken = w1.requests.stats.served
-        await eventually(lambda: made.nodes["w0"].sharing.client.credits_left() == {"w1": 0})
+        await eventually(lambda: made.nodes["w0"].sharing.credits_left() == {"w1": 0})
         await camera
         await eventually(lambda: len(made.ids) == 200)
         assert 0 < taken == w1.requests.stats.served

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from halimede.multiedge.reid.trajectories import MOST_OBJECTS, Trajectories
+from halimede.multiedge.reid.matcher import MOST_OBJECTS, Trajectories
 
 
 def corners(x: float) -> np.ndarray:
