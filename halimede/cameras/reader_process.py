@@ -17,9 +17,8 @@ import msgspec
 from av import logging
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.frame_encoder import FrameEncoder
 from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
-from halimede.cameras.source_reader import SourceReader, shots
+from halimede.cameras.source_reader import FrameEncoder, SourceReader, shots
 from halimede.errors import DecodeError
 from halimede.system.child_process import end_with_parent
 

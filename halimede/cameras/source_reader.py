@@ -1,7 +1,11 @@
-"""Reads a source to its end: frame after frame at the source's own pace, or a file's at the pace that is asked for."""
+"""Reads a source to its end: frame after frame at the source's own pace, or a file's at the pace that is asked for.
+
+What is sent is JPEG as it is where the source has JPEG, else encoded, and scaled if asked.
+"""
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -9,27 +13,21 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import av
 import av.error
 from av import Packet, VideoCodecContext, VideoFrame, VideoStream
 from av.container import InputContainer
+from PIL import Image
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.frame_encoder import (
-    EncodedFrame,
-    FrameEncoder,
-    NoTablesError,
-    fitting,
-    from_frame,
-    from_pixels,
-    size_of,
-)
 from halimede.cameras.frame_rate import Brake, FrameThinner, Timeline
 from halimede.cameras.ipc_messages import ReaderCounts, ReaderJob, SourceError
 from halimede.errors import DecodeError
 from halimede.frames import decode
+from halimede.frames.encodings import Pixels
+from halimede.frames.image_headers import MAX_SIDE, read_jpeg
 from halimede.frames.payloads import open_payload
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
@@ -55,6 +53,8 @@ TEXTS = {
     ipc_messages.UNREACHABLE: "it cannot be reached",
     ipc_messages.INVALID: "it is no source of a kind that can be read here",
 }
+#: a marker of JPEG tables without which a picture cannot be read by itself
+DHT = 0xC4
 
 
 @dataclass(slots=True)
@@ -326,3 +326,69 @@ def _reason(error: Exception, *, opening: bool) -> str:
         if isinstance(error, types):
             return reason
     return ipc_messages.UNREACHABLE if opening else ipc_messages.ENDED
+
+
+class NoTablesError(DecodeError):
+    """A JPEG of a video, whose tables everybody is supposed to know: it cannot be sent as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFrame:
+    """A picture ready to send."""
+
+    encoding: Literal["jpeg", "png"]
+    width: int
+    height: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEncoder:
+    """A frame that may be sent: ``make`` encodes it, and raises DecodeError if that cannot be done."""
+
+    taken_ns: int
+    codec: str
+    make: Callable[[], EncodedFrame]
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """Return width and height of a JPEG that can be read by itself. Raises DecodeError."""
+    picture = read_jpeg(memoryview(data))
+    picture.check()
+    if not any(part[1] == DHT for part in picture.parts[1:-1]):
+        raise NoTablesError("a jpeg without its tables")
+    return picture.width, picture.height
+
+
+def fitting(job: ReaderJob, width: int, height: int) -> tuple[int, int]:
+    """Return the size at which a picture is sent: no wider than the job allows, of even sides where it is scaled."""
+    if not job.max_width or width <= job.max_width:
+        return width, height
+    narrow = max(job.max_width // 2 * 2, 2)
+    return narrow, max(round(height * narrow / width / 2) * 2, 2)
+
+
+def from_frame(job: ReaderJob, frame: VideoFrame) -> EncodedFrame:
+    """Encode a decoded frame."""
+    if not (0 < frame.width <= MAX_SIDE and 0 < frame.height <= MAX_SIDE):
+        raise DecodeError(f"{frame.width} x {frame.height} pixels: a side has 1 to {MAX_SIDE}")
+    width, height = fitting(job, frame.width, frame.height)
+    grey = frame.format.name in {"gray", "gray8"}
+    scaled = frame.reformat(width=width, height=height, format="gray" if grey else "rgb24")
+    return _encoded(job, scaled.to_image())  # type: ignore[no-untyped-call]
+
+
+def from_pixels(job: ReaderJob, pixels: Pixels) -> EncodedFrame:
+    """Encode pixels."""
+    image = Image.fromarray(pixels)
+    size = fitting(job, *image.size)
+    return _encoded(job, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
+
+
+def _encoded(job: ReaderJob, image: Image.Image) -> EncodedFrame:
+    out = io.BytesIO()
+    image.save(out, format="JPEG", quality=job.quality)
+    data = out.getvalue()
+    if len(data) > job.max_bytes:
+        raise DecodeError(f"{len(data)} bytes as a jpeg are more than {job.max_bytes}: lower its width or quality")
+    return EncodedFrame("jpeg", image.width, image.height, data)

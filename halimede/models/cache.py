@@ -5,16 +5,22 @@ keeps its size and modification time, and a file that disagrees is hashed anew a
 
 A node's pods are of several tenants. What was opened with credentials is guarded (``<root>/guarded/<digest>``, a folder
 with one empty file for each who has had it from an origin): to know its digest is not enough to be given it.
+
+When it exceeds its limit, the model that was used the longest ago is evicted first. What somebody uses is not: neither
+what the caller names, nor what any process of the node holds (``using``: a lock on the file itself, which ends with
+its process), nor what is being fetched at this moment. Nothing here needs room to make room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
+import os
+import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +29,6 @@ import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
-from halimede.models import cache_eviction
 from halimede.models.errors import FetchError, FetchReason
 from halimede.system.files import sync_folder, write_atomic
 
@@ -60,6 +65,20 @@ class UrlRecord(Struct):
 R = TypeVar("R", FileRecord, UrlRecord)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A model of the cache: bytes on disk, with what was unpacked of it, and when it was used last."""
+
+    digest: str
+    size: int
+    used_ns: int
+
+
+def order(entries: Iterable[CacheEntry], in_use: Collection[str]) -> list[CacheEntry]:
+    """Return what may go, the longest unused first."""
+    return sorted((e for e in entries if e.digest not in in_use), key=lambda e: (e.used_ns, e.digest))
+
+
 class Cache:
     """The models of one node. Several processes may use one folder at the same time."""
 
@@ -76,26 +95,70 @@ class Cache:
 
     def digests(self) -> dict[str, int]:
         """Return the bytes on disk of each digest, with what was unpacked of it. Blocks: call it in a thread."""
-        return cache_eviction.digests(self.root)
+        found = dict.fromkeys((*_names(self.root / "sha256"), *_names(self.root / "unpacked")), 0)
+        return {digest: _size(self.path(digest)) + _size(self._unpacked(digest)) for digest in found}
 
     def touch(self, digest: str) -> None:
-        """Note that a digest is used now. It needs no call after ``find``, ``fetch`` or ``unpack``."""
-        cache_eviction.touch(self.root, digest)
+        """Note that a digest is used now. It needs no call after ``find``, ``fetch`` or ``unpack``.
 
-    def using(self, digest: str) -> AbstractContextManager[None]:
+        On a full disk it is not noted, and goes earlier: no more.
+        """
+        with contextlib.suppress(OSError):
+            if self.path(digest).exists():
+                mark = self._mark(digest)
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
+
+    @contextlib.contextmanager
+    def using(self, digest: str) -> Iterator[None]:
         """Keep a digest from being evicted by any process, for the length of a block. Raises FetchError: it is gone."""
-        return cache_eviction.using(self.root, digest)
+        gone = FetchError(FetchReason.CACHE_FAILED, f"{digest} has just been taken out of the cache", temporary=True)
+        try:
+            fd = os.open(self.path(digest), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise gone from None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # it is held alone by whoever takes it away
+                raise gone from None
+            if not os.fstat(fd).st_nlink:
+                raise gone
+            yield
+        finally:
+            os.close(fd)
 
     def evict(self, in_use: Collection[str], max_bytes: int) -> list[str]:
         """Take away what was used the longest ago until the cache has no more than ``max_bytes``; return what went.
 
-        What is ``in_use``, held by any process (``using``) or being fetched stays. Blocks: call it in a thread.
+        What is ``in_use``, held by any process (``using``) or being fetched stays; so do unfinished downloads, which
+        count. While another process makes room nothing is done. Blocks: call it in a thread.
         """
-        return cache_eviction.evict(self.root, in_use, max_bytes)
+        folder = self.root / "sha256"
+        if not folder.is_dir():
+            return []
+        try:
+            with _alone(folder):
+                self._sweep()
+                entries = [CacheEntry(digest, size, self._used(digest)) for digest, size in self.digests().items()]
+                over = sum(entry.size for entry in entries) + _size(self.root / "parts") - max_bytes
+                went = []
+                for entry in order(entries, in_use):
+                    if over <= 0:
+                        break
+                    if self._take_away(entry.digest):
+                        went.append(entry.digest)
+                        over -= entry.size
+                self._sweep()
+                return went
+        except BlockingIOError:
+            return []
 
     def forget(self, digest: str) -> bool:
         """Take one digest away with what was unpacked of it; False: somebody holds it. Blocks: call it in a thread."""
-        return cache_eviction.forget(self.root, digest)
+        taken = self._take_away(digest)
+        self._sweep()
+        return taken
 
     def recall(self, key: str) -> UrlRecord | None:
         """Return what an asker's URL, which names no digest, led to. ``key`` is ``Asker.key``."""
@@ -176,11 +239,63 @@ class Cache:
         self.touch(path.name)
         return Fetched(path, path.name, stat.st_size)
 
+    def _take_away(self, digest: str) -> bool:
+        content, unpacked = self.path(digest), self._unpacked(digest)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(self._idle(digest))  # no fetch of it
+                if content.exists():
+                    held.enter_context(_alone(content))
+            except (Timeout, BlockingIOError):
+                return False
+            # the name goes first: what is half removed is never taken for whole
+            content.unlink(missing_ok=True)
+            if unpacked.exists():
+                unpacked.replace(unpacked.with_name(f".{os.urandom(8).hex()}.gone"))
+            for record in (self._file_record(digest), self._index(f"unpacked-{digest}.json"), self._mark(digest)):
+                record.unlink(missing_ok=True)
+        # Who may have guarded content stays written: between here and there it may be fetched again
+        return True
+
+    @contextlib.contextmanager
+    def _idle(self, name: str) -> Iterator[None]:
+        """Hold a lock of the cache's that somebody has had before; raise Timeout if he has it now."""
+        path = self.root / "locks" / f"{name}.lock"
+        if not path.exists():
+            yield
+            return
+        with FileLock(path, timeout=0):
+            yield
+
+    def _sweep(self) -> None:
+        """Remove what was taken away, and what processes that were killed have left."""
+        unpacked = self.root / "unpacked"
+        for gone in unpacked.glob(".*.gone"):
+            shutil.rmtree(gone, ignore_errors=True)
+        for unfinished in unpacked.glob(".*.new"):
+            with contextlib.suppress(Timeout), self._idle(f"unpack-{unfinished.name[1:-4]}"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _used(self, digest: str) -> int:
+        for path in (self._mark(digest), self.path(digest)):
+            with contextlib.suppress(OSError):
+                return path.stat().st_mtime_ns
+        return 0
+
+    def _unpacked(self, digest: str) -> Path:
+        return self.root / "unpacked" / digest
+
+    def _index(self, name: str) -> Path:
+        return self.root / "index" / name
+
+    def _mark(self, digest: str) -> Path:
+        return self._index(f"used-{digest}")
+
     def _file_record(self, digest: str) -> Path:
-        return self.root / "index" / f"file-{digest}.json"
+        return self._index(f"file-{digest}.json")
 
     def _url_record(self, key: str) -> Path:
-        return self.root / "index" / f"url-{_hashed(key)}.json"
+        return self._index(f"url-{_hashed(key)}.json")
 
     def _guarded(self, digest: str) -> Path:
         return self.root / "guarded" / digest
@@ -216,3 +331,30 @@ async def in_thread(function: Callable[..., T], *args: object, stop: threading.E
 
 def _hashed(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file or of all files below a folder; 0 where there is nothing."""
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        return sum(_size(below) for below in path.iterdir())
+    except OSError:  # it goes at this moment
+        return 0

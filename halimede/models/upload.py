@@ -1,34 +1,52 @@
 """Files go back to a store: results, weights, hard samples. To a folder, an S3 store, or an HTTP server by PUT.
 
 A file is hashed before it is sent and again while it is: what arrives is what was there at the beginning, or nothing.
-Where a store can check a SHA-256 it is told to; where it says one, it is compared. Secrets of a URL are never shown.
+Where a store can check a SHA-256 it is told to; where it says one, it is compared. A store takes a file whole or leaves
+what was there: no reader ever sees half of one. Secrets of a URL are never shown, nor errors of libraries, whose texts
+hold whole URLs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK, in_thread
-from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
+from halimede.models.errors import FetchError, FetchReason, disk_error, redact, retry_temporary
+from halimede.models.http_source import PASSING, REDIRECTS, Guard
+from halimede.models.s3_source import MISSING, Access, bucket_and_key, store_access
 from halimede.models.source_registry import local_path
 from halimede.models.source_types import TransferLimits
-from halimede.models.upload_targets import Sending, put_file, put_http, put_s3
+from halimede.system.files import replacing, sync_folder
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+    from obstore.store import S3Store
 
 log = structlog.get_logger()
-
 #: gets the bytes that have gone, and how many there are
 Progress = Callable[[int, int], None]
 #: seconds for which failures that may pass are tried again
 PATIENCE_S = 120.0
 MAX_FILES = 100_000
+#: bytes of one part of a multipart upload at least, and parts at most (a store takes 10,000)
+PART, MOST_PARTS = 8 * 1024**2, 9000
+#: parts on their way at a time
+PARALLEL = 4
+DENIED = frozenset({401, 403})
+TOO_LARGE = 413
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +170,142 @@ def _measure(file: Path) -> tuple[int, str]:
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
         return opened.tell(), sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One file on its way: its blocks, and what is known of it. ``shown`` stands for the URL in errors."""
+
+    blocks: AsyncIterator[bytes]
+    size: int
+    sha256: str
+    shown: str
+    limits: TransferLimits
+
+
+async def put_file(path: Path, sending: Sending) -> None:
+    """Write a file of this machine, beside its place first. Raises FetchError."""
+    try:
+        await in_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True))
+        with replacing(path, shared=True) as new, new.open("xb", buffering=0) as file:
+            async for block in sending.blocks:
+                await in_thread(_write, file, block)
+            await in_thread(os.fsync, file.fileno())
+        await in_thread(sync_folder, path.parent)
+    except OSError as error:
+        raise disk_error(str(path), error, FetchReason.NOT_WRITABLE) from error
+
+
+def _write(file: FileIO, block: bytes) -> None:
+    left = memoryview(block)
+    while left:
+        left = left[file.write(left) :]
+
+
+async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> None:
+    """Send a file by PUT. Raises FetchError. Redirects are not followed: the body is gone by then."""
+    import aiohttp  # noqa: PLC0415  # 14 MB that others do not need
+    from yarl import URL  # noqa: PLC0415
+
+    guard = Guard(policy) if policy else None
+    limits, shown = sending.limits, sending.shown
+    digest = base64.b64encode(bytes.fromhex(sending.sha256)).decode()
+    headers = {
+        "Content-Length": str(sending.size),
+        "Content-Type": "application/octet-stream",
+        "Content-Digest": f"sha-256=:{digest}:",  # RFC 9530
+    }
+    timeout = aiohttp.ClientTimeout(total=limits.total_s, connect=limits.connect_s, sock_connect=limits.connect_s)
+    try:
+        async with (
+            aiohttp.TCPConnector(socket_factory=guard, use_dns_cache=False) as connector,
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        ):
+            if guard:
+                guard.expect(URL(url).raw_host or "", shown)
+            answer = session.put(url, data=sending.blocks, headers=headers, allow_redirects=False)
+            async with answer as response:
+                _judge(response, shown, digest)
+    except (aiohttp.ClientError, ValueError) as error:
+        if guard and guard.refused_all:
+            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not connected to: {guard.refused}") from None
+        if isinstance(error, ValueError) and not isinstance(error, OSError):
+            raise FetchError(FetchReason.INVALID_URL, f"{shown} is not a URL that can be asked") from None
+        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
+        raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
+
+
+def _judge(response: ClientResponse, shown: str, digest: str) -> None:
+    status = response.status
+    if status in REDIRECTS:
+        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} sends elsewhere (HTTP status {status}): give that address")
+    if status in DENIED:
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} does not take it from us (HTTP status {status})")
+    if status == TOO_LARGE:
+        raise FetchError(FetchReason.TOO_LARGE, f"{shown} does not take files of that size (HTTP status {status})")
+    if not 200 <= status < 300:
+        passing = status in PASSING or status >= 500
+        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
+    said = response.headers.get("Repr-Digest", "")
+    if "sha-256=:" in said and f"sha-256=:{digest}:" not in said:
+        text = f"{shown} says that it has other content than was sent"
+        raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
+
+
+async def put_s3(url: str, sending: Sending) -> None:
+    """Send a file to an S3 store, in parts if it is large, each with its SHA-256. Raises FetchError."""
+    bucket, key = bucket_and_key(url)
+    access = store_access()
+    shown = f"{sending.shown} at {access.endpoint or 'Amazon S3'}"
+    try:
+        import obstore  # noqa: PLC0415  # not everybody has a store
+        from obstore import exceptions  # noqa: PLC0415
+    except ImportError:
+        raise FetchError(FetchReason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
+    try:
+        store = _store(bucket, access, sending.limits)
+        await obstore.put_async(
+            store,
+            key,
+            sending.blocks,
+            attributes={"sha256": sending.sha256},
+            use_multipart=sending.size > PART,
+            chunk_size=max(PART, -(-sending.size // MOST_PARTS)),
+            max_concurrency=PARALLEL,
+        )
+        there = await obstore.head_async(store, key)
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+        how = "these credentials" if access.key_id else "no credentials"
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} takes nothing for {how}") from None
+    except FileNotFoundError:
+        raise FetchError(FetchReason.NOT_FOUND, f"{shown}: there is no such bucket") from None
+    except (exceptions.InvalidPathError, ValueError):
+        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be asked for") from None
+    except exceptions.BaseError as error:
+        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
+        raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
+    if there["size"] != sending.size:
+        text = f"{shown} has {there['size']} bytes of {sending.size}"
+        raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
+
+
+def _store(bucket: str, access: Access, limits: TransferLimits) -> S3Store:
+    from obstore.store import S3Store  # noqa: PLC0415
+
+    who = {"access_key_id": access.key_id, "secret_access_key": access.secret}
+    config = {
+        "region": access.region,
+        "checksum_algorithm": "sha256",
+        **({"endpoint": access.endpoint} if access.endpoint else {}),
+        **(who if access.key_id else {"skip_signature": "true"}),
+    }
+    return S3Store(
+        bucket,
+        config=config,  # type: ignore[arg-type]
+        client_options={
+            "allow_http": access.endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=limits.connect_s),
+            "timeout": timedelta(seconds=limits.total_s),
+        },
+        retry_config={"max_retries": 2},
+    )

@@ -30,6 +30,19 @@ def refuse(status: int, text: str) -> web.Response:
     return web.Response(status=status, body=rest_codec.error(text), content_type=rest_codec.JSON)
 
 
+def tensor_response(body: bytes, head: int, status: int = 200) -> web.Response:
+    """Return an answer whose first ``head`` bytes are JSON."""
+    if head == len(body):
+        return web.Response(status=status, body=body, content_type=rest_codec.JSON)
+    headers = {rest_codec.HEADER_LENGTH: str(head), "Content-Type": rest_codec.BINARY}
+    return web.Response(status=status, body=body, headers=headers)
+
+
+async def live(_: web.Request) -> web.Response:
+    """Answer that the server runs."""
+    return json_response({"live": True})
+
+
 class BoundedRequests:
     """Answers requests with bodies of up to ``most`` bytes, and knows which are not answered yet."""
 

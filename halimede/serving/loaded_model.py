@@ -35,6 +35,7 @@ from halimede.pipeline.inference import Inference, PlainSample
 from halimede.serving.batch_executor import BatchExecutor, Ran
 from halimede.serving.errors import ModelFailedError, ModelNotFoundError, ModelUnavailableError, ServeError
 from halimede.serving.tensors import BYTES, Tensor, objects
+from halimede.tracing.latency import Distribution
 
 IMAGE, PREDICTION = "image", "prediction"
 PLATFORMS = {"onnx": "onnx_onnxv1"}
@@ -304,13 +305,31 @@ class RequestCounts:
     refusals: int = 0
 
 
+@dataclass(slots=True)
+class ModelTimes:
+    """One model's times (milliseconds) and batches (rows)."""
+
+    request: Distribution = field(default_factory=Distribution)
+    queue: Distribution = field(default_factory=Distribution)
+    compute: Distribution = field(default_factory=Distribution)
+    batch: Distribution = field(default_factory=Distribution)
+
+    def ran(self, came: Sequence[float], rows: int, began: float, ended: float) -> None:
+        """Count a call of the model (see ``batch_executor.Ran``)."""
+        self.batch.record(rows)
+        self.compute.record((ended - began) * 1000)
+        for put in came:
+            self.queue.record((began - put) * 1000)
+
+
 @dataclass(slots=True, eq=False)
 class Served:
-    """A model by name, with the rollout of its versions and the counts of its requests."""
+    """A model by name, with the rollout of its versions, and the counts and times of its requests."""
 
     name: str
     rollout: Rollout[ModelVersionState] = field(default_factory=Rollout)
     counts: RequestCounts = field(default_factory=RequestCounts)
+    times: ModelTimes = field(default_factory=ModelTimes)
     _share: int = 0
 
     def choose(self, version: str = "") -> ModelVersionState:

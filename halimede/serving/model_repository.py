@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 import structlog
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -28,18 +29,16 @@ from halimede.models.archive import model_file
 from halimede.models.desired_state import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
 from halimede.models.model_trial import try_model
+from halimede.observe.metrics import PREFIX, counter, gauge, sizes, times
 from halimede.serving.errors import ModelNotFoundError, ServeError
 from halimede.serving.loaded_model import Loaded, ModelVersionState, Served, open_loaded
-from halimede.serving.metrics import ModelMetrics
 from halimede.serving.tensors import Tensor
 
 log = structlog.get_logger()
-
 UNREADABLE = "ModelUnreadable"
 #: reasons that may pass by themselves, and seconds until such a version is tried again
 PASSING = {TrialReason.FAILED, TrialReason.MEMORY, UNREADABLE}
 RETRY_S = 10.0
-
 Try = Callable[[Path, str], Awaitable[Trial]]
 
 
@@ -62,7 +61,6 @@ class Repository:
 
     settings: RepositorySettings = field(default_factory=RepositorySettings)
     attempt: Try = try_model
-    metrics: ModelMetrics = field(default_factory=ModelMetrics)
     said: Callable[[], None] = field(default=lambda: None)
     _models: dict[str, Served] = field(default_factory=dict)
     _wish: Desired | None = None
@@ -107,10 +105,6 @@ class Repository:
             raise ModelNotFoundError(f"there is no model {name[:80]!r} here")
         return served
 
-    def names(self) -> list[str]:
-        """Return the models' names, in the order of the wish."""
-        return list(self._models)
-
     def not_ready(self) -> str:
         """Return which model cannot answer yet, nothing when all can."""
         if self._wish is None:
@@ -130,6 +124,39 @@ class Repository:
         """Seconds that the longest model call under way has taken so far. Any thread may ask."""
         versions = [one for served in list(self._models.values()) for one in served.opened()]
         return max((one.loaded.busy_s for one in versions), default=0.0)
+
+    def metrics(self) -> Iterator[Metric]:
+        """Return all models' metrics, for a scrape."""
+
+        def each(value: Callable[[Served], float]) -> list[tuple[dict[str, str], float]]:
+            return [({"model": name}, value(served)) for name, served in self._models.items()]
+
+        yield counter("serve_requests", "Requests for a model.", each(lambda s: s.counts.requests))
+        yield counter("serve_failures", "Requests that got no answer.", each(lambda s: s.counts.failures))
+        yield counter("serve_rollouts", "Versions that came to answer.", each(lambda s: s.counts.rollouts))
+        yield counter("serve_refused_versions", "Versions that were not taken.", each(lambda s: s.counts.refusals))
+        yield gauge(
+            "serve_waiting_requests",
+            "Open requests.",
+            each(lambda s: sum(one.loaded.waiting for one in s.opened())),
+        )
+        versions = GaugeMetricFamily(
+            f"{PREFIX}serve_version_info", "The versions that answer.", labels=["model", "version", "digest", "as"]
+        )
+        for name, served in self._models.items():
+            for role, one in (("current", served.rollout.current), ("canary", served.rollout.canary)):
+                if one:
+                    versions.add_metric([name, one.version, one.digest[:12], role], 1)
+        yield versions
+        found = {name: served.times for name, served in self._models.items() if served.counts.rollouts}
+        steps = [
+            ({"model": name, "step": step}, one.histogram, one.total)
+            for name, t in found.items()
+            for step, one in (("queue", t.queue), ("compute", t.compute), ("total", t.request))
+        ]
+        yield times("serve_seconds", "Time of a step of requests: queue, compute (a call), total.", steps)
+        rows = [({"model": name}, t.batch.histogram, t.batch.total) for name, t in found.items()]
+        yield sizes("serve_batch_samples", "Rows in one call of a model.", rows)
 
     async def infer(
         self,
@@ -159,7 +186,7 @@ class Repository:
                 raise
             self._strike(served, chosen, error)
             chosen = current
-        self.metrics.of(name).answered(time.monotonic() - began)
+        served.times.request.record((time.monotonic() - began) * 1000)
         return chosen, answers
 
     # --- from one version to the next -----------------------------------------------------------------------------
@@ -204,7 +231,7 @@ class Repository:
             self._refuse(served, wish, digest, TrialReason.INVALID, f"opening it broke: {type(error).__name__}")
             return
         name = served.name
-        loaded.start(name, instances=self.settings.instances, ran=self.metrics.of(name).ran)
+        loaded.start(name, instances=self.settings.instances, ran=served.times.ran)
         new = ModelVersionState(wish, wish.version, digest, loaded)
         self._use(served, new, wish.canary_percent)
         if served.rollout.canary is new:

@@ -22,6 +22,7 @@ MAX_JSON = 32 * 1024 * 1024
 MAX_TENSORS = 256
 JSON = "application/json"
 BINARY = "application/octet-stream"
+HEADER_LENGTH = "Inference-Header-Content-Length"
 
 Parameters = dict[str, Any]
 
@@ -92,10 +93,10 @@ def parse(body: bytes, header_length: str | None) -> Request:
     end = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit() and len(header_length) <= 12):
-            raise ServeError(f"Inference-Header-Content-Length is {header_length[:32]!r}: give the JSON part's bytes")
+            raise ServeError(f"{HEADER_LENGTH} is {header_length[:32]!r}: give the JSON part's bytes")
         end = int(header_length)
         if end > len(body):
-            raise ServeError(f"Inference-Header-Content-Length is {end}, and the body has {len(body)} bytes")
+            raise ServeError(f"{HEADER_LENGTH} is {end}, and the body has {len(body)} bytes")
     if end > MAX_JSON:
         raise TooMuchError(f"{end} bytes of JSON are more than {MAX_JSON}: send large tensors as binary data")
     view = memoryview(body)

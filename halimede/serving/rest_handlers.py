@@ -18,7 +18,7 @@ from aiohttp import web
 from halimede import __version__
 from halimede.observe import Accepts
 from halimede.serving import rest_codec
-from halimede.serving.bounded_requests import BoundedRequests, json_response, refuse
+from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import Loaded, ModelVersionState
 from halimede.serving.model_repository import Repository
@@ -26,7 +26,6 @@ from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
-HEADER_LENGTH = "Inference-Header-Content-Length"
 #: bytes of one request
 MAX_REQUEST = 64 * 1024 * 1024
 CONNECTIONS = 1024
@@ -38,23 +37,19 @@ def accepts(max_request: int, closing_s: float) -> Accepts:
     return Accepts(methods, max_body=max_request, connections=CONNECTIONS, refuse=refuse, closing_s=closing_s)
 
 
-class RestHandlers:
+class RestHandlers(BoundedRequests):
     """The handlers, on a repository."""
 
     def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
+        super().__init__(max_request)
         self._repository = repository
-        self._requests = BoundedRequests(max_request)
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
-        return await self._requests.drain(timeout_s)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
         get, post = application.router.add_get, application.router.add_post
         get("/v2", self._server)
         get("/v2/", self._server)
-        get("/v2/health/live", self._live)
+        get("/v2/health/live", live)
         get("/v2/health/ready", self._ready)
         post("/v2/repository/index", self._index)
         # what is asked for most comes first: they are looked at in this order
@@ -67,27 +62,22 @@ class RestHandlers:
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def _infer(self, request: web.Request) -> web.Response:
-        return await self._requests.answer(request, self._answer)
+        return await self.answer(request, self._answer)
 
     async def _answer(self, request: web.Request, body: bytes) -> web.Response:
         """Answer a request. Raises ServeError."""
-        asked = rest_codec.parse(body, request.headers.get(HEADER_LENGTH))
+        asked = rest_codec.parse(body, request.headers.get(rest_codec.HEADER_LENGTH))
         names = request.match_info
         until = time.monotonic() + asked.timeout_s
         version, answers = await self._repository.infer(
             names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
         )
         parts, head = rest_codec.write(asked, names["model"], version.version, answers)
-        if not head:
-            return web.Response(body=parts[0], content_type=rest_codec.JSON)
-        headers = {HEADER_LENGTH: str(head), "Content-Type": rest_codec.BINARY}
-        return web.Response(body=b"".join(parts), headers=headers)
+        body = b"".join(parts)
+        return tensor_response(body, head or len(body))
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
         return json_response({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
-
-    async def _live(self, _: web.Request) -> web.StreamResponse:
-        return json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         reason = self._repository.not_ready()
@@ -95,8 +85,7 @@ class RestHandlers:
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
         rows = []
-        for name in self._repository.names():
-            served = self._repository.get(name)
+        for name, served in self._repository.models().items():
             rollout = served.rollout
             rows += [
                 {"name": name, "version": version, "state": "READY", "reason": ""}

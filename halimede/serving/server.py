@@ -143,7 +143,7 @@ async def _http(
     health.live("model", lambda: _stuck(models.busy_s(), settings.model_timeout_s))
     health.ready("models", models.not_ready)
     health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
-    metrics = registry("serve", models.metrics.collector(models.models))
+    metrics = registry("serve", models.metrics)
     lets_in = accepts(settings.max_request, settings.grace_s)
     async with HttpServer(settings.http, health=health, registry=metrics, routes=rest.add_to, accepts=lets_in) as shown:
         yield shown

@@ -24,8 +24,7 @@ from pathlib import Path
 import pytest
 
 from halimede.models import Cache, FetchError, FetchReason
-from halimede.models.archive import unpack
-from halimede.models.archive_extract import ArchiveLimits
+from halimede.models.archive import ArchiveLimits, unpack
 from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
 
 OUTSIDE = b"written by an archive"

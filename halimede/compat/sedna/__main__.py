@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import runpy
 import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
-from halimede.compat.sedna import import_hook
 from halimede.errors import HalimedeError
 
 USAGE = "usage: python -m halimede.compat.sedna SCRIPT [ARGUMENT...]"
 #: exit code of a user's mistake, as that of a worker
 MISTAKE = 2
+#: as the main module this one is called otherwise
+THEIRS, OURS = "sedna", "halimede.compat.sedna"
 
 
 def main(arguments: list[str]) -> int:
@@ -25,13 +32,56 @@ def main(arguments: list[str]) -> int:
         return MISTAKE
     sys.argv = arguments
     sys.path[0] = str(script.resolve().parent)
-    import_hook.install()
+    install()
     try:
         runpy.run_path(str(script), run_name="__main__")
     except HalimedeError as error:
         print(f"{script.name}: {error}", file=sys.stderr)
         return MISTAKE
     return 0
+
+
+class ImportFinder(MetaPathFinder):
+    """Finds Sedna's modules here. One that is not here is not looked for elsewhere: two of them would not agree."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return where a module of Sedna's is. Raises ModuleNotFoundError for one that is not there."""
+        if fullname.partition(".")[0] != THEIRS:
+            return None
+        ours = OURS + fullname.removeprefix(THEIRS)
+        if importlib.util.find_spec(ours) is None:
+            text = f"halimede has no {fullname}: what there is of Sedna's is listed in docs/sedna.md"
+            raise ModuleNotFoundError(text, name=fullname)
+        return ModuleSpec(fullname, _Same(ours), is_package=True)
+
+
+class _Same(Loader):
+    """Loads a module of halimede under its Sedna name, as the same module, so that both share registrations."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
+        """Return the module, loaded."""
+        module = importlib.import_module(self._name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing but undo what importing has said of it: its own name remains the one that it has."""
+        module.__spec__ = self._spec
+
+
+def install() -> None:
+    """Let ``sedna`` be found here from now on, before any other package of that name."""
+    if not any(isinstance(finder, ImportFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, ImportFinder())
 
 
 if __name__ == "__main__":

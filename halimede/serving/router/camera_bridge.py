@@ -21,8 +21,8 @@ from halimede.messages import Frame, Prediction, Result
 from halimede.pipeline.responders import result_outbox
 from halimede.serving.errors import ModelUnavailableError
 from halimede.serving.loaded_model import IMAGE
-from halimede.serving.router.backend_client import HEADER_LENGTH
-from halimede.serving.router.response_reader import UnreadableError
+from halimede.serving.rest_codec import HEADER_LENGTH
+from halimede.serving.router.backend_client import UnreadableError
 from halimede.serving.router.router import Routed, Router, best
 from halimede.serving.tensors import BYTES, Tensor, objects, to_bytes
 from halimede.system.lru import LruCache

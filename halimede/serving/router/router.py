@@ -19,8 +19,14 @@ from halimede.mining import Miner, judge
 from halimede.offload.circuit_breaker import CircuitBreaker
 from halimede.offload.errors import OffloadReason
 from halimede.serving.errors import ModelUnavailableError
-from halimede.serving.router.backend_client import Backend, BackendResponse, UpstreamError
-from halimede.serving.router.response_reader import Body, ResponseReader, UnreadableError
+from halimede.serving.router.backend_client import (
+    Backend,
+    BackendResponse,
+    Body,
+    ResponseReader,
+    UnreadableError,
+    UpstreamError,
+)
 
 log = structlog.get_logger()
 

@@ -28,12 +28,10 @@ from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.circuit_breaker import State
-from halimede.serving.bounded_requests import BoundedRequests, json_response, refuse
-from halimede.serving.rest_codec import BINARY, JSON
-from halimede.serving.rest_handlers import EXTENSIONS, HEADER_LENGTH, NAME, accepts
-from halimede.serving.router.backend_client import PASSED, Backend
+from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
+from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepts
+from halimede.serving.router.backend_client import PASSED, Backend, ResponseReader
 from halimede.serving.router.camera_bridge import CameraBridge, Names
-from halimede.serving.router.response_reader import ResponseReader
 from halimede.serving.router.router import Router, response_of
 from halimede.serving.settings import seconds
 from halimede.worker.settings import BROKER
@@ -41,7 +39,6 @@ from halimede.worker.settings import BROKER
 log = structlog.get_logger()
 USERS_MISTAKE = 2
 DEFAULT_HTTP = "127.0.0.1:8090"
-MAX_REQUEST = 64 * 1024 * 1024
 CIRCUIT = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 EXAMPLES = """\
 Examples:
@@ -128,7 +125,7 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
         )
         names = Names(namespace, name, environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", ""))
         bus = await stack.enter_async_context(_bus(given, names))
-        rest = RouterHandlers(router, name, max_request=MAX_REQUEST)
+        rest = RouterHandlers(router, name)
         connections = [bus] if bus else []
         shown = await stack.enter_async_context(_http(given, router, rest, connections, closing_s=grace_s, stop=stop))
         log.info("routing", http=shown.url, model=name)
@@ -186,18 +183,13 @@ async def _http(
         yield counter("router_hard_requests", "Requests that mining found hard.", router.hard)
         yield counter("router_failed_requests", "Requests that neither model answered.", router.failed)
         yield counter("router_mining_errors", "Answers that could not be judged, taken as hard.", router.mining_errors)
-        yield gauge(
-            "router_circuit_state", "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open.", _state(router)
-        )
+        text = "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open."
+        yield gauge("router_circuit_state", text, CIRCUIT[router.circuit.state])
 
     metrics = registry("router", collect)
     lets_in = accepts(MAX_REQUEST, closing_s)
     async with HttpServer(given.http, health=health, registry=metrics, routes=rest.add_to, accepts=lets_in) as shown:
         yield shown
-
-
-def _state(router: Router) -> int:
-    return CIRCUIT[router.circuit.state]
 
 
 def _parameters(given: Sequence[str]) -> dict[str, str]:
@@ -230,23 +222,19 @@ async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backen
     await bus.subscribe(filter_, changed)
 
 
-class RouterHandlers:
+class RouterHandlers(BoundedRequests):
     """The router's REST addresses: it answers like a server of one model ``name``."""
 
-    def __init__(self, router: Router, name: str, *, max_request: int) -> None:
+    def __init__(self, router: Router, name: str) -> None:
+        super().__init__(MAX_REQUEST)
         self._router = router
         self._name = name
-        self._requests = BoundedRequests(max_request)
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
-        return await self._requests.drain(timeout_s)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
         get, post = application.router.add_get, application.router.add_post
         get("/v2", self._server)
-        get("/v2/health/live", self._live)
+        get("/v2/health/live", live)
         get("/v2/health/ready", self._ready)
         get("/v2/models/{model}/ready", self._ready)
         post("/v2/repository/index", self._index)
@@ -255,24 +243,17 @@ class RouterHandlers:
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["model"] != self._name:
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
-        return await self._requests.answer(request, self._routed)
+        return await self.answer(request, self._routed)
 
     async def _routed(self, request: web.Request, body: bytes) -> web.Response:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
         routed = await self._router.answer(body, headers)
         said, head = response_of(routed, self._name)
-        if head == len(said):
-            return web.Response(status=routed.answer.status, body=said, content_type=JSON)
-        return web.Response(
-            status=routed.answer.status, body=said, headers={HEADER_LENGTH: str(head), "Content-Type": BINARY}
-        )
+        return tensor_response(said, head, routed.answer.status)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
         return json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
-
-    async def _live(self, _: web.Request) -> web.StreamResponse:
-        return json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         if not self._router.edge.known and not self._router.cloud.known:

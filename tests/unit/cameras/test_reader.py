@@ -9,11 +9,11 @@ import pytest
 from halimede.cameras import ipc_messages, source_reader
 from halimede.cameras.address import parse
 from halimede.cameras.camera_status import CameraStatusTracker
-from halimede.cameras.frame_encoder import NoTablesError, fitting, size_of
 from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCounts, ReaderJob, SourceError
 from halimede.cameras.reader_client import environment
 from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
+from halimede.cameras.source_reader import NoTablesError, fitting, size_of
 from halimede.errors import DecodeError
 from tests.cameras import jpeg
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.compat.sedna import import_hook
+from halimede.compat.sedna import __main__
 from halimede.compat.sedna.__main__ import main
 
 
@@ -24,8 +24,8 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_sednas_modules_are_ours_under_another_name() -> None:
-    import_hook.install()
-    import_hook.install()
+    __main__.install()
+    __main__.install()
     theirs = importlib.import_module("sedna.common.class_factory")
     ours = importlib.import_module("halimede.compat.sedna.common.class_factory")
     assert theirs is ours

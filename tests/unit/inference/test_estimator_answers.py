@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.inference import SampleError
-from halimede.inference.estimator_output import as_prediction
+from halimede.inference.estimator import as_prediction
 from halimede.messages import Box, Prediction
 
 LABELS = ("cap", "helmet", "none")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from halimede.inference import protobuf
-from halimede.inference.protobuf import MalformedProtobufError, WireType, fields, records
+from halimede.inference import file_checks
+from halimede.inference.file_checks import MalformedProtobufError, WireType, fields, records
 from tests.hostile_models import adding, in_attribute, in_function, in_sparse, in_subgraph, outside
 
 
@@ -72,11 +72,11 @@ def test_long_lists_of_numbers_cost_nothing():
     graph = helper.make_graph([node], "g", [], [], [numpy_helper.from_array(np.zeros(100_000), "w")])
     content = helper.make_model(graph).SerializeToString()
     seen = []
-    left, protobuf.MAX_FIELDS = protobuf.MAX_FIELDS, 100
+    left, file_checks.MAX_FIELDS = file_checks.MAX_FIELDS, 100
     try:
         seen = list(records(content))
     finally:
-        protobuf.MAX_FIELDS = left
+        file_checks.MAX_FIELDS = left
     assert [record.texts.get("name") for record in seen] == ["Trees", "w"]
 
 
@@ -120,7 +120,7 @@ def test_nesting_has_an_end():
 
 
 def test_the_number_of_fields_has_an_end(monkeypatch):
-    monkeypatch.setattr(protobuf, "MAX_FIELDS", 10)
+    monkeypatch.setattr(file_checks, "MAX_FIELDS", 10)
     with pytest.raises(MalformedProtobufError, match="more than 10 fields"):
         list(records(field(2, b"") * 11))
 

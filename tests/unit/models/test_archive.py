@@ -96,7 +96,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from halimede.models import Cache, Fetched
 from halimede.models.archive import unpack
-from halimede.models.archive_extract import Unpacking
+from halimede.models.archive import Unpacking
 
 root, path, digest, size, left = sys.argv[1:]
 left = int(left)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from halimede.models.archive import unpack
-from halimede.models.cache_eviction import CacheEntry, order
+from halimede.models.cache import CacheEntry, order
 from tests.unit.models.archives import FILES, stored, tar
 
 KIB = 1024

@@ -18,8 +18,7 @@ import pytest
 import structlog
 
 from halimede.models import materialize
-from halimede.models.__main__ import MISTAKE, TEMPORARY, main
-from halimede.models.init_container import OWN_CACHE
+from halimede.models.__main__ import MISTAKE, OWN_CACHE, TEMPORARY, main
 from tests.unit.models.archives import FILES, tar
 
 BODY = os.urandom(300_000)

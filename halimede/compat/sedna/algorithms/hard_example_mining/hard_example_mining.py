@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType
 from halimede.compat.sedna.common.log import LOGGER
 from halimede.compat.sedna.unsupported import absent
-from halimede.inference.estimator_output import as_prediction
+from halimede.inference.estimator import as_prediction
 from halimede.inference.model import SampleError
 from halimede.mining import Miner, Verdict, create, judge
 
@@ -38,7 +38,7 @@ class BaseFilter(abc.ABC):
 
 
 class Mined(BaseFilter):
-    """A rule of halimede's for whatever an estimator returns (see ``halimede.inference.estimator_output``)."""
+    """A rule of halimede's for whatever an estimator returns (see ``halimede.inference.estimator``)."""
 
     def __init__(self, miner: Miner) -> None:
         self._miner = miner
