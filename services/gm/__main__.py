@@ -19,8 +19,8 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.log import configure
 from halimede.observe import parse_bind
 from halimede.observe.http import DEFAULT_BIND
+from services.gm.app import ManagerProcess
 from services.gm.cluster.local import LocalCluster
-from services.gm.process import ManagerProcess
 from services.gm.workloads.pod_settings import read as read_pod_settings
 
 USERS_MISTAKE = 2

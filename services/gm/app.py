@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
+from aiohttp import web
 
 from halimede import __version__, codec
-from halimede.bus import Announcement, Bus, Packet
-from halimede.errors import DisconnectedError, first_error
+from halimede.blobs.admin import BlobNode, ManagedCache
+from halimede.blobs.uris import GM
+from halimede.bus import Announcement, Bus, Delivery, Packet
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
 from halimede.messages import GmPresence
+from halimede.models import Cache
+from halimede.observe import HttpServer
+from halimede.observe.metrics import registry
+from halimede.system.runtime import brief_collections
 from halimede.topics import GM_PRESENCE
 from services.gm.api import ApiServer
-from services.gm.blobs import BlobServing
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.cluster.sqlite_file import StoreError
 from services.gm.control_plane import ControlPlane
 from services.gm.dashboard.feed import DashboardFeed
+from services.gm.dashboard.routes import DashboardRoutes, page_token
 from services.gm.prometheus import GmMetrics
 from services.gm.upstream import Upstream
 from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
-
 #: seconds between two times that reports are remembered
 REMEMBER_EVERY = 1.0
 #: seconds between two complaints that the broker is away
 COMPLAIN_EVERY = 30.0
+CLIENT_ID = "halimede-gm"
+#: seconds: for the broker to be there, and for the retained message to follow the subscription
+CONNECT_S, LOOK_S = 2.0, 0.3
+#: bytes that the store may hold; in a pod, whose folder is small unless a volume is mounted there
+MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES"
 
 
 class GlobalManager:
@@ -152,3 +167,85 @@ class GlobalManager:
             reports.put_back(memory.reports)
             nodes.put_back(memory.nodes)
             log.warning("reports not kept", error=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerProcess:
+    """One GM as a process: its connections to the broker, its files, its page, metrics and health.
+
+    Call it with an open cluster: it works until it is cancelled. ``home`` holds the page's token.
+    """
+
+    broker: MqttSettings
+    home: Path
+    http: str
+    or_any: bool = False
+
+    async def __call__(self, cluster: Cluster, editor: Editor | None = None, pods: PodSettings | None = None) -> None:
+        """Run a GM. Raises HalimedeError when another one, with another source of truth, is on the broker."""
+        await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", self.broker), cluster.identity)
+        quiet = MqttBus(f"{CLIENT_ID}-quiet", self.broker)
+        blobs = BlobServing(
+            MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
+        )
+        manager = GlobalManager(MqttBus(CLIENT_ID, self.broker), cluster, editor, quiet=quiet, blobs=blobs, pods=pods)
+        figures, page = manager.figures, DashboardRoutes(manager.feed, page_token(self.home, self.http))
+
+        def routes(application: web.Application) -> None:
+            figures.add_to(application)
+            page.add_to(application)
+
+        registered = registry("gm", figures.collect)
+        shown = HttpServer(self.http, health=figures.health(), registry=registered, routes=routes, or_any=self.or_any)
+        async with shown as server:
+            manager.http = server.url
+            with brief_collections():
+                await manager.run()
+
+
+async def refuse_a_second(bus: Bus, identity: str) -> None:
+    """Raise HalimedeError when a GM of another store is online. ``bus`` is one of our own, not entered yet.
+
+    Two GMs with two stores would compete for nodes, which follow only one of them. The lock file keeps two processes
+    from one store; this reads the retained presence of another GM before our own birth replaces it. While the broker is
+    away no other GM can work, either.
+    """
+    seen: list[GmPresence] = []
+    found = asyncio.Event()
+
+    async def look(delivery: Delivery[GmPresence]) -> None:
+        seen.append(delivery.body)
+        found.set()
+
+    async with bus:
+        with contextlib.suppress(DisconnectedError, TimeoutError):
+            await bus.wait_connected(CONNECT_S)
+            await bus.subscribe(GM_PRESENCE.filter(), look)
+            async with asyncio.timeout(LOOK_S):
+                await found.wait()  # there is one such message at most
+    for other in seen:
+        if other.online and other.store and other.store != identity:
+            raise HalimedeError(
+                f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
+                " broker or a topic prefix of its own, such as --broker mqtt://host:1883/site1"
+            )
+
+
+class BlobServing(BlobNode):
+    """GM's part in files over the bus: a store that operators fill (``halimede blob put``) and every node can ask.
+
+    ``run`` it in addition to GM's other tasks. ``bus`` is its own connection, not entered yet.
+    """
+
+    def __init__(self, bus: Bus, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        super().__init__(bus, GM, ManagedCache(Cache(folder), most_bytes, removable=True))
+
+
+def most_bytes(*, in_pod: bool) -> int:
+    """Return what the environment says of the store's size. Raises InvalidFieldError."""
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return MOST_IN_POD if in_pod else MOST_BYTES
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**63):
+        raise InvalidFieldError(VARIABLE, text, "write a number of bytes, such as 20000000000")
+    return int(text)

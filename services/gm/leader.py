@@ -14,11 +14,10 @@ import structlog
 from halimede.observe import HttpServer
 from halimede.observe.http import Health
 from halimede.observe.metrics import registry
-from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.app import ManagerProcess
+from services.gm.cluster.kubernetes.client import KubernetesClient, load_configuration, own_namespace
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
-from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
-from services.gm.process import ManagerProcess
 from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()

@@ -7,16 +7,26 @@ second at one resource, however many nodes report.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
+from halimede.api import Resource
 from halimede.errors import HalimedeError
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError, Ref, StoredResource
-from services.gm.controllers import CONTROLLERS
-from services.gm.controllers.actions import (
+from services.gm.cluster.port import (
+    Cluster,
+    ConflictError,
+    NotAcceptedError,
+    NotOursError,
+    Ref,
+    StoredResource,
+    utc_now,
+)
+from services.gm.controllers.base import (
+    CONTROLLERS,
     Action,
     ClearStatus,
     Delivery,
@@ -25,15 +35,21 @@ from services.gm.controllers.actions import (
     Forget,
     Hold,
     Keep,
+    Observed,
+    Pods,
     RecordEvent,
     Remove,
     Send,
     WriteStatus,
+    conflicts,
+    first,
+    news,
+    then,
 )
-from services.gm.controllers.base import conflicts, first, news, then
-from services.gm.downstream.queue import Downstream
-from services.gm.reference_index import ReferenceIndex
-from services.gm.snapshot import SnapshotReader
+from services.gm.downstream import Downstream
+from services.gm.nodes import Nodes
+from services.gm.reference_index import ReferenceEntry, ReferenceIndex, Roles
+from services.gm.reports import NodeReports
 from services.gm.status_topics import StatusTopics
 from services.gm.worker_readiness import Problem
 from services.gm.workloads.object_names import digest
@@ -41,7 +57,6 @@ from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workqueue import TICK, WorkQueue, reached
 
 log = structlog.get_logger()
-
 #: seconds between two writes of one status: that differ in counts, and in how the resource stands
 STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
 #: seconds that are left for sending one message before a status is summed up, and at most
@@ -52,6 +67,82 @@ SECRET_PATIENCE = 5.0
 CONFLICT_PATIENCE = 0.2
 #: seconds until an object that the cluster did not take is tried again
 TROUBLE_PATIENCE = 10.0
+
+
+class SnapshotReader:
+    """Reads what a controller sees of one resource: its status, nodes, reports and references at that moment.
+
+    ``pods``: whether the cluster runs workers as pods.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Nodes,
+        reports: NodeReports,
+        index: ReferenceIndex,
+        downstream: Downstream,
+        *,
+        pods: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._reports = reports
+        self._index = index
+        self._downstream = downstream
+        self._pods = pods
+        #: what kept objects from being made, when it was last tried
+        self.troubles: dict[Key, tuple[Problem, ...]] = {}
+
+    def at(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
+        """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
+        key = stored.key
+        placed: Mapping[str, Roles]
+        if node is None:
+            placed, holders = self._index.placed(key), self._downstream.holders(key)
+        else:
+            roles = self._index.belongs(key, node)
+            placed = {} if roles is None else {node: roles}
+            holders = frozenset({node}) if self._downstream.holds(key, node) else frozenset()
+        if not stored.deleting:
+            # a node whose labels are not known yet is left as it is
+            holders = frozenset(holder for holder in holders if self._nodes.described(holder))
+        return Observed(
+            now=utc_now(),
+            asked=stored.resource,
+            status=stored.status,
+            placed=placed,
+            holders=holders,
+            nodes=self._nodes,
+            reports=self._reports.of(key),
+            references={reference: self._existing(reference) for reference in entry.references},
+            models=tuple(self._index.models(key.namespace)) if entry.selects else (),
+            unheld=self._unheld(key, entry) if self._pods else (),
+            as_pods=self._pods,
+        )
+
+    async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
+        """Look at what the cluster has of a service besides, and at the Secrets that it names."""
+        key = entry.resource.key
+        workers = self._cluster.workers(key)
+        observed = replace(observed, pods=Pods(workers, settings))
+        wanted = CONTROLLERS[key.plural].secret_names(entry.resource, observed)
+        troubles = self.troubles.get(key, ())
+        secrets: Mapping[str, dict[str, Any] | None] = {}
+        try:
+            secrets = await self._cluster.secrets(key.namespace, wanted)
+        except HalimedeError as error:
+            # nothing is known of them: what runs is kept
+            troubles = (Problem("SecretsNotRead", str(error)), *troubles)
+        return replace(observed, pods=Pods(replace(workers, secrets=secrets), settings, troubles))
+
+    def _existing(self, key: Key) -> Resource[Any] | None:
+        entry = self._index.get(key)
+        return entry.resource if entry and entry.resource.metadata.deletion_timestamp is None else None
+
+    def _unheld(self, key: Key, entry: ReferenceEntry) -> tuple[StoredResource, ...]:
+        found = (self._cluster.get(each) for each in sorted({key, *entry.references}))
+        return tuple(stored for stored in found if stored and not stored.held and not stored.deleting)
 
 
 class Reconciler:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.gm.cluster.kubernetes.fence import NotLeadingError
+from services.gm.cluster.kubernetes.leader_election import NotLeadingError
 from tests.kubernetes.adapter import adapter
 from tests.kubernetes.apiserver import on_double
 from tests.kubernetes.double.control import Request

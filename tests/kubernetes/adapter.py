@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from halimede.names import Key
-from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.client import KubernetesClient, load_configuration
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
-from services.gm.cluster.kubernetes.config import load_configuration
 from services.gm.cluster.kubernetes.leader_election import LeaderElection
 from services.gm.cluster.port import Happening, StoredResource
 from tests.integration.gm_world import SERVICES, model, service

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, EVENTS, LEASES, NODES, SECRETS, SERVICES, Object
-from services.gm.cluster.kubernetes.client import PAGE, KubernetesClient
-from services.gm.cluster.kubernetes.config import load_configuration
-from services.gm.cluster.kubernetes.errors import (
+from services.gm.cluster.kubernetes.client import (
+    PAGE,
     AlreadyExistsError,
     ForbiddenError,
     GoneError,
+    KubernetesClient,
     NotFoundError,
     RefusedObjectError,
     StaleError,
     UnavailableError,
+    load_configuration,
 )
 from tests.kubernetes.apiserver import Api
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.gm.cluster.event_dedup import EVENTS_ABOUT
+from services.gm.rate_limit import EVENTS_ABOUT
 from tests.kubernetes.adapter import PATIENCE, Adapter, adapter
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body

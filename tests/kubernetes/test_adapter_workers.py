@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halimede.names import Key
-from services.gm.cluster.kubernetes.errors import RefusedObjectError
+from services.gm.cluster.kubernetes.client import RefusedObjectError
 from services.gm.cluster.port import ConflictError, Ref, StoredResource, WorkersChanged
 from services.gm.workloads.object_names import labels, owner, selector
 from tests.integration.gm_world import SERVICES

@@ -17,9 +17,8 @@ from halimede.api.base import SEDNA
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import StatusDocument
 from services.gm.app import GlobalManager
-from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.client import KubernetesClient, load_configuration
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
-from services.gm.cluster.kubernetes.config import load_configuration
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
 from services.gm.workloads.pod_settings import PodSettings
 from tests.integration.gm_world import SERVICES, FakeNode, model, service

@@ -17,7 +17,6 @@ import structlog
 from halimede.api import Resource
 from halimede.messages import Event, Status
 from halimede.names import Key
-from services.gm.cluster.event_dedup import EventDeduplicator
 from services.gm.cluster.port import (
     Applied,
     ClusterWorkers,
@@ -30,6 +29,7 @@ from services.gm.cluster.port import (
 )
 from services.gm.cluster.sqlite_file import Database, StoreError
 from services.gm.cluster.store import ResourceStore, require
+from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
 

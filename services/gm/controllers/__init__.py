@@ -1,6 +1,6 @@
-"""One file a kind; ``plan`` finds the right one by the plural."""
+"""The controllers of all kinds; ``plan`` finds the right one by the plural."""
 
-from services.gm.controllers import dataset, inferencemodel, jointinference, model, multiedge
+from services.gm.controllers import dataset, inferencemodel, model, worker_service
 from services.gm.controllers.base import CONTROLLERS, Controller, Observed, plan
 
 __all__ = [
@@ -9,8 +9,7 @@ __all__ = [
     "Observed",
     "dataset",
     "inferencemodel",
-    "jointinference",
     "model",
-    "multiedge",
     "plan",
+    "worker_service",
 ]

@@ -1,4 +1,4 @@
-"""What all controllers share: what they see, the registry, and how a resource leaves.
+"""What all controllers share: what they see, what they ask for, the registry, and how a resource leaves.
 
 A controller decides and does nothing. Its ``deliver`` says who shall hold a resource, its ``plan`` adds the status;
 both give the same answer to the same input, so running them again is always safe. A new kind is one new file with
@@ -7,32 +7,110 @@ both give the same answer to the same input, so running them again is always saf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from halimede.api import Resource
+from halimede.api.placement import matches
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.port import ClusterWorkers, NodeReport, StoredResource
-from services.gm.controllers.actions import (
-    Action,
-    ClearStatus,
-    Delivery,
-    Finalize,
-    Forget,
-    Hold,
-    RecordEvent,
-    Send,
-    WriteStatus,
-)
+from services.gm.cluster.port import ClusterWorkers, EventType, NodeReport, StoredResource
 from services.gm.nodes import Node
-from services.gm.reference_index import ReferenceEntry, Roles
+from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import conclude
 from services.gm.worker_readiness import UPDATING, Problem, Readiness
 from services.gm.workloads.deployments import Built
-from services.gm.workloads.diff import differences
+from services.gm.workloads.diff import Ensure, Remove, differences
 from services.gm.workloads.pod_settings import PodSettings
+
+__all__ = [
+    "Action",
+    "ClearStatus",
+    "Delivery",
+    "Ensure",
+    "Finalize",
+    "Forget",
+    "Hold",
+    "Keep",
+    "RecordEvent",
+    "Remove",
+    "Send",
+    "WriteStatus",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The node shall hold this resource in this generation."""
+
+    node: str
+    resource: Resource[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The node shall keep what it holds of this uid, in whichever generation: the present one has to wait."""
+
+    node: str
+    key: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The node shall not hold this resource (any more)."""
+
+    node: str
+    key: Key
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The resource's deletion shall wait for the nodes: before anything of it is sent to one."""
+
+    key: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Replace the resource's status and show it; that of ``second`` (see ``Cluster.seconds``) is not shown."""
+
+    key: Key
+    status: Status
+    second: StoredResource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClearStatus:
+    """Take the resource's status off its topic."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """Let a deleted resource go."""
+
+    key: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Add to the event log."""
+
+    type: EventType
+    reason: str
+    about: str
+    message: str
+
+
+Delivery = Send | Keep | Forget
+Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finalize | RecordEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +289,37 @@ def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
         # the topic first: were GM killed in between, it would do both again
         actions += [ClearStatus(key), Finalize(key, meta.uid), RecordEvent("Normal", "Deleted", str(key), "")]
     return actions
+
+
+def unplaced(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
+    """Name the roles that no node has: the one that they name is not there, or none fits. It heals by itself."""
+    placed = {name for names in observed.placed.values() for name in names}
+    for role in roles:
+        at = role.at
+        if role.pod.node_name:
+            if role.pod.node_name not in observed.nodes:
+                yield Problem("NodeNotFound", f"{at}.nodeName: node {role.pod.node_name} has never been seen")
+            elif observed.nodes[role.pod.node_name].drained:
+                yield _drained(f"{at}.nodeName", [role.pod.node_name])
+        elif not role.pod.node_selector:
+            yield Problem("NoNode", f"{at} gives neither nodeName nor nodeSelector")
+        elif role.name not in placed:
+            wanted = ", ".join(f"{k}={v}" for k, v in sorted(role.pod.node_selector.items()))
+            away = (node for node in observed.nodes.values() if node.drained)
+            if drained := [node.name for node in away if matches(role.pod, node.name, node.labels)]:
+                yield _drained(f"{at}.nodeSelector", drained)
+            else:
+                yield Problem("NoNode", f"{at}.nodeSelector: no node has {wanted}")
+
+
+def nowhere(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
+    """Say which node a role names that there is not; where a selector leads, the cluster's scheduler says."""
+    for role in roles:
+        if role.pod.node_name and role.pod.node_name not in observed.nodes:
+            yield Problem("NodeNotFound", f"{role.at}.nodeName: there is no node {role.pod.node_name}")
+
+
+def _drained(field: str, nodes: Sequence[str]) -> Problem:
+    """Say that only drained nodes are left for a role: it heals when one of them is given back."""
+    first, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+    return Problem("NodeDrained", f"{field}: node {first} is drained{more}: `halimede uncordon {first}` gives it back")

@@ -15,8 +15,7 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.dataset import PLURAL
 from halimede.messages import DatasetFacts, Status
-from services.gm.controllers.actions import Delivery
-from services.gm.controllers.base import Controller, Observed, register
+from services.gm.controllers.base import Controller, Delivery, Observed, register
 from services.gm.controllers.model import controlled, on_node
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, conclude

@@ -6,7 +6,7 @@ The form of the other group is translated here, once; nodes see one form alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from halimede.api.inferencemodel import (
     ROLE,
     SHA256,
     InferenceModelSpec,
+    Ingress,
     ModelFile,
     is_ours,
     pod,
@@ -30,20 +31,19 @@ from halimede.api.neptune import native
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.messages import ModelInUse, ServedVersion, Status
 from services.gm.cluster.port import Ref
-from services.gm.controllers.actions import Delivery, Keep, Send
-from services.gm.controllers.base import Controller, Observed, forget, register
-from services.gm.controllers.placement_conditions import nowhere, unplaced
-from services.gm.controllers.version_history import remembered
+from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
+from services.gm.controllers.model import remembered
 from services.gm.reference_index import ReferenceEntry, WorkerPlacement
 from services.gm.service_status import conclude, service_status
 from services.gm.worker_readiness import Problem, Readiness, Share
 from services.gm.workloads.deployments import Built, replicas
-from services.gm.workloads.endpoints import address, rolled_out, served_version
+from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import PodView, read_pods
-from services.gm.workloads.serving_objects import build, secret_names, unusable
+from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
 IMAGE_FIX = "a container needs Kubernetes: give a manifest with versions in onnx"
 NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")
+Objects = Mapping[Ref, Mapping[str, Any]]
 
 
 @register(PLURAL)
@@ -171,3 +171,67 @@ def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
         yield Problem("FrameworkNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
     else:
         yield from unusable(spec, is_ours(spec))
+
+
+def address(
+    service: Resource[InferenceModelSpec],
+    objects: Objects,
+    pods: Iterable[Mapping[str, Any]],
+    settings: PodSettings,
+) -> str:
+    """Return the best URL that there is now; the name within the cluster where nothing leads there from outside yet."""
+    spec, meta = service.spec, service.metadata
+    found = {ref.kind: body for ref, body in objects.items() if ref.name == meta.name}
+    network = found.get("Service") or {}
+    outside = ""
+    if spec.ingress and "Ingress" in found:
+        outside = _through(spec.ingress, found["Ingress"])
+    elif service_type(spec, settings) == "LoadBalancer":
+        outside = next((f"http://{_host(at)}:{service_port(spec)}" for at in _balanced(network)), "")
+    elif service_type(spec, settings) == "NodePort":
+        outside = _on_a_node(network, pods)
+    return outside or f"http://{meta.name}.{meta.namespace}.svc:{service_port(spec)}"
+
+
+def served_version(objects: Objects) -> str:
+    """Return the version that a Deployment makes pods for."""
+    for ref, body in objects.items():
+        if ref.kind == "Deployment":
+            metadata = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
+            return str((metadata.get("annotations") or {}).get(VERSION, ""))
+    return ""
+
+
+def rolled_out(objects: Objects, pods: Iterable[Mapping[str, Any]], number: int) -> bool:
+    """Whether so many pods of the present template answer, and none of another."""
+    views: tuple[PodView, ...] = read_pods(objects, pods)
+    up = [view for view in views if view.ready]
+    return 0 < number <= sum(view.current for view in up) and all(view.current for view in up)
+
+
+def _through(given: Ingress, body: Mapping[str, Any]) -> str:
+    host = given.host or next(map(_host, _balanced(body)), "")
+    return f"{'https' if given.tls_secret else 'http'}://{host}{given.path.rstrip('/')}" if host else ""
+
+
+def _balanced(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the addresses that somebody has given to a Service or Ingress."""
+    for each in ((body.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []:
+        if each.get("hostname") or each.get("ip"):
+            yield each
+
+
+def _host(at: Mapping[str, Any]) -> str:
+    return str(at.get("hostname") or _bracketed(str(at["ip"])))
+
+
+def _on_a_node(network: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> str:
+    """Every node passes on what comes to the port; one that has a pod of it is known to be there."""
+    ports = (network.get("spec") or {}).get("ports") or []
+    port = next((each.get("nodePort") for each in ports if each.get("name") == "http"), None)
+    hosts = sorted(host for pod in pods if (host := (pod.get("status") or {}).get("hostIP")))
+    return f"http://{_bracketed(hosts[0])}:{port}" if port and hosts else ""
+
+
+def _bracketed(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip

@@ -16,7 +16,6 @@ from halimede.api.model import PLURAL, ModelSpec, in_force
 from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
 from services.gm.controllers.base import Controller, Observed, register
-from services.gm.controllers.version_history import remembered
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, conclude
 from services.gm.worker_readiness import Readiness
@@ -24,6 +23,8 @@ from services.gm.workloads.deployments import Built
 
 #: parts in which progress is shown: each is a write of the status
 PROGRESS_STEP = 5
+#: as many as a status has room for
+MOST_VERSIONS = 10
 
 
 @register(PLURAL)
@@ -145,3 +146,14 @@ def _progress(facts: ModelFacts | None) -> str:
         return f"{float(f'{facts.done:.1g}') / 1e6:g} MB are here, {rate}"
     share = min(100, 100 * facts.done // facts.size) // PROGRESS_STEP * PROGRESS_STEP
     return f"{share} % of {facts.size / 1e6:.4g} MB are here, {rate}"
+
+
+def remembered(versions: Sequence[ServedVersion], now: ServedVersion) -> list[ServedVersion]:
+    """Return the list with what is served now in front; one that is served again moves there, and stands once."""
+    if versions and _same(versions[0], now):
+        return list(versions)
+    return [now, *(each for each in versions if not _same(each, now))][:MOST_VERSIONS]
+
+
+def _same(one: ServedVersion, other: ServedVersion) -> bool:
+    return (one.version, one.digest) == (other.version, other.digest)

@@ -1,4 +1,4 @@
-"""Services whose workers are placed on nodes: joint inference, and several edges that work together.
+"""Services whose workers are placed on nodes: joint inference, and multi-edge inference.
 
 Models and Dataset go first, then the service, to each node that has a worker of it. A node gets a generation of the
 service only when all that its workers name exists: until then it keeps what it runs, so a misspelt model name costs no
@@ -7,30 +7,37 @@ running worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from halimede.api import Resource
+from halimede.api import Resource, parse
+from halimede.api.base import NEPTUNE
 from halimede.api.dataset import PLURAL as DATASETS
+from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.model import PLURAL as MODELS
-from halimede.api.placement import placements
-from halimede.messages import Status
+from halimede.api.multiedge import PLURAL as MULTI_EDGE
+from halimede.api.neptune import native, to_sedna
+from halimede.api.placement import Placement, placements
+from halimede.errors import hide_secrets
+from halimede.messages import Metric, ModelOutput, Output, Status, TaskInfo, WorkerReport, WorkerSummary
 from halimede.names import Key
-from services.gm.cluster.port import Ref
-from services.gm.controllers.actions import Delivery, Keep, Send
-from services.gm.controllers.base import Controller, Observed, forget
+from halimede.stats.totals import add_up
+from services.gm.cluster.port import NodeReport, Ref
+from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
 from services.gm.controllers.dataset import has
-from services.gm.controllers.model_selection import choices, selectors
-from services.gm.controllers.placement_conditions import nowhere, unplaced
+from services.gm.controllers.model_selection import choices, selectors, settled
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
-from services.gm.service_status import service_status
+from services.gm.service_status import MAX_SHOWN_NODES, NO_DISTRIBUTIONS, service_status
 from services.gm.worker_readiness import Problem, Share
 from services.gm.workloads.deployments import Built, build, replicas, secret_names, unchosen
-from services.gm.workloads.pod_status import read_pods
+from services.gm.workloads.pod_status import PodView, read_pods
 
 MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
+#: what workers behind the edge count, of a service with tiers: the beginning of the metric, field
+COUNTS = {"served": "served", "deferred": "deferred", "uploadedBytes": "uploaded_bytes"}
+Said = tuple[WorkerSummary, TaskInfo | None]
 
 
 class WorkersController(Controller):
@@ -122,3 +129,174 @@ def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
         if observed.references.get(reference) is None:
             yield Problem(MISSING[reference.plural], f"{reference} does not exist: apply it")
     yield from unplaced(roles, observed)
+
+
+@register(JOINT_INFERENCE)
+class JointInferenceController(WorkersController):
+    """The rules of joint inference services: what all services with workers have in common, and three things more.
+
+    The seed's neptune.io form is translated once, Models are chosen by selector, and of tiers between edge and cloud
+    each has its own word in the status.
+    """
+
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
+        """Translate if need be, and put the names of the chosen Models in place of selectors."""
+        resource = parse(to_sedna(resource)) if resource.kind.api_version == NEPTUNE else native(resource)
+        made = settled(resource, status)
+        return ReferenceEntry(made, roles_of(made), selects=bool(selectors(resource)))
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
+        """Sum up its nodes or pods; of a service with tiers say of each worker how it fares, and what each tier did."""
+        status = super().status(desired, observed, built)
+        if not desired.spec.tiers:
+            return status
+        places = placements(desired.spec)
+        return msgspec.structs.replace(
+            status,
+            workers=workers(desired, places, observed, pods=built is not None),
+            metrics=[*status.metrics, *_by_tier(places[1:], observed)],
+        )
+
+
+def _by_tier(places: Iterable[Placement], observed: Observed) -> Iterator[Metric]:
+    """Yield what each tier behind the edge has counted, those of nodes included that have left."""
+    told = [
+        (part_of(worker), worker.task_info)
+        for report in observed.reports.values()
+        for worker in report.status.workers
+        if worker.task_info
+    ]
+    for place in places:
+        infos = [info for part, info in told if part == place.name]
+        for key, field in COUNTS.items():
+            if key == "served" or place.program == "tier":  # the last one asks nobody
+                yield Metric(key=f"{key}.{place.name}", value=str(sum(getattr(info, field) for info in infos)))
+
+
+@register(MULTI_EDGE)
+class MultiEdgeController(WorkersController):
+    """The rules of multi-edge inference services: edge workers with names of their own, and one that joins findings.
+
+    Several of them may be of one role and on one node, so each worker has its own word in the status, in the seed's
+    form: phase, and output with models and task info.
+    """
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
+        """Sum up its nodes or pods, and say of each worker how it fares."""
+        status = super().status(desired, observed, built)
+        places = placements(desired.spec)
+        models = [list(models_of(desired, place, observed)) for place in places]
+        counted = [info for report in observed.reports.values() if (info := _counts(report)) and report.edge]
+        return msgspec.structs.replace(
+            status,
+            workers=workers(desired, places, observed, pods=built is not None),
+            output=Output(models=_once(models), task_info=plain(add_up(counted)) if counted else None),
+        )
+
+
+def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
+    found = {(model.format, model.url): model for several in models for model in several}
+    return list(found.values())[:64]
+
+
+def _counts(report: NodeReport) -> TaskInfo | None:
+    return report.status.output.task_info if report.status.output else None
+
+
+def workers(
+    desired: Resource[Any], places: Sequence[Placement], observed: Observed, *, pods: bool
+) -> list[WorkerSummary]:
+    """Return how each worker fares, those with trouble first; ``pods``: a cluster runs them.
+
+    Nodes that start workers themselves tell of them in their reports; of pods the cluster says how they are, and the
+    local controllers of their nodes what they have counted.
+    """
+    found = _by_pods(places, observed) if pods else _by_nodes(places, observed)
+    named = {place.name: place for place in places}
+    explained = [(_explained(said, named[said.name], desired, observed), info) for said, info in found]
+    models = {place.name: list(models_of(desired, place, observed)) for place in places}
+    return [
+        msgspec.structs.replace(said, output=Output(models=models[said.name], task_info=info and plain(info)))
+        for said, info in sorted(explained, key=lambda each: each[0].phase == "Running")[:MAX_SHOWN_NODES]
+    ]
+
+
+def models_of(desired: Resource[Any], place: Placement, observed: Observed) -> Iterator[ModelOutput]:
+    """Yield the Models of a worker that are there."""
+    for name in place.models:
+        model = observed.references.get(Key(MODELS, desired.metadata.namespace, name))
+        if model is not None:
+            yield ModelOutput(format=model.spec.format, url=hide_secrets(model.spec.url))
+
+
+def plain(info: TaskInfo) -> TaskInfo:
+    """Leave out distributions: they are summed up in the metrics."""
+    return msgspec.structs.replace(info, **NO_DISTRIBUTIONS)
+
+
+def part_of(worker: WorkerReport) -> str:
+    """Return what a service calls a worker: its name, where it has one."""
+    return worker.part or worker.role
+
+
+def _by_nodes(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
+    """Yield each worker on each node where it belongs; one that belongs nowhere stands for itself."""
+    for place in places:
+        nodes = sorted(node for node, names in observed.placed.items() if place.name in names)
+        for node in nodes or [""]:
+            yield _on_node(place, node, observed)
+
+
+def _on_node(place: Placement, node: str, observed: Observed) -> Said:
+    said = WorkerSummary(name=place.name, role=place.role, node=node, phase="Pending")
+    report = observed.reports.get(node)
+    worker = _reported(report, place) if report and report.live else None
+    if node and not observed.online(node):
+        never = node not in observed.nodes
+        said.phase, said.reason = "Pending" if never else "Unknown", "NodeNotFound" if never else "NodeOffline"
+        said.message = f"node {node} has never been seen" if never else f"node {node} is offline"
+    elif worker:
+        said.phase, said.reason, said.message = worker.phase, worker.reason, worker.message
+    return said, worker.task_info if worker else None
+
+
+def _explained(said: WorkerSummary, place: Placement, desired: Resource[Any], observed: Observed) -> WorkerSummary:
+    """Name what a worker waits for, where neither its node nor its pod has a word for it."""
+    if said.phase != "Pending" or said.reason:
+        return said
+    keys = (Key(MODELS, desired.metadata.namespace, name) for name in place.models)
+    missing = next((key for key in keys if observed.references.get(key) is None), None)
+    if missing:
+        said.reason, said.message = "ModelNotFound", f"{missing} does not exist: apply it"
+    elif place.pod.node_name and place.pod.node_name not in observed.nodes:
+        said.reason, said.message = "NodeNotFound", f"there is no node {place.pod.node_name}"
+    return said
+
+
+def _reported(report: NodeReport, place: Placement) -> WorkerReport | None:
+    return next((worker for worker in report.status.workers if part_of(worker) == place.name), None)
+
+
+def _by_pods(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
+    """Yield each worker's pods; what they have counted, the local controllers of their nodes say."""
+    assert observed.pods is not None  # noqa: S101
+    pods = observed.pods.workers
+    views = read_pods(pods.objects, pods.pods)
+    infos = {
+        worker.name: worker.task_info
+        for report in observed.reports.values()
+        if report.live
+        for worker in report.status.workers
+    }
+    for place in places:
+        own = [view for view in views if view.of == place.name]
+        yield from ((_of_pod(place, view), infos.get(view.name)) for view in own)
+        if not own:
+            yield WorkerSummary(name=place.name, role=place.role, phase="Pending"), None
+
+
+def _of_pod(place: Placement, view: PodView) -> WorkerSummary:
+    phase = "Pending" if view.phase == "Running" and not view.ready else view.phase
+    return WorkerSummary(
+        name=place.name, role=place.role, node=view.node, phase=phase, reason=view.reason, message=view.message
+    )

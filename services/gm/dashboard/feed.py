@@ -24,7 +24,7 @@ from halimede.stats import histogram
 from halimede.topics import HARD_SAMPLE
 from services.gm.cluster.port import Cluster, Editor, StoredResource
 from services.gm.control_plane import ControlPlane
-from services.gm.service_metrics import metrics
+from services.gm.service_status import metrics
 
 #: seconds between two looks, looks kept, and looks over which a latency is taken
 EVERY, KEPT, WINDOW = 1.0, 120, 10

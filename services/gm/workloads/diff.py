@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from halimede.api.quantity import amount
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built
-from services.gm.workloads.object_actions import Ensure, Remove
 from services.gm.workloads.object_names import (
     DIGEST,
     ROLES,
@@ -66,6 +66,21 @@ QUANTITIES = frozenset({"limits", "requests", "overhead"})
 QUANTITY_FIELDS = frozenset({"sizeLimit", "divisor", "averageValue", "storage"})
 #: the server rounds resources up to thousandths, and knows no more than this
 MILLI, MOST = 1000, Fraction(2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ensure:
+    """Create the object, or update it to the body."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The cluster shall not have this object (any more)."""
+
+    ref: Ref
+    uid: str
 
 
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:

@@ -16,7 +16,7 @@ from halimede.cli.commands import blob
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models import Cache, FetchError
 from services.broker import MosquittoProcess
-from services.gm.blobs import BlobServing
+from services.gm.app import BlobServing
 from services.lc.blobs import NodeBlobs
 from tests.unit.blobs.world import digest_of, some_bytes
 

@@ -12,7 +12,7 @@ from halimede.messages import ClassCount, DatasetFacts, NodeStatus, Presence, St
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import CONTROLLERS, Observed
-from services.gm.controllers.actions import Forget, Send
+from services.gm.controllers.base import Forget, Send
 from services.gm.nodes import Node, Nodes
 from services.gm.reference_index import ReferenceIndex
 from tests.integration.gm_world import dataset, service

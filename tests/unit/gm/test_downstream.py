@@ -11,8 +11,7 @@ from halimede.api import Resource, parse
 from halimede.bus import Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DisconnectedError, HalimedeError, TooLargeError
-from services.gm.downstream.node_state import FIRST_RESEND, LAST_RESEND, Attempt
-from services.gm.downstream.queue import Downstream
+from services.gm.downstream import FIRST_RESEND, LAST_RESEND, Attempt, Downstream
 from tests.integration.gm_world import model
 from tests.simulated import eventually, simulated
 

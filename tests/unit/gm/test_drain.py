@@ -8,7 +8,7 @@ from typing import Any
 from halimede.messages import Presence
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS, plan
-from services.gm.controllers.actions import Forget, WriteStatus
+from services.gm.controllers.base import Forget, WriteStatus
 from services.gm.nodes import Change, Node, Nodes
 from services.gm.reference_index import ReferenceIndex
 from tests.integration.gm_world import service

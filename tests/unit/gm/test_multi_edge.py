@@ -12,8 +12,7 @@ from halimede.api import Resource
 from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, TaskInfo, WorkerReport
 from services.gm.cluster.port import ClusterWorkers, NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
-from services.gm.controllers.actions import Forget, Keep, Send, WriteStatus
-from services.gm.controllers.base import Pods
+from services.gm.controllers.base import Forget, Keep, Pods, Send, WriteStatus
 from services.gm.nodes import Node
 from tests.integration.gm_world import MULTI_EDGE, dataset, metric, model, multi_edge
 from tests.unit.gm.test_plan import deliveries, stored

@@ -13,7 +13,7 @@ from halimede.messages import Metric, ModelFacts, NodeStatus, Presence, Status, 
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
-from services.gm.controllers.actions import ClearStatus, Finalize, Forget, Keep, RecordEvent, Send, WriteStatus
+from services.gm.controllers.base import ClearStatus, Finalize, Forget, Keep, RecordEvent, Send, WriteStatus
 from services.gm.nodes import Node
 from tests.integration.gm_world import dataset, model, service
 

@@ -9,7 +9,7 @@ from halimede.api import Resource
 from halimede.messages import NodeStatus, Output, Status, TaskInfo, WorkerReport
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import Observed, plan
-from services.gm.controllers.actions import Keep, Send, WriteStatus
+from services.gm.controllers.base import Keep, Send, WriteStatus
 from tests.integration.gm_world import metric, model, service
 from tests.unit.gm.test_plan import BIG, SMALL, deliveries, node, stored
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import os
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import msgspec
+import structlog
+from kubernetes.aio import config as loaders
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException, OpenApiException
 
 from halimede import __version__
+from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
 from services.gm.cluster.kubernetes.api_paths import MANAGER, OPENED, ApiResource, Object
-from services.gm.cluster.kubernetes.errors import KubernetesApiError, UnavailableError, error_of
+from services.gm.cluster.port import ConflictError, NotAcceptedError
 
 #: seconds for one call, what it waits because the server asked it to included
 CALL_TIMEOUT = 10.0
@@ -31,12 +37,125 @@ PAGE = 250
 ATTEMPTS = 4
 #: seconds between them, at least
 LEAST_PAUSE = 0.1
-
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-
 _decoder = msgspec.json.Decoder(dict[str, Any])
+IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+VARIABLE = "KUBECONFIG"
+#: where a pod finds its own namespace
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+OPTION = "--kubeconfig"
+log = structlog.get_logger()
+#: characters of the server's own words that are shown: they name the field
+MAX_MESSAGE = 1000
+#: seconds; a server that asks for more is asked again nevertheless
+MAX_RETRY_AFTER = 30.0
+#: how the server begins to say that what a patch makes of an object is none: with all of the object, then why
+_PATCHED = re.compile(r'\A[^{]* is invalid: patch: Invalid value: "(?:[^"\\]|\\.)*": (?=\S)', re.DOTALL)
+
+
+class KubernetesApiError(HalimedeError):
+    """The API server refused. ``status`` is HTTP's. Only of ``UnavailableError`` the same call may succeed later."""
+
+    def __init__(self, what: str, status: int, message: str) -> None:
+        self.status = status
+        text = hide_secrets(message[: 2 * MAX_MESSAGE])
+        shown = text if text.isprintable() else " ".join(text.split())
+        #: the server's own words
+        self.message = shown[:MAX_MESSAGE]
+        super().__init__(f"{what}: {self.message} ({status})" if status else f"{what}: {self.message}")
+
+    def about(self, what: str) -> Self:
+        """Return the same for users: about that thing, without how it was called and answered."""
+        told = type(self)(what, 0, self.message)
+        told.status = self.status
+        return told
+
+
+class NotFoundError(KubernetesApiError):
+    """There is no such object, or no such kind."""
+
+
+class AlreadyExistsError(KubernetesApiError):
+    """There is an object of that name."""
+
+
+class StaleError(KubernetesApiError, ConflictError):
+    """The object is not any more what the call was meant for: other version, other uid."""
+
+
+class GoneError(KubernetesApiError):
+    """The version to watch from, or the list to go on with, is too old: list again."""
+
+
+class ForbiddenError(KubernetesApiError, NotAcceptedError):
+    """GM's role does not allow this, or the server does not know GM."""
+
+
+class RefusedObjectError(KubernetesApiError, NotAcceptedError):
+    """The object is not acceptable: its message names the field."""
+
+
+class UnavailableError(KubernetesApiError):
+    """The server is not there, too slow, too busy or broken. ``retry_after_s``: what it asked for, else 0."""
+
+    def __init__(self, what: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(what, status, message)
+
+
+@contextlib.contextmanager
+def worded(about: object) -> Iterator[None]:
+    """Have what is not accepted said for users, about what they know. The log has the call and the answer's code."""
+    try:
+        yield
+    except (ForbiddenError, RefusedObjectError) as error:
+        log.info("not accepted", object=str(about), error=str(error))
+        raise error.about(str(about)) from error
+
+
+_by_status: dict[int, type[KubernetesApiError]] = {
+    400: RefusedObjectError,
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: StaleError,
+    410: GoneError,
+    413: RefusedObjectError,
+    415: RefusedObjectError,
+    422: RefusedObjectError,
+}
+
+
+class _Details(msgspec.Struct, kw_only=True):
+    retryAfterSeconds: float = 0.0  # noqa: N815
+
+
+class _Status(msgspec.Struct, kw_only=True):
+    """The Status object of an error response."""
+
+    message: str = ""
+    reason: str = ""
+    details: _Details | None = None
+
+
+def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubernetesApiError:
+    """Return the error for an answer that is none of success."""
+    told = _Status()
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text
+        told = msgspec.json.decode(body, type=_Status)
+    message = (
+        _PATCHED.sub("", told.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason given"
+    )
+    if status == 409 and told.reason == "AlreadyExists":
+        return AlreadyExistsError(what, status, message)
+    if status in _by_status:
+        return _by_status[status](what, status, message)
+    after = told.details.retryAfterSeconds if told.details else 0.0
+    with contextlib.suppress(ValueError):  # it may be a date: then our own back-off has to do
+        after = max(after, float(headers.get("Retry-After", "")))
+    return UnavailableError(what, status, message, min(max(after, 0.0), MAX_RETRY_AFTER))
 
 
 class KubernetesClient:
@@ -266,3 +385,46 @@ def _pause(error: KubernetesApiError) -> float | None:
     if error.status == 429 or (error.status == 503 and error.retry_after_s):
         return max(error.retry_after_s, LEAST_PAUSE)
     return None
+
+
+async def load_configuration(kubeconfig: str = "") -> Configuration:
+    """Return how to reach the API server: by ``kubeconfig`` if given, else as a pod, else by $KUBECONFIG or the usual
+    file. Raises InvalidFieldError.
+    """
+    configuration = Configuration()
+    if not kubeconfig and os.environ.get(IN_CLUSTER):
+        try:
+            loaders.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except (loaders.ConfigException, OSError) as error:
+            fix = f"this is a pod without a usable service account ({error}): give it one, or say {OPTION}"
+            raise InvalidFieldError(IN_CLUSTER, os.environ[IN_CLUSTER], fix) from error
+        return configuration
+    field = OPTION if kubeconfig else VARIABLE
+    path = _files(field, kubeconfig or os.environ.get(VARIABLE) or "~/.kube/config")
+    try:
+        await loaders.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=path, client_configuration=configuration, persist_config=False
+        )
+    except Exception as error:  # it reads YAML, certificates and the output of programs: any of that may fail
+        detail = " ".join(str(error).split())
+        raise InvalidFieldError(field, path, f"write a kubeconfig that names cluster and user: {detail}") from error
+    return configuration
+
+
+def _files(field: str, path: str) -> str:
+    """Return the files that there are of a list of them."""
+    files = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
+    if not any(file.is_file() for file in files):
+        fix = f"there is no such file: name a kubeconfig with {OPTION} or ${VARIABLE}, or run GM as a pod"
+        raise InvalidFieldError(field, path, fix)
+    return os.pathsep.join(str(file) for file in files if file.is_file())
+
+
+def own_namespace(given: str = "") -> str:
+    """Return the namespace that GM's Lease is in: what was given, else the pod's own, else ``default``."""
+    if given:
+        return given
+    try:
+        return NAMESPACE_FILE.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"

@@ -15,11 +15,10 @@ from halimede.messages import Status
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import Object, resources
-from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.client import KubernetesClient, NotFoundError, StaleError, worded
 from services.gm.cluster.kubernetes.conversion import Custom, custom, finalizer_patch, status_patch
-from services.gm.cluster.kubernetes.errors import NotFoundError, StaleError, worded
-from services.gm.cluster.kubernetes.fence import Leadership, check_leading
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
+from services.gm.cluster.kubernetes.leader_election import Leadership, check_leading
 from services.gm.cluster.port import FINALIZER, ConflictError, StoredResource, utc_now
 from services.gm.controllers.base import same
 from services.gm.service_status import conclude

@@ -19,7 +19,7 @@ import structlog
 
 from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import OPENED, ApiResource, Object
-from services.gm.cluster.kubernetes.errors import GoneError, KubernetesApiError, UnavailableError
+from services.gm.cluster.kubernetes.client import GoneError, KubernetesApiError, UnavailableError
 
 log = structlog.get_logger()
 T = TypeVar("T")

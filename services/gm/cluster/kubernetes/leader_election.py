@@ -18,10 +18,9 @@ import structlog
 
 from halimede.errors import HalimedeError
 from services.gm.cluster.kubernetes.api_paths import LEASES, MANAGER, ApiResource, Object
-from services.gm.cluster.kubernetes.errors import AlreadyExistsError, KubernetesApiError, NotFoundError, StaleError
+from services.gm.cluster.kubernetes.client import AlreadyExistsError, KubernetesApiError, NotFoundError, StaleError
 
 log = structlog.get_logger()
-
 #: seconds: a leader that cannot renew gives up after; between two looks or renewals
 GIVE_UP, RETRY = 6.0, 1.5
 #: seconds for one call of a leader, for letting go, and for the leader's work to end
@@ -32,6 +31,27 @@ MAX_EPOCH = 2**31 - 2
 DURATION = 9.0
 #: what a Lease may say of that, at most
 MAX_DURATION = 60.0
+
+
+class NotLeadingError(HalimedeError):
+    """Another GM may lead by now: nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("this global manager does not lead any more: it writes nothing")
+
+
+class Leadership(Protocol):
+    """What of the elector is needed."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether nobody else can be leading now."""
+
+
+def check_leading(leadership: Leadership) -> None:
+    """Raise NotLeadingError if somebody else may lead: what a leader does is over the moment that one may."""
+    if not leadership.leading:
+        raise NotLeadingError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ import structlog
 
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import MADE, MANAGED, PODS, Object
-from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.conversion import service_of, service_of_pod, trimmed, trimmed_pod
-from services.gm.cluster.kubernetes.errors import (
+from services.gm.cluster.kubernetes.client import (
     AlreadyExistsError,
     KubernetesApiError,
+    KubernetesClient,
     NotFoundError,
     StaleError,
     worded,
 )
+from services.gm.cluster.kubernetes.conversion import service_of, service_of_pod, trimmed, trimmed_pod
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.port import ClusterWorkers, ConflictError, NotOursError, Ref
 from services.gm.workloads.diff import patch_for

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 from services.gm.cluster.kubernetes.api_paths import OPENED, ApiResource, Object
-from services.gm.cluster.kubernetes.errors import (
+from services.gm.cluster.kubernetes.client import (
     AlreadyExistsError,
     GoneError,
     KubernetesApiError,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
-from services.gm.cluster.kubernetes import config
-from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
+from services.gm.cluster.kubernetes import client
+from services.gm.cluster.kubernetes.client import load_configuration, own_namespace
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ async def test_a_file_that_is_not_there_is_named_with_where_it_was_said(monkeypa
 
 
 def test_the_namespace_is_what_was_said_else_the_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "NAMESPACE_FILE", tmp_path / "namespace")
+    monkeypatch.setattr(client, "NAMESPACE_FILE", tmp_path / "namespace")
     assert own_namespace("said") == "said"
     assert own_namespace() == "default"
     (tmp_path / "namespace").write_text("halimede\n")

@@ -11,9 +11,9 @@ import pytest
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import Object
+from services.gm.cluster.kubernetes.client import ForbiddenError
 from services.gm.cluster.kubernetes.conversion import Custom
 from services.gm.cluster.kubernetes.custom_resources import CustomResources
-from services.gm.cluster.kubernetes.errors import ForbiddenError
 from services.gm.cluster.port import ConflictError, NotAcceptedError, StoredResource
 from tests.integration.gm_world import SERVICES, service
 from tests.simulated import eventually, simulated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.gm.cluster.kubernetes.errors import MAX_MESSAGE, KubernetesApiError, RefusedObjectError, error_of
+from services.gm.cluster.kubernetes.client import MAX_MESSAGE, KubernetesApiError, RefusedObjectError, error_of
 
 
 def refused(message: str) -> KubernetesApiError:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, Object
-from services.gm.cluster.kubernetes.errors import ForbiddenError, GoneError, NotFoundError, UnavailableError
+from services.gm.cluster.kubernetes.client import ForbiddenError, GoneError, NotFoundError, UnavailableError
 from services.gm.cluster.kubernetes.informer import LAST_PAUSE, CachedObject, Informer
 from tests.simulated import eventually, simulate, simulated
 from tests.unit.gm.kubernetes.shelf import Shelf

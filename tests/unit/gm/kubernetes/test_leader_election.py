@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from services.gm.cluster.kubernetes.errors import ForbiddenError
+from services.gm.cluster.kubernetes.client import ForbiddenError
 from services.gm.cluster.kubernetes.leader_election import MAX_EPOCH, LeaderElection, LeadershipLostError
 from services.gm.leader import waiting_health
 from tests.simulated import eventually, simulated

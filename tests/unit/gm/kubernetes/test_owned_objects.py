@@ -13,7 +13,7 @@ import pytest
 
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, PODS, ApiResource, Object
-from services.gm.cluster.kubernetes.errors import ForbiddenError, RefusedObjectError, StaleError
+from services.gm.cluster.kubernetes.client import ForbiddenError, RefusedObjectError, StaleError
 from services.gm.cluster.kubernetes.owned_objects import OwnedObjects
 from services.gm.cluster.port import ConflictError, NotAcceptedError
 from services.gm.workloads.object_names import NAME, UID

@@ -9,7 +9,7 @@ import pytest
 
 from halimede.names import Key
 from services.gm.cluster.port import Ref
-from services.gm.controllers.jointinference import JointInferenceController
+from services.gm.controllers.worker_service import JointInferenceController
 from services.gm.workloads.deployments import build, replicas, secret_names
 from tests.unit.gm.workloads.world import (
     SECRETS,

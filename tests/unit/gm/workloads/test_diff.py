@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built
-from services.gm.workloads.diff import differences, holds, patch_for
-from services.gm.workloads.object_actions import Ensure, Remove
+from services.gm.workloads.diff import Ensure, Remove, differences, holds, patch_for
 from services.gm.workloads.object_names import DIGEST
 from tests.unit.gm.workloads.server import merge, normalise
 from tests.unit.gm.workloads.world import UID, built, container, neptune, service, template

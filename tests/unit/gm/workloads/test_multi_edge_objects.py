@@ -8,8 +8,7 @@ from typing import Any
 from halimede.api import Resource, parse
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built, build, replicas
-from services.gm.workloads.diff import differences
-from services.gm.workloads.object_actions import Remove
+from services.gm.workloads.diff import Remove, differences
 from services.gm.workloads.pod_status import places, read_pods
 from tests.integration.gm_world import multi_edge
 from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons, service

@@ -7,8 +7,7 @@ from typing import Any
 from halimede.api import Resource
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built, build, replicas
-from services.gm.workloads.diff import differences
-from services.gm.workloads.object_actions import Remove
+from services.gm.workloads.diff import Remove, differences
 from tests.unit.gm.workloads.world import (
     SECRETS,
     SETTINGS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.gm.cluster.event_dedup import EVENTS_ABOUT, EVENTS_OF, MAX_LEFT_OUT, EventDeduplicator
+from services.gm.rate_limit import EVENTS_ABOUT, EVENTS_OF, MAX_LEFT_OUT, EventDeduplicator
 from tests.simulated import simulated
 
 RATE, BURST = EVENTS_ABOUT

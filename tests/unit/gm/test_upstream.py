@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from services.gm import ingress_limiter
-from services.gm.ingress_limiter import BURST, CALM, CROWD_BURST, RATE, IngressLimiter
+from services.gm import upstream
 from services.gm.rate_limit import MOST, RateLimit
+from services.gm.upstream import BURST, CALM, CROWD_BURST, RATE, IngressLimiter
 from tests.simulated import simulated
 
 
@@ -80,7 +80,7 @@ def test_what_waits_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> N
     async def flood() -> None:
         traffic = Traffic()
         await traffic.offer("first", size=int(BURST * 1024))  # all of its budget
-        monkeypatch.setattr(ingress_limiter, "MOST_TOPICS" if bound == "topics" else "MOST_BYTES", 50)
+        monkeypatch.setattr(upstream, "MOST_TOPICS" if bound == "topics" else "MOST_BYTES", 50)
         for number in range(60):
             await traffic.offer(f"topic{number}", size=1)
         assert (traffic.limiter.waiting, traffic.limiter.dropped) == (50, 10)
