@@ -35,7 +35,7 @@ from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.models import Cache, fetch
 from services.broker import MosquittoProcess
-from services.lc.blobs import NodeBlobs, client_id
+from services.lc.app import NodeBlobs, client_id
 from tests.ports import free_port
 
 WRITTEN = ROOT / "build" / "bench" / "blobs.json"

@@ -26,16 +26,14 @@ from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
 from halimede.system.runtime import rare_collections
 from services.lc.gm_channel import GmChannel
-from services.lc.models.preparation import Preparation
+from services.lc.models.lookup import ParsedResources
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan, plan
 from services.lc.planning.process_planner import NodeContext
-from services.lc.planning.resource_state import ResourceState
+from services.lc.planning.resource_state import Preparation, ResourceState
 from services.lc.planning.template_process import Host
-from services.lc.status_builder import compose
-from services.lc.status_reporter import NodeStatusReporter
-from services.lc.store.database import NodeStore
-from services.lc.store.parsed_resources import ParsedResources
+from services.lc.status_reporter import NodeStatusReporter, compose
+from services.lc.store import NodeStore
 from services.lc.supervisor.process import Start
 
 EDGE = {"node-role.kubernetes.io/edge": ""}

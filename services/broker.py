@@ -19,7 +19,7 @@ from typing import Self
 from halimede.access.mosquitto import ENVIRONMENT, LIMITS
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.system.child_process import exited, spawn
-from services.runfile import usable
+from services.processes import usable
 
 DEFAULT_PORT = 1883
 #: how many ports from there are tried when none was asked for

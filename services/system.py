@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import json
 import os
 import shlex
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from halimede import topics
 from halimede.bus.message import Delivery
@@ -24,10 +28,10 @@ from halimede.messages import GmPresence, Presence
 from halimede.names import check_name
 from halimede.system.backoff import Backoff
 from halimede.system.child_process import MAX_LOG, rotate
-from services import orphans
+from halimede.system.files import write_atomic
+from services import processes
 from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
-from services.child import USER_ERROR, Child, Exit
-from services.runfile import RunFile, usable
+from services.processes import USER_ERROR, Child, Exit, usable
 from services.site import LocalSite, Security
 
 #: seconds: until everything is up, and for each step of stopping. An LC gives each worker the grace that its user set
@@ -42,8 +46,63 @@ ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kuber
 #: where GM's page is beside a broker on its usual port, or on the next port that is free
 PAGE_PORT = 8686
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
-
 Say = Callable[[str], None]
+
+
+class RunFile:
+    """``run.json`` in ``home``, by which the CLI finds the broker, and its lock: one system a folder.
+
+    It is held inside ``with``; the lock dies with its holder.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "run.json"
+        self._home = home
+        self._lock = home / "lock"
+        self._handle: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take the folder; raise HalimedeError when another process holds it."""
+        try:
+            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HalimedeError(
+                f"{self._home} cannot be used ({error.strerror}): set HALIMEDE_HOME or --home to a folder of yours"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
+            os.close(handle)
+            raise HalimedeError(
+                f"a system already runs in {self._home} (pid {holder}): stop it first, or choose another --home"
+            ) from error
+        self._handle = handle
+        with usable(self.path):
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+            self.path.unlink(missing_ok=True)  # of one that was killed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the file, then let the folder go. The lock file stays: removing it would let two in."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def write(self, broker: str, nodes: list[str], credentials: Path | None = None) -> None:
+        """Say where the broker is, and the folder of what to show it; a reader sees all of it or nothing."""
+        content: dict[str, Any] = {"broker": broker}
+        if credentials:
+            content["credentials"] = str(credentials)
+        content |= {"pid": os.getpid(), "nodes": nodes, "started": datetime.now(UTC).isoformat()}
+        with usable(self.path):
+            write_atomic(self.path, f"{json.dumps(content, indent=2)}\n".encode())
 
 
 class ReadinessWaiter:
@@ -108,7 +167,7 @@ async def run(layout: SystemLayout, say: Say) -> None:
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
-    orphans.become_subreaper()
+    processes.become_subreaper()
     with RunFile(layout.home) as run_file:
         system = System(layout, run_file, say)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -133,7 +192,7 @@ class System:
             layout.home / "broker", port=layout.port, access=self._site.access, secure=self._site.secure
         )
         #: children of this process from before this system: none of its orphans
-        self._before = frozenset(orphans.children())
+        self._before = frozenset(processes.children())
         self._gm: Child | None = None
         self._lcs: list[Child] = []
         self._page = ""
@@ -146,7 +205,7 @@ class System:
             await asyncio.to_thread(self._site.make)
         await self._broker.start()
         try:
-            if count := await orphans.end_strays(self._layout.home, self._layout.nodes, ORPHAN_STOP, hurry):
+            if count := await processes.end_strays(self._layout.home, self._layout.nodes, ORPHAN_STOP, hurry):
                 self._say(f"ended {count} processes of nodes that are not run any more")
             with first_error():
                 async with asyncio.TaskGroup() as group:
@@ -163,7 +222,7 @@ class System:
 
     def reap(self) -> None:
         """Take note of the end of orphans; our own children are waited for elsewhere."""
-        orphans.reap(self._own())
+        processes.reap_orphans(self._own())
 
     async def _live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         try:
@@ -192,8 +251,8 @@ class System:
             await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
         finally:
             saying.cancel()
-        await orphans.end(self._own, ORPHAN_STOP, hurry)
-        await orphans.end_strays(self._layout.home, (), ORPHAN_STOP, hurry)
+        await processes.end_orphans(self._own, ORPHAN_STOP, hurry)
+        await processes.end_strays(self._layout.home, (), ORPHAN_STOP, hurry)
         if self._gm:
             await self._gm.stop(GM_STOP, hurry)
         await self._broker.stop()

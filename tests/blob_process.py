@@ -20,7 +20,7 @@ from halimede import log
 from halimede.blobs import with_fallback
 from halimede.bus.mqtt import MqttBus
 from halimede.models import Cache, fetch
-from services.lc.blobs import NodeBlobs, client_id
+from services.lc.app import NodeBlobs, client_id
 
 #: seconds that a taker spends on each piece
 PIECE_S = 0.02

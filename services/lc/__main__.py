@@ -21,8 +21,7 @@ from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.names import check_name
 from halimede.observe import parse_bind
 from halimede.system.runtime import rare_collections
-from services.lc.app import Config, LocalController
-from services.lc.blobs import client_id
+from services.lc.app import Config, LocalController, client_id
 from services.lc.credentials import NodeCredentials
 
 HOME = "~/.local/state/halimede"

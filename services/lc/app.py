@@ -20,7 +20,8 @@ from filelock import FileLock, Timeout
 import services
 from halimede import topics
 from halimede.api.dataset import PLURAL as DATASETS
-from halimede.blobs.uris import SCHEME
+from halimede.blobs.admin import BlobNode, ManagedCache
+from halimede.blobs.uris import SCHEME, party
 from halimede.bus.port import Bus
 from halimede.datasets.count_process import count_in_child
 from halimede.errors import HalimedeError, first_error
@@ -29,32 +30,27 @@ from halimede.names import Key, check_name
 from halimede.observe import HttpServer
 from halimede.observe.http import same_host
 from halimede.observe.metrics import registry
-from services.lc.blobs import NodeBlobs
 from services.lc.credentials import NodeCredentials
 from services.lc.dataset_counts import Count, Datasets
 from services.lc.gm_channel import GmChannel
-from services.lc.logs import Logs, PodLogs
 from services.lc.metrics import LcMetrics
 from services.lc.models.cache_janitor import CACHE_BYTES, CacheJanitor
-from services.lc.models.installer import Bring, ModelFiles
-from services.lc.models.preparer import Preparer
+from services.lc.models.lookup import ParsedResources
+from services.lc.models.preparer import Bring, ModelFiles, Preparer
 from services.lc.paths import NodePaths
 from services.lc.planning.node_kinds import WorkerPart
-from services.lc.planning.plan import plan
+from services.lc.planning.plan import WorkerBackend, plan
 from services.lc.planning.process_planner import NodeContext
 from services.lc.planning.template_process import Host
-from services.lc.pods.planner import PodNode
-from services.lc.pods.workers import PodWorkers
+from services.lc.pods.workers import PodNode, PodWorkers
 from services.lc.status_reporter import NodeStatusReporter
-from services.lc.store.database import NodeStore
-from services.lc.store.parsed_resources import ParsedResources
+from services.lc.store import NodeStore
 from services.lc.supervisor.linux_process import LinuxLauncher
 from services.lc.supervisor.process import Launcher
 from services.lc.supervisor.supervisor import Supervisor
-from services.lc.worker_backend import WorkerBackend
+from services.lc.worker_files import Logs, PodLogs
 
 log = structlog.get_logger()
-
 #: seconds between two looks at whether another LC goes by our name
 LOOK_S = 0.5
 
@@ -267,3 +263,19 @@ def _only_one(folders: NodePaths) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def client_id(node: str) -> str:
+    """Return the id of the connection for files: one beside the controller's own."""
+    return f"lc.{node}-blobs"
+
+
+class NodeBlobs(BlobNode):
+    """The node's part in files over the bus: it gives what its model cache holds, and asks others for what it lacks.
+
+    ``run`` it in addition to the controller; ``opener`` is for ``fetch(..., openers={"bus": opener})``.
+    ``bus`` is a connection of its own (``client_id``) that nobody has entered.
+    """
+
+    def __init__(self, node: str, bus: Bus, cache: Cache) -> None:
+        super().__init__(bus, party(check_name("node", node)), ManagedCache(cache))

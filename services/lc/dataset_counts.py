@@ -26,7 +26,7 @@ from halimede.messages import DatasetFacts
 from halimede.models import FetchError, local_path, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
-from services.lc.models.preparation import Preparation, RequiredFile
+from services.lc.planning.resource_state import Preparation, RequiredFile
 
 log = structlog.get_logger()
 

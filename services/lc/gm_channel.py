@@ -15,6 +15,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any
 
 import structlog
@@ -31,9 +32,7 @@ from halimede.messages import Delete, GmPresence, Held, Presence, ResourceBody, 
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.lc.status_reporter import NodeStatusReporter
-from services.lc.store import decisions
-from services.lc.store.database import NodeResource, NodeStore
-from services.lc.store.decisions import ResourceVersion
+from services.lc.store import NodeResource, NodeStore, ResourceVersion
 
 log = structlog.get_logger()
 #: seconds between two syncs: at least; when GM has answered; at first when it has not
@@ -42,6 +41,56 @@ MAX_UID = 64
 #: seconds that the first sync waits where another store's presence was found: if its LC lives, it takes the connection
 #: back within that time, and this one has started nothing that is the other's
 STRANGER_S = 2.0
+
+
+class InsertDecision(Enum):
+    """What to do with an insert."""
+
+    STORE = auto()
+    #: another uid of the same name: the old one is buried for good, and its workers belong to nobody
+    REPLACE = auto()
+    #: held already: acknowledge it again, change nothing
+    SAME = auto()
+    #: overtaken by a newer generation
+    STALE = auto()
+    #: overtaken by a delete
+    BURIED = auto()
+
+
+class DeleteDecision(Enum):
+    """What to do with a delete."""
+
+    DROP = auto()
+    #: nothing of that name is held: acknowledge it again
+    ABSENT = auto()
+    #: a resource of the same name but another uid is held: it stays
+    FOREIGN = auto()
+
+
+def on_insert(held: ResourceVersion | None, new: ResourceVersion, buried: int | None) -> InsertDecision:
+    """Decide on an insert; the same one twice changes nothing.
+
+    Order is the generation and the uid, never arrival. ``buried`` is the generation on the tombstone of the new uid,
+    None without one: up to that this node was told to forget it, and what comes later with no higher generation is a
+    message that was overtaken. GM names the last generation of a resource that is deleted, and one less where the
+    resource only has no place on this node: that one may come back.
+    """
+    if buried is not None and new.generation <= buried:
+        return InsertDecision.BURIED
+    if held is None:
+        return InsertDecision.STORE
+    if held.uid != new.uid:
+        return InsertDecision.REPLACE
+    if new.generation == held.generation:
+        return InsertDecision.SAME
+    return InsertDecision.STORE if new.generation > held.generation else InsertDecision.STALE
+
+
+def on_delete(held: ResourceVersion | None, uid: str) -> DeleteDecision:
+    """Decide on a delete. The uid gets its tombstone in every case."""
+    if held is None:
+        return DeleteDecision.ABSENT
+    return DeleteDecision.DROP if held.uid == uid else DeleteDecision.FOREIGN
 
 
 class GmChannel:
@@ -147,12 +196,12 @@ class GmChannel:
             return
         identity = _identity(delivery.body, delivery.names)
         held = self._store.held.get(key)
-        what = decisions.on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
+        what = on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
         log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
-        if what in {decisions.InsertDecision.STORE, decisions.InsertDecision.REPLACE}:
+        if what in {InsertDecision.STORE, InsertDecision.REPLACE}:
             self._store.put(NodeResource(key, identity.uid, identity.generation, delivery.body), stamp)
             self._changed()
-        elif what is decisions.InsertDecision.SAME:
+        elif what is InsertDecision.SAME:
             self._reporter.again(key)
 
     async def _on_delete(self, delivery: Delivery[Delete]) -> None:
@@ -161,14 +210,14 @@ class GmChannel:
             return
         gone = ResourceVersion(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
         held = self._store.held.get(key)
-        what = decisions.on_delete(held.identity if held else None, gone.uid)
+        what = on_delete(held.identity if held else None, gone.uid)
         log.info("delete", key=str(key), uid=gone.uid, decision=what.name)
         self._store.bury(gone, key, stamp)
-        if what is decisions.DeleteDecision.DROP:
+        if what is DeleteDecision.DROP:
             self._store.drop(key)
             self._dropped = True
             self._changed()
-        elif what is decisions.DeleteDecision.ABSENT:
+        elif what is DeleteDecision.ABSENT:
             self._store.owe_farewell(key)
             self._changed()
         else:

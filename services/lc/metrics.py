@@ -15,9 +15,9 @@ from halimede.observe.metrics import buses, counter, gauge, times
 from services.lc.dataset_counts import Datasets
 from services.lc.gm_channel import GmChannel
 from services.lc.models.preparer import Preparer
+from services.lc.planning.plan import WorkerBackend
 from services.lc.status_reporter import NodeStatusReporter
-from services.lc.store.database import NodeStore
-from services.lc.worker_backend import WorkerBackend
+from services.lc.store import NodeStore
 
 
 class LcMetrics:

@@ -19,7 +19,7 @@ from halimede.messages import LogsReply
 from services.lc.__main__ import main, parse
 from services.lc.app import Config
 from services.lc.paths import NodePaths, Worker
-from services.lc.store.database import NodeStore
+from services.lc.store import NodeStore
 from tests.integration.lc_world import World, model, service, world
 from tests.simulated import eventually, simulated
 

@@ -26,8 +26,8 @@ from halimede.topic import Address
 from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
-from services.lc.logs import Logs
 from services.lc.paths import NodePaths
+from services.lc.worker_files import Logs
 from tests.digits import Digits
 from tests.integration.workers import site
 from tests.ports import free_port

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from services.lc.app import Config, LocalController
-from services.lc.models.installer import plain
+from services.lc.models.preparer import plain
 from tests.integration import gm_world
 from tests.integration.lc_world import FakeLauncher, fetch_at_once
 from tests.simulated import eventually, simulated

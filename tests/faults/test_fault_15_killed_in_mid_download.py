@@ -22,7 +22,7 @@ import pytest
 
 from halimede.names import Key
 from services.lc.paths import NodePaths
-from services.lc.store.database import NodeResource, NodeStore
+from services.lc.store import NodeResource, NodeStore
 from tests.faults.control import ROOT
 from tests.origins import Origin, serving
 from tests.ports import free_port

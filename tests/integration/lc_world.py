@@ -19,9 +19,9 @@ from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Sy
 from halimede.models import Cache, Fetched
 from halimede.names import Key
 from services.lc.app import Config, LocalController
-from services.lc.models.installer import plain
+from services.lc.models.preparer import plain
 from services.lc.paths import Worker
-from services.lc.store.database import ProcessRecord
+from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import Process, Start, StartError
 from tests.simulated import eventually
 

@@ -22,7 +22,7 @@ from halimede.models.source_types import TransferLimits
 from halimede.topic import Role
 from services.broker import MosquittoProcess
 from services.gm.app import BlobServing
-from services.lc.blobs import NodeBlobs
+from services.lc.app import NodeBlobs
 from tests.access_world import AUDITOR, AccessWorld, access_world
 from tests.blob_process import process
 from tests.bridged import Bridged, bridged

@@ -21,8 +21,8 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from services import broker as module
 from services import system as system_module
 from services.broker import MosquittoProcess
-from services.runfile import RunFile
 from services.site import Security
+from services.system import RunFile
 from tests.ports import free_port
 from tests.simulated import eventually
 

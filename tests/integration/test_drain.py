@@ -13,7 +13,7 @@ from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
 from halimede.messages import NodeInfo, WorkerInfo
 from services.lc.app import Config, LocalController
-from services.lc.models.installer import plain
+from services.lc.models.preparer import plain
 from services.lc.paths import Worker
 from tests.integration.gm_world import World, model, service, world
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once

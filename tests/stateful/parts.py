@@ -18,7 +18,7 @@ from halimede.messages import WorkerInfo
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
-from services.lc.models.installer import plain
+from services.lc.models.preparer import plain
 from services.lc.paths import Worker
 from services.lc.supervisor.process import Process, Start
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once

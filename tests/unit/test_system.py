@@ -16,15 +16,13 @@ import structlog
 from filelock import FileLock
 
 from halimede.errors import HalimedeError, InvalidFieldError
-from services import child as child_module
-from services import orphans
+from services import processes
 from services import system as system_module
 from services.__main__ import main
-from services.child import Child, Exit
 from services.lc.paths import NodePaths
 from services.lc.supervisor.linux_process import MARK
-from services.runfile import RunFile
-from services.system import System, SystemLayout, labels, parse_nodes
+from services.processes import Child, Exit
+from services.system import RunFile, System, SystemLayout, labels, parse_nodes
 
 NEVER = asyncio.Event
 
@@ -106,7 +104,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of modules that children can run."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(child_module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(processes, "FIRST_PAUSE", 0.01)
     return tmp_path
 
 
@@ -173,18 +171,18 @@ def test_orphans_become_children_are_reaped_and_ended() -> None:
     # in a process of its own: being a subreaper cannot be undone
     script = """
 import asyncio, subprocess, sys, time
-from services import orphans
+from services import processes
 from services import system as system_module
-orphans.become_subreaper()
+processes.become_subreaper()
 leave = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1]]).pid)"
 stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
 for body in ("pass", "import time; time.sleep(60)", stubborn):
     subprocess.run([sys.executable, "-c", leave, body], stdout=subprocess.DEVNULL)
 time.sleep(0.5)
-orphans.reap([])
-assert len(orphans.children()) == 2, orphans.children()
-assert asyncio.run(orphans.end(lambda: [], 1.0, asyncio.Event())) == 2
-assert not orphans.children()
+processes.reap_orphans([])
+assert len(processes.children()) == 2, processes.children()
+assert asyncio.run(processes.end_orphans(lambda: [], 1.0, asyncio.Event())) == 2
+assert not processes.children()
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -280,11 +278,11 @@ async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_other
     every = [stubborn, stray, with_lc, kept, foreign]
     try:
         with FileLock(lock):
-            assert await orphans.end_strays(home, ["edge0"], 0.3, asyncio.Event()) == 2
+            assert await processes.end_strays(home, ["edge0"], 0.3, asyncio.Event()) == 2
             assert stray.wait(5) == -signal.SIGTERM
             assert stubborn.wait(5) == -signal.SIGKILL
             assert [process.poll() for process in (with_lc, kept, foreign)] == [None] * 3
-        assert await orphans.end_strays(home, (), 0.3, asyncio.Event()) == 2
+        assert await processes.end_strays(home, (), 0.3, asyncio.Event()) == 2
         assert foreign.poll() is None
     finally:
         for process in every:
@@ -294,7 +292,7 @@ async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_other
 
 def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) -> None:
     folders = NodePaths(tmp_path, "edge0")
-    assert orphans.MARK == MARK
+    assert processes.MARK == MARK
     assert folders.root == tmp_path / "nodes" / "edge0"
     assert folders.lock == folders.root / "lc.lock"
 
@@ -302,6 +300,6 @@ def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) ->
 def test_own_children_are_not_reaped() -> None:
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert process.pid in orphans.children()
-        orphans.reap({process.pid})
+        assert process.pid in processes.children()
+        processes.reap_orphans({process.pid})
         assert process.wait() == 7

@@ -15,7 +15,7 @@ import structlog
 
 from halimede.models import Cache
 from halimede.models.cache import in_thread
-from services.lc.models.preparation import Preparation
+from services.lc.planning.resource_state import Preparation
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""The Models of this node as the services that name them see them: which are here, and why others are not yet."""
+"""What this node holds, parsed, and its Models as services see them: which are here, and why others are not yet."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from halimede.api import Resource, dataset, model
+import structlog
+
+from halimede.api import Resource, dataset, model, parse
+from halimede.api.base import SEDNA
 from halimede.api.placement import Placement
+from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models import redact
 from halimede.names import Key
-from services.lc.models.preparation import Phase, Preparation
-from services.lc.planning.resource_state import ABSENT, Lack
-from services.lc.store.parsed_resources import ParsedResource
+from services.lc.planning.resource_state import ABSENT, Lack, Phase, Preparation
+from services.lc.store import NodeResource
 
 Found = tuple[Resource[Any], Preparation]
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,40 @@ class Models:
 def output(resource: Resource[model.ModelSpec]) -> ModelOutput:
     """Return what a report shows of a Model, without secrets in its URL."""
     return ModelOutput(format=resource.spec.format, url=redact(resource.spec.url))
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedResource:
+    """A held resource with its typed form, or with what is wrong with it and the reason for a condition."""
+
+    held: NodeResource
+    resource: Resource[Any] | None
+    error: str = ""
+    reason: str = "InvalidResource"
+
+
+class ParsedResources:
+    """A cache of parsed resources that follows the store: each body is parsed once for each uid and generation."""
+
+    def __init__(self) -> None:
+        self._items: dict[Key, ParsedResource] = {}
+
+    def read(self, held: Mapping[Key, NodeResource]) -> Mapping[Key, ParsedResource]:
+        """Return the parsed form of everything that is held now."""
+        self._items = {key: self._item(one) for key, one in held.items()}
+        return self._items
+
+    def _item(self, held: NodeResource) -> ParsedResource:
+        known = self._items.get(held.key)
+        if known and known.held is held:
+            return known
+        try:
+            resource = parse(held.body)
+        except InvalidFieldError as error:
+            return ParsedResource(held, None, str(error))
+        except Exception as error:  # one resource that nobody foresaw must not end the node's other work
+            log.exception("reading a resource broke", key=str(held.key))
+            return ParsedResource(held, None, f"reading it broke: {type(error).__name__}", "Internal")
+        if resource.kind.api_version != SEDNA:
+            return ParsedResource(held, None, f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}")
+        return ParsedResource(held, resource)

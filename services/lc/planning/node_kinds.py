@@ -13,10 +13,9 @@ import msgspec
 
 from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
 from services.lc.models.lookup import Models, output
-from services.lc.models.preparation import Preparation, RequiredFile
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import Lack, ResourceState
-from services.lc.store.database import NodeResource
+from services.lc.planning.resource_state import Lack, Preparation, RequiredFile, ResourceState
+from services.lc.store import NodeResource
 from services.lc.supervisor.process import Role, Start
 
 #: how a resource stands on this node, and its workers that are to run

@@ -6,17 +6,18 @@ here any more, or a better one can take over at once. While a Model is away or s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
+from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
-from services.lc.models.lookup import Models
-from services.lc.models.preparation import Preparation, RequiredFile
+from services.lc.models.lookup import Models, ParsedResource
 from services.lc.paths import Worker
 from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPart
-from services.lc.planning.resource_state import ABSENT, Lack, ResourceState, broke
-from services.lc.store.parsed_resources import ParsedResource
+from services.lc.planning.resource_state import ABSENT, Lack, Preparation, RequiredFile, ResourceState, broke
 from services.lc.supervisor.process import Start
 
 
@@ -127,3 +128,47 @@ def _unknown(item: ParsedResource) -> ResourceState:
         text = f"this node cannot run a {item.resource.kind.kind}: update its LC"
         settled = Lack("Failed", "UnsupportedKind", text)
     return ResourceState(item.held.key, item.held.uid, item.held.generation, settled=settled)
+
+
+class WorkerBackend(Protocol):
+    """The workers of a node: processes that it starts and looks after, or pods that others run and that only speak.
+
+    ``restarts`` are workers started again since the controller's start.
+    """
+
+    restarts: int
+
+    @property
+    def running(self) -> Mapping[Worker, ObservedWorker]:
+        """The workers that plans may stop."""
+
+    @property
+    def models(self) -> Collection[Path | str] | None:
+        """The models that workers of this node use, or may use, by path or digest; None: not known yet."""
+
+    def adopt(self) -> None:
+        """Take over what was there before this controller, before anything else is done."""
+
+    def tasks(self) -> dict[str, Coroutine[None, None, None]]:
+        """Return what has to run as long as the controller does."""
+
+    def carry_out(self, plan: Plan) -> None:
+        """Do what a plan says about workers."""
+
+    def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
+        """Take what a worker says of itself; return its service, None if it is not one of ours."""
+
+    def status(self, standing: ResourceState) -> NodeStatus:
+        """Return the report on a resource."""
+
+    def reports(self) -> list[WorkerReport]:
+        """Return how all workers stand now."""
+
+    def busy(self, service: Key) -> bool:
+        """Whether a worker of a service still runs that this node has to see the end of."""
+
+    def clear_away(self, service: Key) -> None:
+        """Remove what the workers of a forgotten service have left here."""
+
+    async def stop_all(self) -> None:
+        """End what ends with the controller, and wait for it."""

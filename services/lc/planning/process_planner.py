@@ -1,21 +1,27 @@
 """A node that runs workers itself: which of a service's workers belong here, and the process that each of them is.
 
-Pure, the part of a plan that a node of pods does otherwise (``pods/workers.py``).
+Pure, the part of a plan that a node of pods does otherwise (``pods/workers.py``). An InferenceModel is one server
+process, which takes new versions while it runs: which version it answers with is in the file beside it
+(``halimede.models.desired_state``), and the process is started anew only for what concerns the process itself. While a
+new version is on its way the one before is served.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from halimede.api import Resource, matches, placements
+from halimede.api.inferencemodel import InferenceModelSpec, ServedVersionSpec, is_ours, model_spec, pod, target, wanted
 from halimede.api.model import ModelSpec
-from halimede.api.placement import Placement, Service
-from halimede.api.worker_environment import MountedModel, WorkerEnvironment, common
+from halimede.api.placement import Placement, Service, worker_name
+from halimede.api.quantity import quantity
+from halimede.api.worker_environment import LC_PERIOD, OWN_IMAGE, MountedModel, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts, ModelOutput
 from halimede.models.desired_state import Desired, DesiredModel
@@ -23,14 +29,12 @@ from halimede.names import check_name
 from halimede.observe.http import OFF
 from services.lc.credentials import NodeCredentials
 from services.lc.models.lookup import Found, Models
-from services.lc.models.preparation import Preparation, RequiredFile
 from services.lc.paths import NodePaths, Worker
-from services.lc.planning import serving_planner
-from services.lc.planning.resource_state import Lack, ResourceState, broke
+from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, broke
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
-from services.lc.store.database import NodeResource
-from services.lc.supervisor.process import Role, Start
-from services.lc.supervisor.rollout import WISH
+from services.lc.store import NodeResource
+from services.lc.supervisor.process import SERVER, ProcessSpec, Role, Start
+from services.lc.supervisor.worker_state import WISH
 
 #: where a worker has its health and metrics, unless its template says otherwise: a free port on loopback
 WORKER_HTTP = "127.0.0.1:0"
@@ -41,6 +45,7 @@ ABOUT = frozenset({
 })  # fmt: skip
 #: characters of a digest that stand for a version without a name
 SHORT = 12
+GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +95,23 @@ class NodeContext:
 
     def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
         """Return the file of the version that is to be served here."""
-        return serving_planner.want(held, resource) if serving_planner.here(resource, self.name, self.labels) else None
+        return served_file(held, resource) if self._serves(resource) else None
 
     def server(
         self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return how an InferenceModel stands on this node, and its server if it can run."""
-        if not serving_planner.here(resource, self.name, self.labels):
+        if not self._serves(resource):
             nowhere = Lack("Pending", "NoPlacement", f"it does not ask for node {self.name}")
             return ResourceState(held.key, held.uid, held.generation, settled=nowhere), {}
-        told = {"HALIMEDE_BROKER": self.broker}
-        if self.credentials:
-            told["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(resource.spec.deploy_to_layer))
-        # off is said of health and metrics: a model has to be somewhere, and nobody has opened it to others
-        address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
-        return serving_planner.serve(held, resource, preparation, node=self.name, folders=self.folders, told=told,
-                             host=self.host, address=address)  # fmt: skip
+        worker = Worker(held.key.namespace, worker_name(held.key.name, "serve", self.name))
+        facts = preparation.facts if preparation and isinstance(preparation.facts, ModelFacts) else None
+        outcome = self._start_server(held, resource, preparation, worker)
+        lacks, starts = ({worker: outcome}, {}) if isinstance(outcome, Lack) else ({}, {worker: outcome})
+        return ResourceState(held.key, held.uid, held.generation, {worker: "serve"}, lacks, facts=facts), starts
+
+    def _serves(self, resource: Resource[InferenceModelSpec]) -> bool:
+        return wanted(resource.spec) > 0 and matches(pod(resource.spec), self.name, self.labels)
 
     def _find_paths(
         self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models
@@ -127,18 +133,8 @@ class NodeContext:
             template = placement.worker.template
             models = {what: found[name] for what, name in placement.needs.items()}
             wish = desired(*models["model"]) if "model" in models else None
-            told = environment(
-                resource,
-                placement,
-                {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()},
-                worker=worker,
-                node=self.name,
-                broker=self.broker,
-                folder=folder,
-                grace_s=grace(template),
-                credentials=self.credentials.worker(placement.role) if self.credentials else None,
-                http=self.http,
-            )
+            mounted = {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()}
+            told = self._environment(resource, placement, mounted, worker)
             spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
         except RefusalError as error:
             return Lack("Failed", error.reason, str(error))
@@ -150,31 +146,77 @@ class NodeContext:
         told_by_file = Desired(models=[wish]) if wish else None
         return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, told_by_file)
 
+    def _environment(
+        self, service: Resource[Service], placement: Placement, models: Mapping[str, MountedModel], worker: Worker
+    ) -> WorkerEnvironment:
+        """Return the variables of a worker of ``service`` in the role of ``placement``: docs/worker-environment.md.
 
-def environment(
-    service: Resource[Service],
-    placement: Placement,
-    models: Mapping[str, MountedModel],
-    *,
-    worker: Worker,
-    node: str,
-    broker: str,
-    folder: Path,
-    grace_s: float,
-    credentials: Path | None = None,
-    http: str = WORKER_HTTP,
-) -> WorkerEnvironment:
-    """Return the variables of a worker of ``service`` in the role of ``placement``: docs/worker-environment.md.
+        Of the node's credentials, a worker gets only the folder of its own role.
+        """
+        folder, grace_s = self.folders.worker(worker), grace(placement.worker.template)
+        told = common(service, placement, models, broker=self.broker, state=str(folder), grace_s=grace_s)
+        facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
+        if "model" in models:
+            facts["MODEL_FILE"] = f"{folder}/{WISH}"
+        if self.credentials:
+            facts["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(placement.role))
+        return WorkerEnvironment(
+            told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": self.http}
+        )
 
-    Of the node's credentials, a worker gets only the folder of its own role.
-    """
-    told = common(service, placement, models, broker=broker, state=str(folder), grace_s=grace_s)
-    facts = {"WORKER_NAME": worker.name, "NODE_NAME": node}
-    if "model" in models:
-        facts["MODEL_FILE"] = f"{folder}/{WISH}"
-    if credentials:
-        facts["HALIMEDE_CREDENTIALS"] = str(credentials)
-    return WorkerEnvironment(told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": http})
+    def _start_server(
+        self,
+        held: NodeResource,
+        resource: Resource[InferenceModelSpec],
+        preparation: Preparation | None,
+        worker: Worker,
+    ) -> Start | Lack:
+        spec = resource.spec
+        try:
+            check_name("worker name", worker.name)
+        except InvalidFieldError as error:
+            return Lack("Failed", "NameTooLong", str(error))
+        version = target(spec)
+        if version is None and not OWN_IMAGE.fullmatch(spec.image or ""):
+            text = f"spec.image: {spec.image!r} needs a container engine: give a manifest, or use Kubernetes"
+            return Lack("Failed", "FrameworkNotSupported", text)
+        if version is None:
+            return Lack("Failed", "FrameworkNotSupported", "spec.manifest: our own server needs a version to serve")
+        if not is_ours(spec):
+            text = f"spec.frameworkType: {spec.framework_type!r} is not served without Kubernetes: export it to ONNX"
+            return Lack("Failed", "FrameworkNotSupported", text)
+        if not version.has_digest:
+            text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is no SHA-256: write 64 hex digits"
+            return Lack("Failed", "InvalidDigest", text)
+        if preparation is None or preparation.phase != "Ready" or preparation.path is None:
+            known = preparation or Preparation(RequiredFile(held.key, held.uid, held.generation, version.url))
+            phase: Phase = "Failed" if known.phase == "Failed" else "Pending"
+            return Lack(
+                phase, known.reason, f"version {version.version!r}: {known.message or 'on its way to this node'}"
+            )
+        desired = _desired(spec, version, preparation)
+        folder = self.folders.worker(worker)
+        env = {
+            **{variable.name: variable.value for variable in spec.env},
+            "HALIMEDE_BROKER": self.broker,
+            "NAMESPACE": held.key.namespace,
+            "SERVICE_NAME": held.key.name,
+            "SERVICE_UID": held.uid,
+            "WORKER_NAME": worker.name,
+            "NODE_NAME": self.name,
+            "HALIMEDE_STATE": str(folder),
+            "GRACE_S": f"{GRACE_S:g}",
+            "LC_PERIOD": LC_PERIOD,
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(self.host.library)])),
+        }
+        if self.credentials:
+            env["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(spec.deploy_to_layer))
+        # off is said of health and metrics: a model has to be somewhere, and nobody has opened it to others
+        address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
+        argv = [self.host.python, "-m", SERVER, "--file", str(folder / WISH)]
+        argv += ["--http", f"{address}:{spec.serving_port}", "--grpc", f"{address}:0"]
+        process = ProcessSpec(tuple(argv), env, str(folder), memory_bytes=_memory(spec), grace_s=GRACE_S)
+        return Start(worker, held.key, held.uid, "serve", process, preparation.path, desired)
 
 
 def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
@@ -193,3 +235,30 @@ def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
         canary_percent=spec.rollout.canary_percent if spec.rollout else 100,
         tried=bool(facts.outputs),
     )
+
+
+def served_file(held: NodeResource, resource: Resource[InferenceModelSpec]) -> RequiredFile | None:
+    """Return the file that an InferenceModel needs on this node; None if it needs none."""
+    version = target(resource.spec)
+    if version is None or not version.has_digest or not is_ours(resource.spec):
+        return None
+    spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
+    told = msgspec.json.encode(spec).decode()
+    return RequiredFile(held.key, held.uid, held.generation, version.url, version.sha256.lower(), spec.format, told)
+
+
+def _desired(spec: InferenceModelSpec, version: ServedVersionSpec, preparation: Preparation) -> Desired:
+    model = DesiredModel(
+        name=spec.model_name,
+        path=str(preparation.path),
+        version=version.version,
+        digest=preparation.facts.digest if isinstance(preparation.facts, ModelFacts) else "",
+        spec=msgspec.json.decode(preparation.want.spec),
+        canary_percent=spec.rollout.canary_percent if spec.rollout else 100,
+    )
+    return Desired(models=[model])
+
+
+def _memory(spec: InferenceModelSpec) -> int | None:
+    given = (spec.resources.get("limits") or {}).get("memory")
+    return None if given is None else math.ceil(quantity("spec.resources.limits.memory", given))

@@ -1,22 +1,23 @@
-"""The state of a resource on this node: its report apart from its workers', and its missing parts."""
+"""The state of a resource on this node: its report apart from its workers', its missing parts, the files it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import structlog
 
 from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.names import Key
-from services.lc.models.preparation import Phase
 from services.lc.paths import Worker
 from services.lc.supervisor.process import Role
 
 log = structlog.get_logger()
-
 #: why a worker waits for a Model that its service names and that is not held here
 ABSENT = "ModelNotFound"
+Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +50,31 @@ def broke(key: Key, error: Exception) -> Lack:
     """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
     log.error("planning a resource broke", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredFile:
+    """A Model's file, or a Dataset's, that should be on this node. The generation is that of its resource.
+
+    ``spec``: a Model's spec as JSON without its URL, which says how its file is to be tried.
+    """
+
+    key: Key
+    uid: str
+    generation: int
+    url: str
+    sha256: str = ""
+    format: str = ""
+    spec: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How far a required file has come; ``path`` once it is there, and what has been found out about it."""
+
+    want: RequiredFile
+    phase: Phase = "Pending"
+    reason: str = "Preparing"
+    message: str = ""
+    path: Path | None = None
+    facts: ModelFacts | DatasetFacts | None = None

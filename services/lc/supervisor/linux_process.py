@@ -21,7 +21,7 @@ import structlog
 
 from halimede.system.child_process import stat_fields, tail, wait_pidfd
 from services.lc.paths import NodePaths, Worker
-from services.lc.store.database import ProcessRecord
+from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import NeededPath, Process, Start, StartError
 
 log = structlog.get_logger()

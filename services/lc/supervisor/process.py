@@ -18,7 +18,7 @@ from halimede.messages.control import WorkerRole
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import Key
 from services.lc.paths import Worker
-from services.lc.store.database import ProcessRecord
+from services.lc.store import ProcessRecord
 
 Role = WorkerRole
 

@@ -17,7 +17,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models import Cache, FetchError
 from services.broker import MosquittoProcess
 from services.gm.app import BlobServing
-from services.lc.blobs import NodeBlobs
+from services.lc.app import NodeBlobs
 from tests.unit.blobs.world import digest_of, some_bytes
 
 FILE = some_bytes(5_000_000)

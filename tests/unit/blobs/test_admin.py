@@ -15,7 +15,7 @@ from halimede.errors import HalimedeError, NoSubscriberError
 from halimede.messages import BlobAnswer, BlobOrder
 from halimede.models import Cache
 from services.gm.app import BlobServing
-from services.lc.blobs import NodeBlobs
+from services.lc.app import NodeBlobs
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, some_bytes, world
 

@@ -15,7 +15,7 @@ from halimede import api
 from halimede.cli.app import app
 from halimede.evaluation.service import read_chain
 from halimede.mining.calibration_file import read_artefact
-from services.lc.models.installer import ModelFiles
+from services.lc.models.preparer import ModelFiles
 
 SERVICE = Path("examples/digits/2-service.yaml")
 MODELS = Path("examples/digits/1-models.yaml")
@@ -100,7 +100,7 @@ def test_a_mistake_is_named_with_the_option_and_what_to_do(pictures, tmp_path, a
 
 async def test_a_node_takes_a_calibration_as_a_plain_file_that_nothing_tries(tmp_path):
     from halimede.models import Cache
-    from services.lc.models.preparation import RequiredFile
+    from services.lc.planning.resource_state import RequiredFile
 
     path = tmp_path / "digits.calibration"
     path.write_bytes(b"{}")

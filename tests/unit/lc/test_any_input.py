@@ -15,7 +15,7 @@ from halimede import codec, topics
 from halimede.api.quantity import quantity
 from halimede.errors import InvalidFieldError
 from halimede.messages import LogsRequest
-from services.lc.logs import MAX_PART, read_part
+from services.lc.worker_files import MAX_PART, read_part
 from tests.anything import attempt, json_values, texts
 
 UNITS = {"": Fraction(1), "m": Fraction(1, 1000), "k": Fraction(1000), "Ki": Fraction(1024), "Gi": Fraction(1024) ** 3}

@@ -11,7 +11,7 @@ from pathlib import Path
 from halimede.models import Cache, fetch
 from halimede.names import Key
 from services.lc.models.cache_janitor import AGAIN_S, LOOK_S, SETTLE_S, CacheJanitor
-from services.lc.models.preparation import Preparation, RequiredFile
+from services.lc.planning.resource_state import Preparation, RequiredFile
 from tests.simulated import eventually, simulated
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from halimede.names import Key
-from services.lc.cleanup import put_aside, remove
 from services.lc.paths import NodePaths, Worker
+from services.lc.worker_files import put_aside, remove
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, model, service, world
 from tests.simulated import eventually, simulated
 

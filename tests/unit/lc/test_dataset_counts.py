@@ -13,7 +13,7 @@ from halimede.datasets import Counted, count
 from halimede.datasets.count_process import CountJob, Progress
 from halimede.names import Key
 from services.lc.dataset_counts import Datasets
-from services.lc.models.preparation import RequiredFile
+from services.lc.planning.resource_state import RequiredFile
 from tests.integration.lc_world import EDGE, HELMET, World, model, service
 from tests.simulated import eventually, simulated
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lc.store.decisions import DeleteDecision, InsertDecision, ResourceVersion, on_delete, on_insert
+from services.lc.gm_channel import DeleteDecision, InsertDecision, on_delete, on_insert
+from services.lc.store import ResourceVersion
 
 HELD = ResourceVersion("u1", 3)
 

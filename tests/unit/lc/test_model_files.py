@@ -15,9 +15,9 @@ from halimede.api.model import ModelSpec
 from halimede.models import Cache, FetchError
 from halimede.models.cache import in_thread
 from halimede.names import Key
-from services.lc.models import installer
-from services.lc.models.installer import ModelFiles, UnusableError
-from services.lc.models.preparation import RequiredFile
+from services.lc.models import preparer
+from services.lc.models.preparer import ModelFiles, UnusableError
+from services.lc.planning.resource_state import RequiredFile
 
 KEY = Key("models", "default", "small")
 
@@ -61,7 +61,7 @@ async def test_a_model_is_tried_once(tmp_path: Path, small: Path, monkeypatch: p
     async def never(*_: object) -> None:
         raise AssertionError("it is known already")
 
-    monkeypatch.setattr(installer, "try_model", never)
+    monkeypatch.setattr(preparer, "try_model", never)
     assert await files(want(small), cache, lambda *_: None) == first
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from halimede.messages import TaskInfo, WorkerReport
 from halimede.names import Key
-from services.lc.cleanup import put_aside, remove
 from services.lc.paths import NodePaths, Worker
-from services.lc.status_builder import compose
+from services.lc.status_reporter import compose
+from services.lc.worker_files import put_aside, remove
 from tests.integration.lc_world import model
 from tests.unit.lc.test_plan import decide
 

@@ -16,15 +16,14 @@ from halimede.messages import ModelOutput
 from halimede.names import Key
 from services.lc.credentials import NodeCredentials
 from services.lc.models import lookup
-from services.lc.models.preparation import Preparation
+from services.lc.models.lookup import ParsedResources
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning import process_planner, template_process
 from services.lc.planning.plan import ObservedWorker, Plan, plan
 from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.resource_state import Preparation
 from services.lc.planning.template_process import Host
-from services.lc.store import parsed_resources as items
-from services.lc.store.database import NodeResource
-from services.lc.store.parsed_resources import ParsedResources
+from services.lc.store import NodeResource
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
 
 HOST = Host("python", Path("/app"), 1, 1)
@@ -377,7 +376,7 @@ def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone
 
 
 def test_a_resource_whose_reading_breaks_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "parse", broken)
+    monkeypatch.setattr(lookup, "parse", broken)
     settled = decide(service()).standings[HELMET].settled
     assert settled
     assert (settled.phase, settled.reason) == ("Failed", "Internal")

@@ -17,7 +17,7 @@ from services.lc.planning.plan import Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.pods.store import PodRecord
 from services.lc.pods.workers import KEPT, MAX_GONE, MAX_LEFT, MAX_LIVE, RETURNS_S, Pod, PodCounts, PodWorkers
-from services.lc.store.database import NodeStore
+from services.lc.store import NodeStore
 from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import CLOUD, PODS, counted, model, named, ready, says, world

@@ -12,8 +12,8 @@ from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.messages import LogsRequest
 from halimede.models import FetchError, FetchReason
-from services.lc.logs import PodLogs
 from services.lc.paths import NodePaths
+from services.lc.worker_files import PodLogs
 from tests.integration.lc_world import HELMET, SMALL, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import PODS, counted, model, named, ready, says, world

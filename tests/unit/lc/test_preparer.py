@@ -10,9 +10,8 @@ from typing import Any
 
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from services.lc.models.cache_janitor import CacheJanitor
-from services.lc.models.installer import InstalledModel, UnusableError
-from services.lc.models.preparation import RequiredFile
-from services.lc.models.preparer import Preparer
+from services.lc.models.preparer import InstalledModel, Preparer, UnusableError
+from services.lc.planning.resource_state import RequiredFile
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
 

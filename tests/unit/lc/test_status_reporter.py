@@ -13,9 +13,8 @@ from halimede.stats import histogram
 from halimede.stats.totals import add_up
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.resource_state import Lack, ResourceState
-from services.lc.status_builder import compose
-from services.lc.status_reporter import NodeStatusReporter
-from services.lc.store.database import NodeStore
+from services.lc.status_reporter import NodeStatusReporter, compose
+from services.lc.store import NodeStore
 from services.lc.supervisor.supervisor import Supervisor
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, FakeLauncher, model, service, world
 from tests.simulated import eventually, simulated

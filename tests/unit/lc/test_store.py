@@ -10,10 +10,9 @@ import pytest
 from halimede.bus.ordering import MAX_INTEGER
 from halimede.errors import HalimedeError
 from halimede.names import Key
+from services.lc import store as store_module
 from services.lc.paths import Worker
-from services.lc.store import database as store_module
-from services.lc.store.database import NodeResource, NodeStore, ProcessRecord
-from services.lc.store.decisions import ResourceVersion
+from services.lc.store import NodeResource, NodeStore, ProcessRecord, ResourceVersion
 
 KEY = Key("models", "default", "small")
 RECORD = ProcessRecord("default", "w", "default/jointinferenceservices/s", "u1", "edge", "hash", 7, 99, "boot")

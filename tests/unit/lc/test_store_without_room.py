@@ -11,10 +11,9 @@ import pytest
 
 from halimede.bus.ordering import SequenceNumber
 from halimede.names import Key
+from services.lc import store as store_module
 from services.lc.paths import Worker
-from services.lc.store import database
-from services.lc.store.database import NodeResource, NodeStore, ProcessRecord
-from services.lc.store.decisions import ResourceVersion
+from services.lc.store import NodeResource, NodeStore, ProcessRecord, ResourceVersion
 
 KEY, OTHER = Key("models", "default", "small"), Key("models", "default", "big")
 
@@ -69,7 +68,7 @@ def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> Non
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "MAX_OWED", 4)
+    monkeypatch.setattr(store_module, "MAX_OWED", 4)
     with NodeStore(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))

@@ -13,9 +13,9 @@ from halimede.bus.memory import MemoryBus
 from halimede.bus.rpc import RpcClient
 from halimede.messages import LogsReply, LogsRequest
 from halimede.system.child_process import rotate
-from services.lc import logs
-from services.lc.logs import Logs, read_part
+from services.lc import worker_files
 from services.lc.paths import NodePaths
+from services.lc.worker_files import Logs, read_part
 from tests.integration.lc_world import EDGE, World, world
 from tests.simulated import eventually, simulated
 
@@ -83,7 +83,7 @@ def test_a_reader_that_was_behind_at_a_rotation_misses_nothing(log: Path) -> Non
 
 @simulated
 async def test_a_log_that_has_grown_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_LOG", 100)
+    monkeypatch.setattr(worker_files, "MAX_LOG", 100)
     path = tmp_path / "nodes/edge0/workers/default/w/worker.log"
     path.parent.mkdir(parents=True)
     path.write_text("x" * 101)

@@ -1,4 +1,4 @@
-"""The logs of this node's workers: rotated, and served over the bus.
+"""The files that workers have on this node: logs, rotated and served over the bus, and folders, removed in the end.
 
 Workers append to their log by themselves, so a log that has grown is copied and emptied in place.
 """
@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import os
+import secrets
+import shutil
 from collections.abc import Coroutine
 from pathlib import Path
 
 import structlog
 
 from halimede import topics
+from halimede.api.placement import worker_name
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcServer
 from halimede.errors import InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
+from halimede.names import Key
 from halimede.system.child_process import MAX_LOG, rotate, rotated
-from services.lc.cleanup import remove
-from services.lc.paths import NodePaths, Worker
+from services.lc.paths import WORKERS, NodePaths, Worker
+from services.lc.planning.node_kinds import NODE_KINDS, NodeKind
 
 log = structlog.get_logger()
-
 #: seconds between two looks at the sizes
 ROTATE_S = 5.0
 #: bytes of log in one reply: JSON may write one byte as six characters
@@ -115,3 +119,50 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def put_aside(folders: NodePaths, service: Key) -> None:
+    """Move the folders of a service's workers (logs, ledgers, own files) to where ``remove`` finds them.
+
+    None of its workers may run. A folder is moved at once, so that a service that comes back under that name starts
+    with an empty one, and is removed later in a thread: a worker may have written any number of files. A crash in
+    between loses nothing.
+    """
+    for name in _names(folders, service):
+        try:
+            folder = folders.worker(Worker(service.namespace, name))
+            if folder.exists():
+                folders.removed.mkdir(exist_ok=True)
+                folder.rename(folders.removed / secrets.token_hex(8))
+                with contextlib.suppress(OSError):  # other workers of that namespace are there
+                    folder.parent.rmdir()
+        except InvalidFieldError:  # a name too long for a worker never had a folder
+            continue
+        except OSError as error:
+            log.warning("folder of a worker not removed", worker=name, error=str(error))
+
+
+def _names(folders: NodePaths, service: Key) -> list[str]:
+    """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
+    kind = NODE_KINDS.get(service.plural, NodeKind())
+    fixed = [worker_name(service.name, role, folders.node) for role in kind.roles]
+    if not kind.names_workers:
+        return fixed
+    before, after = worker_name(service.name, "\n", folders.node, tier=kind.tiers).split("\n")
+    here = folders.root / WORKERS / service.namespace
+    found = [path.name for path in here.iterdir()] if here.is_dir() else []
+    return fixed + [
+        name
+        for name in found
+        if name.startswith(before) and name.endswith(after) and "." not in name[len(before) : -len(after)]
+    ]
+
+
+def remove(folders: NodePaths) -> None:
+    """Remove what was put aside. Blocks: call it in a thread."""
+    if folders.removed.is_dir():
+        for path in folders.removed.iterdir():
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)

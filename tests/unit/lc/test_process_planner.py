@@ -8,11 +8,11 @@ import pytest
 
 from halimede.api import parse
 from halimede.names import Key
-from services.lc.models.preparation import Preparation
 from services.lc.paths import NodePaths
 from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.resource_state import Preparation
 from services.lc.planning.template_process import Host
-from services.lc.store.database import NodeResource
+from services.lc.store import NodeResource
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from halimede.system import sqlite
 from services.lc.paths import WORKERS, Worker
 from services.lc.pods import store as pod_rows
 from services.lc.pods.store import PodRows
-from services.lc.store.decisions import ResourceVersion
 
 log = structlog.get_logger()
 
@@ -158,6 +157,14 @@ class MessageOrder:
             oldest = next(iter(self._numbers))
             del self._numbers[oldest]
             db.execute("DELETE FROM said WHERE key = ?", (str(oldest),))
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceVersion:
+    """One state of one resource: the uid for its life, the generation for its spec."""
+
+    uid: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,233 @@
+"""The processes of a system: its supervised children, and the workers that outlive their LC.
+
+A child ends with its parent, even when that is killed, and it does not hear the terminal's Ctrl-C: the parent decides
+who stops when.
+
+Workers outlive their LC (a restarted one adopts them). The system's process is made a subreaper: whatever its children
+leave behind becomes its child, not init's. So a dead worker never stays a zombie that looks alive to its LC, and
+nothing is left running when the system stops. Workers of an earlier system that was killed are no descendants of ours.
+They are found by the mark that LCs put into their environment: those of a node that is run again are its LC's to adopt,
+the others nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.errors import HalimedeError
+from halimede.system.backoff import Backoff
+from halimede.system.child_process import exited, spawn, stat_fields, tail
+
+#: seconds: the pause before the first restart, the longest one, and how long a run counts as a good one
+FIRST_PAUSE, LONGEST_PAUSE, GOOD_RUN = 0.2, 10.0, 10.0
+#: lines of its log that tell why it does not run
+LINES = 3
+#: what a service exits with when its user has to change something
+USER_ERROR = 2
+ROOT = Path(__file__).resolve().parent.parent
+PR_SET_CHILD_SUBREAPER = 36
+POLL_S = 0.05
+#: in a worker's environment: the folder of its node, a space, and what only LCs read
+MARK = "HALIMEDE_PROCESS"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raise HalimedeError that says what to do where a file of the system cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        raise HalimedeError(
+            f"{error.filename or path} cannot be used ({error.strerror}): "
+            "move it away or make room, or choose another folder with HALIMEDE_HOME or --home"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A child died unexpectedly; it is restarted after ``pause`` seconds."""
+
+    name: str
+    code: int
+    pause: float
+
+    def __str__(self) -> str:
+        how = f"exit code {self.code}" if self.code >= 0 else f"signal {signal.Signals(-self.code).name}"
+        return f"{self.name} ended ({how}); starting it again in {self.pause:g} s"
+
+
+class Child:
+    """Keeps ``python -m <module> <arguments>`` running, with back-off, until ``stop``; its output goes to ``log``."""
+
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], log: Path, died: Callable[[Child, Exit], None]
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.restarts = 0
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._died = died
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while it does not run."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def run(self) -> None:
+        """Keep it running until ``stop``."""
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        while not self._stopping.is_set():
+            started = loop.time()
+            with usable(self.log):
+                self._process = self._spawn()
+            code = await exited(self._process)
+            if self._stopping.is_set():
+                return
+            if loop.time() - started > GOOD_RUN:
+                backoff.reset()
+            self.restarts += 1
+            pause = backoff.fail()
+            self._died(self, Exit(self.name, code, pause))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+
+    async def stop(self, deadline_s: float, hurry: asyncio.Event) -> None:
+        """End it: SIGTERM, then SIGKILL after ``deadline_s`` or as soon as ``hurry`` is set."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        gone, hurried = asyncio.ensure_future(exited(process)), asyncio.ensure_future(hurry.wait())
+        await asyncio.wait([gone, hurried], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            process.kill()
+        await gone
+        hurried.cancel()
+
+    def log_tail(self) -> str:
+        """Return the last lines of its log: why it does not run."""
+        return "\n".join(tail(self.log).strip().splitlines()[-LINES:])
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # the services are no part of the wheel: they are found beside this file
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        return spawn(self._command, self.log, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+
+
+def become_subreaper() -> None:
+    """Take in the orphans of all descendants from now on."""
+    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def children() -> set[int]:
+    """Return the pids of this process's children, zombies included."""
+    me = os.getpid()
+    return {int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _parent(int(folder.name)) == me}
+
+
+def reap_orphans(own: Collection[int | None]) -> None:
+    """Take note of the end of children that nobody waits for; ``own`` are those that somebody does."""
+    for pid in children() - set(own):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+async def end_orphans(own: Callable[[], Collection[int | None]], deadline_s: float, hurry: asyncio.Event) -> int:
+    """End all orphans and what they leave behind: SIGTERM, then SIGKILL. Return how many there were."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + deadline_s
+    asked: set[int] = set()
+    while True:
+        reap_orphans(own())
+        left = children() - set(own())
+        if not left:
+            return len(asked)
+        late = loop.time() >= give_up or hurry.is_set()
+        for pid in left if late else left - asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        asked |= left
+        await asyncio.sleep(POLL_S)
+
+
+async def end_strays(home: Path, kept: Collection[str], deadline_s: float, hurry: asyncio.Event) -> int:
+    """End the workers of this home's nodes other than ``kept``: SIGTERM, then SIGKILL. Return how many there were."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + deadline_s
+    asked: set[int] = set()
+    while left := strays(home, kept):
+        late = loop.time() >= give_up or hurry.is_set()
+        for pid in left if late else left - asked:
+            _signal(pid, home, signal.SIGKILL if late else signal.SIGTERM)
+        asked |= left
+        await asyncio.sleep(POLL_S)
+    return len(asked)
+
+
+def strays(home: Path, kept: Collection[str]) -> set[int]:
+    """Return the processes of this home's nodes other than ``kept`` and those that have an LC of their own."""
+    nodes: dict[str, set[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        node = _node(int(folder.name), home)
+        if node is not None and node not in kept:
+            nodes.setdefault(node, set()).add(int(folder.name))
+    return {pid for node, pids in nodes.items() if not _has_lc(home, node) for pid in pids}
+
+
+def _node(pid: int, home: Path) -> str | None:
+    """Return the node of this home that a process works for; None: it is none of its workers."""
+    prefix = f"{MARK}={home / 'nodes'}/".encode()
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    mark = next((variable for variable in variables if variable.startswith(prefix)), None)
+    return mark[len(prefix) :].split(b" ")[0].decode(errors="replace") if mark else None
+
+
+def _has_lc(home: Path, node: str) -> bool:
+    """Whether somebody runs an LC there by hand: it holds its lock."""
+    try:
+        handle = os.open(home / "nodes" / node / "lc.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _signal(pid: int, home: Path, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            if _node(pid, home) is not None:  # read after the pidfd is open: it cannot become another process now
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+
+
+def _parent(pid: int) -> int | None:
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else None
