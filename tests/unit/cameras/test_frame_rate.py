@@ -21,7 +21,7 @@ def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wante
     count = int(source * seconds)
     taken = sum(thinner.admits((i + jitter[i % 64]) / source) for i in range(count))
     assert taken <= wanted * seconds + 2
-    if source <= wanted * 0.7:
+    if source <= wanted * 0.55:  # the jitter brings two frames as near as 0.4 of the source's interval
         assert taken == count
     assert taken >= min(source, wanted) * seconds * 0.6 - 2
 
