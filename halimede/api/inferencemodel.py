@@ -8,6 +8,7 @@ text): it is a condition then, and nothing is downloaded for it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +18,7 @@ from halimede.api.base import SEDNA, Resource, Spec, register
 from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, RolloutSpec
 from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
-from halimede.api.processing import Postprocess, Steps, check_processing
+from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody
@@ -25,6 +26,7 @@ from halimede.names import check_name
 
 KUBEEDGE = "ai.kubeedge.io/v1alpha1"
 PLURAL = "inferencemodels"
+NAMES = (PLURAL, "im", "inferencemodel")
 #: the one role of it, in reports and in names of workers
 ROLE: Literal["serve"] = "serve"
 #: on Kubernetes a Service and labels are named after it
@@ -125,30 +127,14 @@ def _check_versions(spec: InferenceModelSpec) -> None:
         raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
 
 
-@register(
-    SEDNA,
-    "InferenceModel",
-    PLURAL,
-    "im",
-    "inferencemodel",
-    check=check,
-    columns=COLUMNS,
-    name_limit=NAME_LIMIT,
-    order=2,
-    versioned=True,
-)
-@register(
-    KUBEEDGE,
-    "InferenceModel",
-    PLURAL,
-    "im",
-    "inferencemodel",
-    check=check,
-    columns=COLUMNS,
-    name_limit=NAME_LIMIT,
-    order=2,
-    versioned=True,
-)
+def _register(group: str) -> Callable[[type[InferenceModelSpec]], type[InferenceModelSpec]]:
+    return register(
+        group, "InferenceModel", *NAMES, check=check, columns=COLUMNS, name_limit=NAME_LIMIT, order=2, versioned=True
+    )
+
+
+@_register(SEDNA)
+@_register(KUBEEDGE)
 class InferenceModelSpec(Spec, kw_only=True):
     """A model that is served by itself: from an image, or from files that a serving image of its framework loads."""
 
@@ -217,15 +203,9 @@ class InferenceModelSpec(Spec, kw_only=True):
         dict[str, Any], Meta(description="Requests and limits of the server (ResourceRequirements).")
     ] = {}
     env: Annotated[list[EnvVar], Meta(max_length=256, description="Environment variables of the server.")] = []
-    labels: Annotated[
-        list[Annotated[str, Meta(max_length=128)]],
-        Meta(max_length=10_000, description="Names of the classes, in the model's order."),
-    ] = []
-    preprocess: Annotated[
-        list[Steps],
-        Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
-    ] = []
-    postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None
+    labels: ClassNames = []
+    preprocess: Preprocessing = []
+    postprocess: Postprocessing = None
     rollout: Annotated[RolloutSpec | None, Meta(description="How a new version takes the place of the one before.")] = (
         None
     )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
-from halimede.api.processing import Postprocess, Steps, check_processing
+from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 
@@ -32,6 +32,14 @@ COLUMNS = (
     MESSAGE,
 )
 
+FileDigest = Annotated[
+    str,
+    Meta(
+        max_length=64,
+        pattern="^([0-9a-f]{64})?$",
+        description="SHA-256 of the file in hexadecimal; checked before the file is used.",
+    ),
+]
 SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=64)]
 
 
@@ -44,14 +52,7 @@ class ModelVersion(Spec, kw_only=True):
 
     version: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, such as 4 or v1.2.")]
     url: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is, as spec.url says it.")]
-    sha256: Annotated[
-        str,
-        Meta(
-            max_length=64,
-            pattern="^([0-9a-f]{64})?$",
-            description="SHA-256 of the file in hexadecimal; checked before the file is used.",
-        ),
-    ] = ""
+    sha256: FileDigest = ""
 
 
 class Measure(Spec, kw_only=True):
@@ -134,23 +135,10 @@ class ModelSpec(Spec, kw_only=True):
     soc_versions: Annotated[SocVersions, Meta(description="Another spelling of device_soc_versions.")] = field(
         name="deviceSocVersions", default=[]
     )
-    sha256: Annotated[
-        str,
-        Meta(
-            max_length=64,
-            pattern="^([0-9a-f]{64})?$",
-            description="SHA-256 of the file in hexadecimal; checked before the file is used.",
-        ),
-    ] = ""
-    labels: Annotated[
-        list[Annotated[str, Meta(max_length=128)]],
-        Meta(max_length=10_000, description="Names of the classes, in the model's order."),
-    ] = []
-    preprocess: Annotated[
-        list[Steps],
-        Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
-    ] = []
-    postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None
+    sha256: FileDigest = ""
+    labels: ClassNames = []
+    preprocess: Preprocessing = []
+    postprocess: Postprocessing = None
     versions: Annotated[list[ModelVersion], Meta(max_length=64, description="Versions to choose from.")] = []
     target_version: Annotated[
         str,

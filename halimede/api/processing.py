@@ -176,6 +176,17 @@ class Postprocess(Spec, kw_only=True):
 #: every step, in the order of the documentation
 Steps = Grayscale | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast
 
+# fields of all that describes a model
+ClassNames = Annotated[
+    list[Annotated[str, Meta(max_length=128)]],
+    Meta(max_length=10_000, description="Names of the classes, in the model's order."),
+]
+Preprocessing = Annotated[
+    list[Steps],
+    Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
+]
+Postprocessing = Annotated[Postprocess | None, Meta(description="How the model's output is read.")]
+
 
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:
     """Check what types cannot say. Raises InvalidFieldError."""

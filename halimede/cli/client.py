@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from halimede import topics
@@ -85,10 +84,8 @@ class Client:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.bus.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self.bus.__aexit__(*error)
 
     async def apply(self, body: ResourceBody) -> tuple[str, ResourceBody]:
         """Store a resource; return the outcome (created, configured, unchanged) and the stored object."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -102,6 +104,11 @@ Files = Annotated[
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More of them.", show_default=False)]
 
 
+def group(text: str) -> typer.Typer:
+    """Return a command that has commands of its own; ``text`` is its help."""
+    return typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=text)
+
+
 def address(option: str, credentials: str = "") -> BrokerAddress:
     """Return the broker that options or the environment name, with what to show it."""
     from halimede.cli.broker_address import find
@@ -128,6 +135,21 @@ def target(kind: str, name: str) -> tuple[Kind, str]:
         name = behind
         check_name("NAME", name)
     return kind_of(word), check_name("NAME", name) if name else ""
+
+
+def named_target(kind: str, name: str) -> tuple[Kind, str]:
+    """Read ``KIND NAME`` or ``KIND/NAME``, where the name is required."""
+    found, called = target(kind, name)
+    if not called:
+        raise typer.BadParameter("say which one: KIND NAME")
+    return found, called
+
+
+def check_finite(numbers: Mapping[str, float | None]) -> None:
+    """Refuse what is no number. It is no type of the options: a shell may say nan."""
+    for name, value in numbers.items():
+        if value is not None and not math.isfinite(value):
+            raise typer.BadParameter(f"{name}: give a number")
 
 
 def about(what: str, namespace: str) -> str:

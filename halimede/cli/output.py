@@ -97,13 +97,20 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in text)
 
 
+def time_of(stamp: Any) -> datetime | None:
+    """Return an ISO time, in UTC where it names no zone; None for what is none."""
+    try:
+        found = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def age(stamp: Any, now: datetime | None = None) -> str:
     """Return how long ago an ISO time was, in its largest unit: ``12s``, ``5m``, ``3h``, ``2d``."""
-    try:
-        then = datetime.fromisoformat(str(stamp))
-    except ValueError:
+    then = time_of(stamp)
+    if then is None:
         return "-"
-    then = then if then.tzinfo else then.replace(tzinfo=UTC)
     seconds = max(0, int(((now or datetime.now(UTC)) - then).total_seconds()))
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size or (unit == "d" and seconds >= size):

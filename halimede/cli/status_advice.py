@@ -42,11 +42,18 @@ class Task:
     do: str
 
 
+def phase_rank(phase: str) -> int:
+    """Sort phases by this: the worst first; one that is not known is among the worst."""
+    return WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
+
+
 def rank(body: Mapping[str, Any]) -> tuple[int, str, str]:
     """Sort resources by this: the worst first, then by name."""
-    phase = tables.phase(body)
-    place = WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
-    return place, str(tables.dig(body, "metadata", "namespace")), str(tables.dig(body, "metadata", "name"))
+    return (
+        phase_rank(tables.phase(body)),
+        str(tables.dig(body, "metadata", "namespace")),
+        str(tables.dig(body, "metadata", "name")),
+    )
 
 
 def reason(body: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import UNREADABLE, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import register
+from halimede.datasets.registry import DatasetReader, register
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 PARTS = (IMAGES, ANNOTATIONS, CATEGORIES)
@@ -32,7 +32,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @register("coco", "coco json", "coco-json", "cocojson")
-class Coco:
+class Coco(DatasetReader):
     """Annotations in JSON."""
 
     suffixes = frozenset({".json"})

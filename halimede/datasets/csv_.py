@@ -22,7 +22,7 @@ import msgspec
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts, class_column
 from halimede.datasets.errors import UNREADABLE, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import register
+from halimede.datasets.registry import DatasetReader, register
 from halimede.system.child_process import end_with_parent
 
 #: bytes of one row
@@ -218,14 +218,10 @@ LARGE = 16 * 1024 * 1024
 
 
 @register("csv", "tsv", "table")
-class Table:
+class Table(DatasetReader):
     """Rows of a table."""
 
     suffixes = frozenset({".csv", ".tsv"})
-
-    def root(self, folder: Path) -> Path:
-        """Any folder."""
-        return folder
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the rows; the last one need not have an end yet."""

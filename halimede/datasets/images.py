@@ -7,7 +7,7 @@ from pathlib import Path
 
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import register
+from halimede.datasets.registry import DatasetReader, register
 
 #: folders that split a dataset and are no class
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
@@ -23,14 +23,10 @@ NEAR = 4096
 
 
 @register("images", "image", "image folder", "imagefolder", "image-folder", "images-folder")
-class Images:
+class Images(DatasetReader):
     """Pictures in folders."""
 
     suffixes = frozenset(MAGIC)
-
-    def root(self, folder: Path) -> Path:
-        """Any folder."""
-        return folder
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Look at the beginning and the end of a picture."""

@@ -12,7 +12,7 @@ import msgspec
 
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import register
+from halimede.datasets.registry import DatasetReader, register
 
 #: bytes of one line
 MAX_LINE = 8 * 1024 * 1024
@@ -35,14 +35,10 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 @register("jsonl", "ndjson", "json-lines")
-class Lines:
+class Lines(DatasetReader):
     """Lines of JSON."""
 
     suffixes = frozenset({".jsonl", ".ndjson"})
-
-    def root(self, folder: Path) -> Path:
-        """Any folder."""
-        return folder
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the lines; the last one need not have an end yet."""
@@ -102,14 +98,10 @@ def _fold(counts: Counter[bytes], tally: DatasetCounts) -> None:
 
 
 @register("txt", "text", "list")
-class Text:
+class Text(DatasetReader):
     """Lines of text."""
 
     suffixes = frozenset({".txt"})
-
-    def root(self, folder: Path) -> Path:
-        """Any folder."""
-        return folder
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the lines; one that has no end yet counts, and may go on later."""

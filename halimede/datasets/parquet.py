@@ -10,21 +10,17 @@ from typing import Any
 from halimede.datasets.counts import DatasetCounts, class_column
 from halimede.datasets.errors import NOT_INSTALLED, UNREADABLE, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import register
+from halimede.datasets.registry import DatasetReader, register
 
 #: rows that are looked at together
 ROWS = 16 * 1024
 
 
 @register("parquet", "apache parquet", "pq")
-class Parquet:
+class Parquet(DatasetReader):
     """Columns of rows."""
 
     suffixes = frozenset({".parquet", ".pq"})
-
-    def root(self, folder: Path) -> Path:
-        """Any folder."""
-        return folder
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Read the metadata, and one column."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import UNSUPPORTED, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
 
 
-class DatasetReader(Protocol):
+class DatasetReader(ABC):
     """Counts what is in one file of its format."""
 
     #: endings (lower case) of the files of a folder that it reads
@@ -19,7 +19,9 @@ class DatasetReader(Protocol):
 
     def root(self, folder: Path) -> Path:
         """Return the folder whose files are to be read, where a whole folder is given."""
+        return folder
 
+    @abstractmethod
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Add the file to the tally; return whether that stands as long as the file does not change.
 

@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import register
+from halimede.datasets.registry import DatasetReader, register
 
 #: bytes of one file, depth of its elements, objects in it, characters of one text
 MAX_BYTES, MAX_DEPTH, MAX_OBJECTS, MAX_TEXT = 16 * 1024 * 1024, 32, 100_000, 4096
@@ -26,7 +26,7 @@ class _FaultError(Exception):
 
 
 @register("voc", "pascal voc", "pascalvoc", "voc xml", "voc-xml", "pascal-voc", "pascal-voc-xml")
-class Voc:
+class Voc(DatasetReader):
     """Annotations in XML."""
 
     suffixes = frozenset({".xml"})

@@ -13,7 +13,6 @@ import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -166,9 +165,7 @@ class HttpServer:
             self._listener.close()
             self._listener = None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End all connections."""
         self.stop_listening()
         for closing in self._silent.values():

@@ -34,12 +34,7 @@ from halimede.names import check_name
 ANSWER_S, SILENT_S, TELL_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="Its SHA-256; sha256:DIGEST and a bus URL work too.")]
 
-blob = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Files over the bus, by digest: models and datasets for nodes that reach only the broker.",
-)
+blob = o.group("Files over the bus, by digest: models and datasets for nodes that reach only the broker.")
 
 
 @blob.command()

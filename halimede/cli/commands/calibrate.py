@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from rich.table import Table
 
 from halimede.cli.commands.evaluate import DataOption, ServiceFiles
+from halimede.cli.options import check_finite
 from halimede.cli.output import clean, console, to_yaml, warn
 from halimede.cli.progress import stages
 from halimede.cli.runner import run
@@ -78,11 +78,9 @@ def calibrate(
       halimede calibrate --service service.yaml --data labelled/ --deadline-ms 100 --link-kbps 2000
     """
     wanted = {"--target-upload": target_upload, "--max-risk": max_risk, "--deadline-ms": deadline_ms}
-    numbers = {**wanted, "--confidence": confidence, "--link-ms": link_ms, "--link-kbps": link_kbps,
-               "--per-second": per_second}  # fmt: skip
-    for name, value in numbers.items():  # not as a type of the option: a shell may say nan
-        if value is not None and not math.isfinite(value):
-            raise typer.BadParameter(f"{name}: give a number")
+    check_finite(wanted)
+    check_finite({"--confidence": confidence, "--link-ms": link_ms, "--link-kbps": link_kbps})
+    check_finite({"--per-second": per_second})
     if sum(value is not None for value in wanted.values()) != 1:
         raise typer.BadParameter(f"say what is wanted: one of {', '.join(wanted)}")
 

@@ -75,12 +75,7 @@ Prefix = Annotated[
     typer.Option(metavar="LEVELS", help="Levels before every topic, where systems share a broker.", show_default=False),
 ]
 
-certs = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Certificates and access rules of a site with its own broker.",
-)
+certs = o.group("Certificates and access rules of a site with its own broker.")
 
 
 @certs.command()
@@ -145,14 +140,7 @@ def add(
     """
 
     async def command() -> None:
-        with _usable(folder):
-            changed = _plain(_site(folder))
-            for field, names in _some(node, camera, operator, consumer, broker).items():
-                for name in names:
-                    if name in changed[field]:
-                        raise InvalidFieldError(field, name, "it is in this site already")
-                    changed[field].append(name)
-            _make(read_site(changed), folder, days=days)
+        _change(folder, (node, camera, operator, consumer, broker), add=True, days=days)
 
     run(command)
 
@@ -175,16 +163,7 @@ def remove(
     """
 
     async def command() -> None:
-        with _usable(folder):
-            changed = _plain(_site(folder))
-            for field, names in _some(node, camera, operator, consumer, broker).items():
-                for name in names:
-                    if name not in changed[field]:
-                        raise InvalidFieldError(
-                            field, name, "it is not in this site: `halimede certs show` lists who is"
-                        )
-                    changed[field].remove(name)
-            _make(read_site(changed), folder)
+        _change(folder, (node, camera, operator, consumer, broker), add=False)
 
     run(command)
 
@@ -221,8 +200,7 @@ def rotate(
         if authority or finish:
             _rotate_authority(folder, finish=finish)
             return
-        with _usable(folder):
-            site = _site(folder)
+        with _opened(folder) as site:
             if only and site.passwords:
                 raise InvalidFieldError("--only", only[0], "passwords are made anew for all: leave it out")
             _make(site, folder, days=days, rotate=True, only=only)
@@ -261,11 +239,9 @@ def acl(
     """
 
     async def command() -> None:
-        with _usable(folder):
-            site = _site(folder)
-        if prefix:
-            site = read_site({**_plain(site), "prefix": prefix})
-        sys.stdout.write(acl_conf(site) if target is AclTarget.EMQX else acl_file(site))
+        with _opened(folder) as site:
+            shown = read_site({**_plain(site), "prefix": prefix}) if prefix else site
+        sys.stdout.write(acl_conf(shown) if target is AclTarget.EMQX else acl_file(shown))
 
     run(command)
 
@@ -292,8 +268,7 @@ def secrets(
     """
 
     async def command() -> None:
-        with _usable(folder):
-            site = _site(folder)
+        with _opened(folder) as site:
             found = manifests.secrets_of(
                 site, folder, namespace=namespace, workers_in=workers_in or ["default"], emqx=target is AclTarget.EMQX
             )
@@ -307,7 +282,7 @@ def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, day
     """Make a site, or bring its files in line with its ``site.yaml``."""
     options = {**given, **{key: value for key, value in others.items() if value}}
     with _usable(folder):
-        there = _read(folder, missing=not (folder / "nodes").is_dir())
+        there = _known(folder) if (folder / "nodes").is_dir() else _read(folder)
         site = there if there and not options else read_site(options)
         if there and site != there:
             raise InvalidFieldError(
@@ -319,10 +294,28 @@ def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, day
         _make(site, folder, days=days)
 
 
+def _change(folder: Path, names: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
+    """Add users to a site, or take them out of it."""
+    trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists who is"
+    with _opened(folder) as site:
+        changed = _plain(site)
+        given = _given(*names)
+        if not given:
+            raise InvalidFieldError("--node", "", "name somebody: --node, --camera, --operator, --consumer or --broker")
+        for field, users in given.items():
+            for user in users:
+                if (user in changed[field]) is add:
+                    raise InvalidFieldError(field, user, trouble)
+                if add:
+                    changed[field].append(user)
+                else:
+                    changed[field].remove(user)
+        _make(read_site(changed), folder, days=days)
+
+
 def _rotate_authority(folder: Path, *, finish: bool) -> None:
     """Begin to trust a new authority, or stop trusting the old one."""
-    with _usable(folder):
-        site = _site(folder)
+    with _opened(folder) as site:
         if site.passwords:
             raise InvalidFieldError("--finish" if finish else "--ca", str(folder), "a site with passwords has none")
         if not finish and (folder / "ca.key").exists() and (folder / "ca.crt").read_text().count("BEGIN CERT") > 1:
@@ -345,8 +338,7 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
 def _show_users(folder: Path, form: Format) -> int:
     """Show who there is; return 1 where a certificate is missing, does not serve or has expired."""
     now = datetime.now(UTC)
-    with _usable(folder):
-        site = _site(folder)
+    with _opened(folder) as site:
         found = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
     roles = {principal.username: principal.role.value for principal in site.principals()}
     rows = []
@@ -450,14 +442,6 @@ def _time(days: Any, problem: str) -> str:
     return f"{days} days{': soon' if days < SOON else ''}"
 
 
-def _some(*names: list[str] | None) -> Names:
-    """Return the names to add or remove; there has to be one."""
-    given = _given(*names)
-    if not given:
-        raise InvalidFieldError("--node", "", "name somebody: --node, --camera, --operator, --consumer or --broker")
-    return given
-
-
 def _given(*names: list[str] | None) -> Names:
     """Return the names of the options ``--node``, ``--camera``, ``--operator``, ``--consumer`` and ``--broker``."""
     fields = ("nodes", "cameras", "operators", "consumers", "broker")
@@ -471,27 +455,26 @@ def _plain(site: Site) -> dict[str, Any]:
     return {key: value for key, value in msgspec.to_builtins(found).items() if value or key not in optional}
 
 
-def _site(folder: Path) -> Site:
-    found = _read(folder)
-    assert found is not None, "it would have raised"  # noqa: S101 - for the type checker
-    return found
+def _known(folder: Path) -> Site:
+    """Return the site of a folder. Raises InvalidFieldError where there is none."""
+    if found := _read(folder):
+        return found
+    kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
+    text = (
+        "it is kept by `python -m services` itself, which renews it at each start: nothing to do here"
+        if kept
+        else "there is no site.yaml: make a site with `halimede certs init`"
+    )
+    raise InvalidFieldError("FOLDER", str(folder), text)
 
 
-def _read(folder: Path, *, missing: bool = False) -> Site | None:
+def _read(folder: Path) -> Site | None:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     path = folder / "site.yaml"
     if not path.exists():
-        if missing:
-            return None
-        kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
-        text = (
-            "it is kept by `python -m services` itself, which renews it at each start: nothing to do here"
-            if kept
-            else "there is no site.yaml: make a site with `halimede certs init`"
-        )
-        raise InvalidFieldError("FOLDER", str(folder), text)
+        return None
     if path.stat().st_size > MOST_BYTES:
         raise InvalidFieldError("FOLDER", str(path), f"a site file has at most {MOST_BYTES} bytes")
     try:
@@ -508,3 +491,10 @@ def _usable(folder: Path) -> Iterator[None]:
         raise HalimedeError(
             f"{error.filename or folder} cannot be used ({error.strerror}): choose another folder, or make room"
         ) from error
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[Site]:
+    """Yield the site of a folder; what goes wrong with its files is said in one line."""
+    with _usable(folder):
+        yield _known(folder)

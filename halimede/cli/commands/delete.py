@@ -56,9 +56,7 @@ def delete(
             node = check_name("NAME", kind.partition("/")[2] or name)
             return await delete_node(o.address(broker, credentials), node, ignore_missing=ignore_not_found)
         else:
-            found, called = o.target(kind, name)
-            if not called:
-                raise typer.BadParameter("say which one: KIND NAME")
+            found, called = o.named_target(kind, name)
             keys = [Key(found.plural, where, called)]
         return await delete_resources(
             o.address(broker, credentials), keys, wait=wait, timeout_s=timeout, ignore_missing=ignore_not_found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import typer
 from rich.bar import Bar
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -47,9 +46,7 @@ def describe(
     """
 
     async def command() -> None:
-        found, called = o.target(kind, name)
-        if not called:
-            raise typer.BadParameter("say which one: KIND NAME")
+        found, called = o.named_target(kind, name)
         await describe_resource(o.address(broker, credentials), found, called, o.namespace_of(namespace))
 
     run(command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from halimede.cli.options import check_finite
 from halimede.cli.output import clean, console, table, warn
 from halimede.cli.progress import stages
 from halimede.cli.runner import run
@@ -65,10 +65,7 @@ def evaluate(
       halimede evaluate --service service.yaml --service models.yaml --data test/ --rules Margin,Learned
       halimede evaluate --service service.yaml --data test/ --link-ms 40 --link-kbps 2000 --json | jq .cloud_only
     """
-    # not as a type of the option: a shell may say nan
-    for name, value in (("--link-ms", link_ms), ("--link-kbps", link_kbps)):
-        if value is not None and not math.isfinite(value):
-            raise typer.BadParameter(f"{name}: give a number")
+    check_finite({"--link-ms": link_ms, "--link-kbps": link_kbps})
 
     async def command() -> None:
         try:

@@ -22,7 +22,7 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.options import Format
-from halimede.cli.output import COLOURS, clean, console, dump, plain, warn
+from halimede.cli.output import COLOURS, clean, console, dump, plain, time_of, warn
 from halimede.cli.runner import run
 from halimede.messages import Event
 
@@ -181,8 +181,4 @@ def _table(found: Sequence[Event], choice: EventSelection, form: Format) -> None
 
 
 def _time(event: Event) -> datetime:
-    try:
-        told = datetime.fromisoformat(event.time)
-    except ValueError:
-        return datetime.fromtimestamp(0, UTC)
-    return told if told.tzinfo else told.replace(tzinfo=UTC)
+    return time_of(event.time) or datetime.fromtimestamp(0, UTC)

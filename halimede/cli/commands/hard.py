@@ -71,12 +71,7 @@ ReasonOption = Annotated[
 AnsweredBy = Annotated[Answerer, typer.Option("--answered-by", help="Only with a final answer of theirs.")]
 Disagree = Annotated[bool, typer.Option("--disagree", help="Only where the final label is not the small model's.")]
 
-hard = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Hard samples that edge workers store (keepHardSamples): list, show and export them.",
-)
+hard = o.group("Hard samples that edge workers store (keepHardSamples): list, show and export them.")
 
 
 @hard.command(name="list")

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ from halimede.cli import completion, service_kinds
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.output import clean, console, warn
+from halimede.cli.output import clean, console, time_of, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import LogsRequest, NodeInfo, ResourceBody
@@ -309,18 +309,10 @@ def lines_since(lines: Iterable[str], start: datetime) -> Iterator[str]:
     """Return the lines from a time on. One without a time of its own belongs to the line before it."""
     recent = False
     for line in lines:
-        if (told := _time(line)) is not None:
+        if (told := time_of(_fields(line).get("timestamp"))) is not None:
             recent = told >= start
         if recent:
             yield line
-
-
-def _time(line: str) -> datetime | None:
-    try:
-        told = datetime.fromisoformat(str(_fields(line)["timestamp"]))
-    except (KeyError, ValueError):
-        return None
-    return told if told.tzinfo else told.replace(tzinfo=UTC)
 
 
 def _fields(line: str) -> Mapping[str, Any]:

@@ -48,9 +48,7 @@ def rollback(
     """
 
     async def command() -> int:
-        found, called = o.target(kind, name)
-        if not called:
-            raise typer.BadParameter("say which one: KIND NAME")
+        found, called = o.named_target(kind, name)
         return await roll_back(o.address(broker, credentials), found, called, o.namespace_of(namespace), to)
 
     run(command)

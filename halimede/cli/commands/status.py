@@ -159,7 +159,10 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
         _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
         _line(out, "Nodes", _nodes(seen.nodes))
         phases = Counter(tables.phase(body) for body in seen.every)
-        shown = ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=_rank)) or "none: `halimede apply -f FILE`"
+        shown = (
+            ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=status_advice.phase_rank))
+            or "none: `halimede apply -f FILE`"
+        )
         _line(out, "Services", shown + (" (the list was cut)" if seen.more else ""))
         for body in sorted(seen.every, key=status_advice.rank)[:SHOWN_SERVICES]:
             phase = tables.phase(body)
@@ -193,10 +196,6 @@ def _nodes(nodes: Sequence[NodeInfo]) -> str:
             more = ", ..." if len(names) > SHOWN_NAMES else ""
             parts.append(f"{len(names)} {state} ({', '.join(names[:SHOWN_NAMES])}{more})")
     return ", ".join(parts)
-
-
-def _rank(phase: str) -> int:
-    return status_advice.WORST_FIRST.index(phase) if phase in status_advice.WORST_FIRST else 0
 
 
 def _line(out: Console, title: str, what: str) -> None:

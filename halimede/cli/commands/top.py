@@ -209,13 +209,9 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["namespace"], row["name"]
 
 
-def _phase(row: Mapping[str, Any]) -> int:
-    return status_advice.WORST_FIRST.index(row["phase"]) if row["phase"] in status_advice.WORST_FIRST else 0
-
-
 #: by what services are sorted; those that are equal by name
 SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
-    "phase": lambda row: (_phase(row), *_name(row)),
+    "phase": lambda row: (status_advice.phase_rank(row["phase"]), *_name(row)),
     "name": _name,
     "rate": lambda row: (-row["framesPerSecond"], *_name(row)),
     "upload": lambda row: (-row["uploadsPerSecond"], *_name(row)),

@@ -17,6 +17,7 @@ from halimede.cli import service_kinds, status_advice
 from halimede.cli.broker_address import START_IT
 from halimede.cli.client import Client
 from halimede.cli.doctor.check import Check, ok, problem, warning
+from halimede.cli.output import time_of
 from halimede.cli.tables import dig, phase
 from halimede.errors import HalimedeError
 from halimede.messages import CameraStatus, DeadLetter, GmPresence, NodeInfo
@@ -112,11 +113,9 @@ def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
     wrong = set()
     for body in bodies:
         for node in dig(body, "status", "nodes") or []:
-            try:
-                told = datetime.fromisoformat(str(dig(node, "taskInfo", "currentTime")))
-            except ValueError:
+            told = time_of(dig(node, "taskInfo", "currentTime"))
+            if told is None:
                 continue
-            told = told if told.tzinfo else told.replace(tzinfo=UTC)
             age = (now - told).total_seconds()
             if age < -CLOCK_S or (age > WORKER_CLOCK_S and node.get("online") and node.get("phase") == "Running"):
                 wrong.add(f"{node.get('node')} ({-age:+.0f} s)")
