@@ -5,8 +5,7 @@ for the fetcher, and ``BlobAdmin`` does what operators ask of a source (``halime
 """
 
 from halimede.blobs.client import BlobClient
-from halimede.blobs.file_provider import FileProvider, of_cache
-from halimede.blobs.opener import BusOpener, with_fallback
-from halimede.blobs.server import BlobServer
+from halimede.blobs.download import BusOpener, with_fallback
+from halimede.blobs.server import BlobServer, FileProvider, of_cache
 
 __all__ = ["BlobClient", "BlobServer", "BusOpener", "FileProvider", "of_cache", "with_fallback"]

@@ -13,9 +13,8 @@ import structlog
 
 from halimede import topics
 from halimede.blobs.client import BlobClient
-from halimede.blobs.file_provider import BUS, FileProvider, of_cache
-from halimede.blobs.opener import BusOpener, with_fallback
-from halimede.blobs.server import BlobServer, FairQueue
+from halimede.blobs.download import BusOpener, with_fallback
+from halimede.blobs.server import BUS, BlobServer, FairQueue, FileProvider, of_cache
 from halimede.blobs.uris import ANY, SCHEME, url
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus

@@ -7,7 +7,6 @@ entry without a limit. ``python -m halimede.datasets`` counts in a process of it
 """
 
 from halimede.datasets.counting import Counted, count
-from halimede.datasets.errors import DatasetError
-from halimede.datasets.registry import FORMATS, find
+from halimede.datasets.registry import FORMATS, DatasetError, find
 
 __all__ = ["FORMATS", "Counted", "DatasetError", "count", "find"]

@@ -17,7 +17,7 @@ import msgspec
 
 from halimede.datasets.count_process import CountReport, Progress
 from halimede.datasets.counting import count
-from halimede.datasets.errors import UNREADABLE, DatasetError
+from halimede.datasets.registry import UNREADABLE, DatasetError
 from halimede.system.child_process import end_with_parent
 
 NICENESS = 10

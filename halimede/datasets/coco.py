@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import DatasetReader, register
+from halimede.datasets.registry import UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 PARTS = (IMAGES, ANNOTATIONS, CATEGORIES)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from halimede.datasets.counting import Counted, Print
-from halimede.datasets.errors import UNREADABLE, DatasetError
+from halimede.datasets.registry import UNREADABLE, DatasetError
 from halimede.messages import DatasetFacts
 
 #: bytes of one line, and of what is kept of its standard error

@@ -19,9 +19,7 @@ import msgspec
 
 from halimede.datasets import coco, csv_, images, lines, parquet, voc
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.errors import NOT_FOUND, UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import FileBlocks, Mark
-from halimede.datasets.registry import DatasetReader, find
+from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
 from halimede.messages import DatasetFacts
 
 #: each registers itself

@@ -20,9 +20,7 @@ from pathlib import Path
 import msgspec
 
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts, class_column
-from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import DatasetReader, register
+from halimede.datasets.registry import UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
 from halimede.system.child_process import end_with_parent
 
 #: bytes of one row

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import DatasetReader, register
+from halimede.datasets.registry import DatasetReader, FileBlocks, register
 
 #: folders that split a dataset and are no class
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})

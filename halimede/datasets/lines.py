@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
-from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import DatasetReader, register
+from halimede.datasets.registry import DatasetReader, FileBlocks, register
 
 #: bytes of one line
 MAX_LINE = 8 * 1024 * 1024

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.datasets.counts import DatasetCounts, class_column
-from halimede.datasets.errors import NOT_INSTALLED, UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import DatasetReader, register
+from halimede.datasets.registry import NOT_INSTALLED, UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
 
 #: rows that are looked at together
 ROWS = 16 * 1024

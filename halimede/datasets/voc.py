@@ -11,8 +11,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.file_blocks import FileBlocks
-from halimede.datasets.registry import DatasetReader, register
+from halimede.datasets.registry import DatasetReader, FileBlocks, register
 
 #: bytes of one file, depth of its elements, objects in it, characters of one text
 MAX_BYTES, MAX_DEPTH, MAX_OBJECTS, MAX_TEXT = 16 * 1024 * 1024, 32, 100_000, 4096

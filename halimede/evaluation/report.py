@@ -1,10 +1,11 @@
-"""A report as files: an HTML page that needs nothing else and shows values under the pointer, and a plot as PNG."""
+"""A report as rows for a terminal, as an HTML page that needs nothing else, and as a plot (PNG)."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -12,13 +13,21 @@ from string import Template
 
 import msgspec
 
-from halimede.evaluation import metrics
+from halimede.evaluation.curves import Point, at
 from halimede.evaluation.evaluate import EvaluationReport
-from halimede.evaluation.metrics import MetricLine, Rows
 
-#: dashes of SVG as matplotlib writes them
-DASHES = {stroke: (0, tuple(map(float, stroke.split()))) for stroke in metrics.STROKES if stroke}
 DPI = 100
+#: upload ratios that the table shows
+RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+ORACLE, RANDOM = "oracle", "random"
+#: told apart also by those who see few colours: in pairs with the strokes, which change slower
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7b3fa0")
+STROKES = ("", "7 3", "2 3")
+#: dashes of SVG as matplotlib writes them
+DASHES = {stroke: (0, tuple(map(float, stroke.split()))) for stroke in STROKES if stroke}
+BOUND_COLOURS = {ORACLE: "#888888", RANDOM: "#aaaaaa"}
+OPERATING_COLOUR = "#c1121f"
+Rows = list[list[str]]
 
 
 def write_plot(report: EvaluationReport, path: Path) -> None:
@@ -29,7 +38,7 @@ def write_plot(report: EvaluationReport, path: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    for line in metrics.lines(report):
+    for line in lines(report):
         ratios, values = ([point[key] for point in line.points] for key in ("upload_ratio", "accuracy"))
         style = DASHES.get(line.stroke, "solid")
         axes.plot(ratios, values, color=line.colour, linestyle=style, linewidth=line.width, label=_plain(line.name))
@@ -39,8 +48,8 @@ def write_plot(report: EvaluationReport, path: Path) -> None:
         axes.annotate(_plain(f"{tier.name} only"), (1, value), (4, 0), textcoords="offset points", va="center", size=8)
     point = report.operating_point
     label = _plain(f"as configured: {point.rule}")
-    axes.plot(point.upload_ratio, point.accuracy, "o", color=metrics.OPERATING_COLOUR, label=label, clip_on=False)
-    axes.set(xlabel="upload ratio", ylabel=report.metric, xlim=(0, 1), ylim=metrics.scale(report))
+    axes.plot(point.upload_ratio, point.accuracy, "o", color=OPERATING_COLOUR, label=label, clip_on=False)
+    axes.set(xlabel="upload ratio", ylabel=report.metric, xlim=(0, 1), ylim=scale(report))
     axes.set_title(_plain(report.service), size=11)
     axes.legend(loc="lower right", frameon=False, ncols=2, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -59,7 +68,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 110, 12, 48
 
 def page(report: EvaluationReport) -> str:
     """Return the page. Whatever comes from manifests and data is escaped."""
-    drawn = metrics.lines(report)
+    drawn = lines(report)
     data = {
         "curves": {line.name: line.points for line in drawn},
         "costs": msgspec.to_builtins(report.costs),
@@ -71,12 +80,12 @@ def page(report: EvaluationReport) -> str:
     return template.substitute(
         title=escape(title),
         heading=escape(title),
-        about=escape(metrics.about(report)),
+        about=escape(about(report)),
         svg=_svg(report, drawn),
         switches="".join(_switch(line) for line in drawn),
-        ratios=_table(*metrics.ratio_rows(report)),
-        tiers=_table(*metrics.tier_rows(report)),
-        operating=_table([], metrics.operating_rows(report)),
+        ratios=_table(*ratio_rows(report)),
+        tiers=_table(*tier_rows(report)),
+        operating=_table([], operating_rows(report)),
         notes=_notes(report),
         # inside a script nothing is unescaped, and only this sign could end it
         data=json.dumps(data).replace("<", "\\u003c"),
@@ -84,7 +93,7 @@ def page(report: EvaluationReport) -> str:
 
 
 def _svg(report: EvaluationReport, drawn: Sequence[MetricLine]) -> str:
-    low, high = metrics.scale(report)
+    low, high = scale(report)
 
     def x(ratio: float) -> float:
         return round(LEFT + ratio * (WIDTH - LEFT - RIGHT), 1)
@@ -115,7 +124,7 @@ def _svg(report: EvaluationReport, drawn: Sequence[MetricLine]) -> str:
     point = report.operating_point
     said = f"as configured: {point.rule}, {point.upload_ratio:.1%} go up, {report.metric} {point.accuracy:.4f}"
     parts.append(
-        f'<circle cx="{x(point.upload_ratio)}" cy="{y(point.accuracy)}" r="6" fill="{metrics.OPERATING_COLOUR}">'
+        f'<circle cx="{x(point.upload_ratio)}" cy="{y(point.accuracy)}" r="6" fill="{OPERATING_COLOUR}">'
         f"<title>{escape(said)}</title></circle>"
     )
     parts.append(f'<line id="at" y1="{TOP}" y2="{foot}"/></svg>')
@@ -131,7 +140,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _switch(line: MetricLine) -> str:
-    style = "solid" if not line.stroke else "dashed" if line.stroke == metrics.STROKES[1] else "dotted"
+    style = "solid" if not line.stroke else "dashed" if line.stroke == STROKES[1] else "dotted"
     key = f'<span class="key" style="border-color:{line.colour};border-top-style:{style}"></span>'
     name = escape(line.name)
     return f'<label><input type="checkbox" value="{name}" checked> {key} {name}</label>'
@@ -148,3 +157,101 @@ def _notes(report: EvaluationReport) -> str:
         return ""
     listed = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in sorted(report.left_out.items()))
     return f"<h2>Rules without a curve</h2><ul>{listed}</ul>"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLine:
+    """A curve as it is drawn; ``stroke`` is its dashes as SVG writes them, ``width`` its breadth in pixels."""
+
+    name: str
+    points: Sequence[Point]
+    colour: str
+    stroke: str
+    width: float = 1.5
+
+
+def lines(report: EvaluationReport) -> list[MetricLine]:
+    """Return all curves, the bounds last; that of the service's own rule is bold. The rule Random is a bound."""
+    own = report.operating_point.rule.lower()
+    drawn = [
+        MetricLine(
+            name,
+            points,
+            COLOURS[i % len(COLOURS)],
+            STROKES[i // len(COLOURS) % len(STROKES)],
+            3 if name.lower() == own else 1.5,
+        )
+        for i, (name, points) in enumerate(rules(report).items())
+    ]
+    bounds = ((ORACLE, report.oracle, "7 3"), (RANDOM, report.random, "2 3"))
+    return drawn + [MetricLine(name, points, BOUND_COLOURS[name], stroke) for name, points, stroke in bounds]
+
+
+def rules(report: EvaluationReport) -> dict[str, Sequence[Point]]:
+    """Return the curves of rules that look at something."""
+    return {name: points for name, points in report.curves.items() if name.lower() != RANDOM}
+
+
+def ratio_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
+    """Return the heading, and each rule's accuracy at some upload ratios, the best at the middle one first."""
+    heading = ["RULE", *(f"{ratio:.0%}" for ratio in RATIOS)]
+    best = sorted(rules(report).items(), key=lambda item: -at(item[1], RATIOS[len(RATIOS) // 2]))
+    curves = [(ORACLE, report.oracle), *best, (RANDOM, report.random)]
+    return heading, [[name, *(f"{at(points, ratio):.4f}" for ratio in RATIOS)] for name, points in curves]
+
+
+def tier_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
+    """Return the heading, and what each tier is worth alone."""
+    names = list(report.tiers[0].measures)
+    heading = ["TIER", "MODEL", *(measure_name(report, name) for name in names), "MODEL TIME", "REACHED"]
+    return heading, [
+        [
+            tier.name,
+            tier.model,
+            *(f"{tier.measures[name]:.4f}" for name in names),
+            f"{tier.model_ms:.3g} ms",
+            f"{tier.reached:.1%}",
+        ]
+        for tier in report.tiers
+    ]
+
+
+def operating_rows(report: EvaluationReport) -> Rows:
+    """Return what the service is worth as it is configured, a name and a value each."""
+    point, link = report.operating_point, report.link
+    parameters = ", ".join(f"{key} {value}" for key, value in point.parameters.items())
+    held = f", {point.target_upload_ratio:.1%} held" if point.target_upload_ratio is not None else ""
+    saved = 1 - point.bytes_to_cloud / report.bytes_cloud_only if report.bytes_cloud_only else 0.0
+    cloud_ms = report.latency_cloud_only_ms
+    rows = [
+        ["rule", f"{point.rule} ({parameters})" if parameters else point.rule],
+        ["go up", f"{point.upload_ratio:.1%}{held}"],
+        *([["reach the cloud", f"{point.cloud_ratio:.1%}"]] if len(report.tiers) > 2 else []),
+        *([measure_name(report, name).lower(), f"{value:.4f}"] for name, value in point.measures.items()),
+        ["bytes to the cloud", f"{point.bytes_to_cloud:.0f} a sample, {saved:.0%} less than by the cloud alone"],
+        ["time to the answer", f"{point.latency_ms:.3g} ms in the mean, {cloud_ms:.3g} ms by the cloud alone"],
+        ["link", f"{link.ms:g} ms and {link.kbps:g} kbit/s, {'assumed' if link.assumed else 'as given'}"],
+    ]
+    if report.fusion != "cloud":
+        rows.insert(1, ["fusion", report.fusion])
+    return rows
+
+
+def measure_name(report: EvaluationReport, name: str) -> str:
+    """Return what a measure is called in headings."""
+    return {"accuracy": report.metric.upper(), "map_50_95": "MAP@0.5:0.95", "recall": "OBJECT RECALL"}[name]
+
+
+def about(report: EvaluationReport) -> str:
+    """Return one sentence on what was evaluated."""
+    truth = "their labels" if report.reference == "labels" else "the cloud's answers, since they have no labels"
+    return f"{report.samples} samples, measured by {report.metric} against {truth}."
+
+
+def scale(report: EvaluationReport) -> tuple[float, float]:
+    """Return the lowest and the highest accuracy that a plot shows."""
+    values = [point["accuracy"] for line in lines(report) for point in line.points]
+    values += [report.operating_point.accuracy, *(tier.measures["accuracy"] for tier in report.tiers)]
+    low, high = min(values), max(values)
+    room = max(high - low, 0.01) * 0.06
+    return low - room, high + room

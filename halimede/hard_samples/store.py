@@ -1,27 +1,39 @@
-"""A folder of hard samples, bounded by bytes and by count: the oldest go first.
+"""A folder of hard samples, bounded by bytes and by count, and its answers to requests: the oldest samples go first.
 
 A sample is two files, its picture and then a JSON document; only with the second one it exists. Each appears at once
 and whole under its name, and room is made before anything is written. So the bounds hold and the folder can be read
 whenever the process ends; what an end leaves half done is removed the next time. Files are not forced to the disk (a
 small board's card would set the pace): what a power failure damages is found by its digest, when it is read, and goes.
+
+Pictures are kept as they came, raw ones as PNG. Numbers that are no picture (another type than bytes, or a row of
+features) are kept in NumPy's own format, so that nothing of them is lost.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
+from halimede import topics
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
+from halimede.bus.rpc import RpcServer
 from halimede.errors import TooLargeError
-from halimede.messages import KeptEntry, KeptRequest, KeptSample
+from halimede.frames.encodings import Pixels, decode, encode_image
+from halimede.frames.image_headers import READERS
+from halimede.messages import Frame, KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample, Prediction, Result
 from halimede.system.files import write_atomic
 
 #: what a file takes on the disk is a multiple of it
@@ -33,6 +45,8 @@ MOST_TEXT = 1024 * 1024
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
 #: ending of a file that was being written
 NEW = ".new"
+#: no file yet: it is made in the thread that writes it
+NOTHING = KeptImage(form="png", size=0, sha256="0" * 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +260,100 @@ def entry(sample: KeptSample, number: int) -> KeptEntry:
         score=result.score,
         image=sample.image,
     )
+
+
+def describe(
+    result: Result, edge: Prediction | None, *, namespace: str, now_ns: int, model: str, digest: str
+) -> KeptSample:
+    """Return what was said of a sample, without its picture. ``model`` and ``digest`` are the small model's."""
+    return KeptSample(
+        id=result.id,
+        namespace=namespace,
+        kept_ns=now_ns,
+        result=msgspec.structs.replace(result, prediction=_slim(result.prediction), edge=None),
+        edge=_slim(edge) if edge else None,
+        edge_model=model[:256],
+        edge_digest=digest[:256],
+        image=NOTHING,
+    )
+
+
+def picture(frame: Frame) -> tuple[KeptImage, bytes]:
+    """Return a frame's file and what it is. Raises DecodeError when the frame is broken."""
+    if frame.encoding == "raw":
+        return _written(decode(frame))
+    claimed, data = READERS[frame.encoding](frame.data), bytes(frame.data)
+    return _image(frame.encoding, data, claimed.width, claimed.height), data
+
+
+def _written(pixels: Pixels) -> tuple[KeptImage, bytes]:
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+        data = encode_image(pixels, "png")
+        return _image("png", data, pixels.shape[1], pixels.shape[0]), data
+    out = io.BytesIO()
+    np.save(out, pixels, allow_pickle=False)
+    return _image("npy", out.getvalue(), 0, 0), out.getvalue()
+
+
+def _image(form: Literal["png", "jpeg", "npy"], data: bytes, width: int, height: int) -> KeptImage:
+    digest = hashlib.sha256(data).hexdigest()
+    return KeptImage(form=form, size=len(data), sha256=digest, width=width, height=height)
+
+
+def _slim(said: Prediction) -> Prediction:
+    """Leave out features: they may be a megabyte."""
+    return msgspec.structs.replace(said, embeddings=None) if said.embeddings else said
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Thread(Protocol):
+    """Runs blocking disk operations outside the event loop (``ModelThread``)."""
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` in the thread."""
+
+
+class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
+    """Answers requests for kept samples. ``names`` (namespace, service, worker, node) stand in each reply."""
+
+    def __init__(self, bus: Bus, store: HardSampleStore, names: Mapping[str, str], thread: Thread) -> None:
+        super().__init__(
+            bus,
+            topics.KEPT_REQUEST.filter(),
+            topics.KEPT_REPLY,
+            self._answer,
+            too_large=lambda error: self._entry_of(error=str(error)),
+            optional=True,
+        )
+        self._store = store
+        self._names = names
+        self._thread = thread
+
+    async def _answer(self, delivery: Delivery[KeptRequest]) -> KeptReply | None:
+        wanted = delivery.body
+        asked = {name: getattr(wanted, name) for name in self._names}
+        if any(value and value != self._names[name] for name, value in asked.items()):
+            return None
+        return await self._thread.call(self._reply, wanted)
+
+    def _reply(self, wanted: KeptRequest) -> KeptReply | None:
+        """Look into the store; None of a sample that is not here, unless this worker was asked by its name."""
+        try:
+            if not wanted.id:
+                page = self._store.page(wanted)
+                return self._entry_of(entries=page.entries, next=page.next)
+            found = self._store.get(wanted.id)
+        except OSError as error:
+            return self._entry_of(error=f"its store cannot be read: {error.strerror or error}")
+        if found:
+            return self._entry_of(sample=found[0], data=found[1])
+        return self._entry_of(error="it is no longer kept: newer ones needed the room") if wanted.worker else None
+
+    def _entry_of(self, **said: Any) -> KeptReply:
+        names: Mapping[str, Any] = self._names
+        return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **said)

@@ -17,9 +17,7 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
-from halimede.hard_samples.sample import describe, picture
-from halimede.hard_samples.server import HardSampleServer
-from halimede.hard_samples.store import HardSampleStore
+from halimede.hard_samples.store import HardSampleServer, HardSampleStore, describe, picture
 from halimede.messages import Frame, KeptSample, Prediction, Result
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread

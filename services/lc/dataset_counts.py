@@ -21,7 +21,7 @@ import structlog
 from halimede.datasets import Counted, DatasetError
 from halimede.datasets.count_process import CountJob, Progress, count_in_child
 from halimede.datasets.counting import Print, print_of
-from halimede.datasets.errors import NOT_FOUND
+from halimede.datasets.registry import NOT_FOUND
 from halimede.messages import DatasetFacts
 from halimede.models import FetchError, local_path, redact
 from halimede.models.cache import in_thread

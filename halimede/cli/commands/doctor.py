@@ -15,9 +15,8 @@ from halimede.cli import broker_address as brokers
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
+from halimede.cli.doctor import Check, machine, ok, problem, system, worst
 from halimede.cli.doctor import broker as doctor_broker
-from halimede.cli.doctor import machine, system
-from halimede.cli.doctor.check import Check, ok, problem, worst
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump
 from halimede.cli.runner import run

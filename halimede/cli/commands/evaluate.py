@@ -111,17 +111,17 @@ def _write(report: EvaluationReport, out: Path) -> None:
 
 
 def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:
-    from halimede.evaluation import metrics
+    from halimede.evaluation.report import about, operating_rows, ratio_rows, tier_rows
 
     if as_json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")
         return
     shown = console()
-    shown.print(clean(f"{report.service}: {metrics.about(report)}"), markup=False)
+    shown.print(clean(f"{report.service}: {about(report)}"), markup=False)
     for heading, rows in (
-        metrics.tier_rows(report),
-        metrics.ratio_rows(report),
-        (["AS CONFIGURED", ""], metrics.operating_rows(report)),
+        tier_rows(report),
+        ratio_rows(report),
+        (["AS CONFIGURED", ""], operating_rows(report)),
     ):
         shown.print()
         shown.print(table(heading, rows))

@@ -18,8 +18,7 @@ from halimede.bus.message import Grants
 from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
 from halimede.cli.broker_address import START_IT
-from halimede.cli.doctor import latency, machine
-from halimede.cli.doctor.check import Check, ok, problem, warning
+from halimede.cli.doctor import Check, latency, machine, ok, problem, warning
 from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, InvalidFieldError, RefusedError
 from halimede.messages import Synced

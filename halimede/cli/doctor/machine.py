@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from halimede.access.mosquitto import ENVIRONMENT
-from halimede.cli.doctor.check import Check, ok, problem, warning
+from halimede.cli.doctor import Check, ok, problem, warning
 
 #: bytes of disk that should be free, and that must be
 ENOUGH, LEAST = 2 * 2**30, 200 * 2**20

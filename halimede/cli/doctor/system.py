@@ -16,7 +16,7 @@ from halimede.bus.port import Bus
 from halimede.cli import service_kinds, status_advice
 from halimede.cli.broker_address import START_IT
 from halimede.cli.client import Client
-from halimede.cli.doctor.check import Check, ok, problem, warning
+from halimede.cli.doctor import Check, ok, problem, warning
 from halimede.cli.output import time_of
 from halimede.cli.tables import dig, phase
 from halimede.errors import HalimedeError

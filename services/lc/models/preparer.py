@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from halimede.blobs.opener import with_fallback
+from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch

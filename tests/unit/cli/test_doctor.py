@@ -17,9 +17,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
 from halimede.cli.commands import doctor
-from halimede.cli.doctor import broker, machine, system
+from halimede.cli.doctor import Check, broker, machine, system
 from halimede.cli.doctor.broker import V5, V311
-from halimede.cli.doctor.check import Check
 from halimede.cli.doctor.system import camera_statuses, on_cameras
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 

@@ -17,7 +17,7 @@ import pytest
 from halimede.datasets import DatasetError, count, find
 from halimede.datasets.count_process import CountJob, Progress, count_in_child
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.file_blocks import FileBlocks
+from halimede.datasets.registry import FileBlocks
 from tests.simulated import eventually
 
 

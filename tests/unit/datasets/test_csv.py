@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from halimede.datasets import count, csv_
 from halimede.datasets.csv_ import ForkedTask
-from halimede.datasets.file_blocks import FileBlocks
+from halimede.datasets.registry import FileBlocks
 from halimede.messages import DatasetFacts
 
 VALUES = st.sampled_from(["", "1", "0.5", "cat", "dog", "a,b", "a\nb", 'say "x"', '"', " s ", "\u00e9"])

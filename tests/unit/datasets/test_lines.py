@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import DatasetError, count
-from halimede.datasets.file_blocks import FileBlocks
+from halimede.datasets.registry import FileBlocks
 from halimede.messages import DatasetFacts
 
 LINES = st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from halimede.hard_samples.sample import describe
+from halimede.hard_samples.store import describe
 from halimede.messages import Box, KeptImage, KeptSample, Prediction, Result
 
 
