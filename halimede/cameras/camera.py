@@ -89,7 +89,10 @@ class Camera:
     async def _read(self, stop: asyncio.Event) -> None:
         """Read until ``stop`` or the end, which is raised; what is under way by then is sent first."""
         error: SourceError | None = None
-        async with ReaderClient(self._job()) as feed, asyncio.TaskGroup() as group:
+        async with (
+            ReaderClient(ReaderJob(parent=os.getpid(), camera=self.settings)) as feed,
+            asyncio.TaskGroup() as group,
+        ):
             feed.ask(self.settings.window)
             stopping = group.create_task(stop.wait())
             reading = group.create_task(self._pictures(feed, group))
@@ -134,23 +137,6 @@ class Camera:
                 error=text,
                 pause_s=round(pause, 1),
             )
-
-    def _job(self) -> ReaderJob:
-        settings = self.settings
-        return ReaderJob(
-            parent=os.getpid(),
-            kind=settings.address.kind,
-            target=settings.address.target,
-            fps=settings.fps,
-            pace=settings.pace,
-            start_ns=settings.start_ns,
-            turns=settings.turns,
-            max_width=settings.max_width,
-            max_bytes=settings.max_bytes,
-            quality=settings.quality,
-            open_s=settings.open_s,
-            stall_s=settings.stall_s,
-        )
 
 
 async def stopped(stop: asyncio.Event, timeout_s: float) -> None:

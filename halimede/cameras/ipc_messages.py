@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from halimede import codec
+from halimede.cameras.settings import CameraSettings
 from halimede.errors import HalimedeError
 
 ASK = b"."
@@ -30,27 +31,10 @@ ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED,
 
 
 class ReaderJob(Struct, kw_only=True, frozen=True):
-    """What a reader is to do. Times are seconds.
-
-    ``kind`` and ``target`` are those of the address. ``fps``: at most so many pictures a second of the source's time;
-    0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are taken, else frames a second. ``turns``: how
-    often a file is played; 0: for ever. ``start_ns``: when its first frame is due (wall clock; 0: at once).
-    ``max_width``: wider pictures are scaled down; 0: never.
-    """
+    """What a reader is to do, and the process that it ends with."""
 
     parent: int
-    kind: str
-    target: str
-    fps: float = 0.0
-    pace: float = -1.0
-    start_ns: int = 0
-    turns: int = 1
-    max_width: int = 0
-    max_bytes: int = codec.MAX_BYTES
-    quality: int = 85
-    open_s: float = 10.0
-    stall_s: float = 5.0
-    memory_bytes: int = 1024 * 1024 * 1024
+    camera: CameraSettings
 
 
 class ReaderCounts(Struct, kw_only=True):

@@ -95,7 +95,7 @@ class ReaderClient:
 
     async def __aiter__(self) -> AsyncIterator[Said]:
         """Yield what the child says. Raises SourceError at the end, with the reason."""
-        patience = START_S + self._job.open_s
+        patience = START_S + self._job.camera.open_s
         while True:
             try:
                 async with asyncio.timeout(patience):

@@ -18,6 +18,7 @@ from av import logging
 
 from halimede.cameras import ipc_messages
 from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
+from halimede.cameras.settings import CameraSettings
 from halimede.cameras.source_reader import FrameEncoder, SourceReader, shots
 from halimede.errors import DecodeError
 from halimede.system.child_process import end_with_parent
@@ -25,6 +26,8 @@ from halimede.system.child_process import end_with_parent
 #: seconds beyond a deadline of FFmpeg's own after which it counts as hanging
 GRACE_S = 3.0
 MAX_JOB = 64 * 1024
+#: bytes of data that FFmpeg may have
+MAX_MEMORY = 1024 * 1024 * 1024
 T = TypeVar("T")
 
 
@@ -36,14 +39,14 @@ def main() -> None:
         job = msgspec.json.decode(asked.readline(MAX_JOB), type=ReaderJob)
     if not end_with_parent(job.parent):
         return
-    _limit(job)
+    _limit()
     logging.set_level(None)
     reading = SourceReader()
-    box: LatestValue[FrameEncoder] = LatestValue(patient=job.kind == "file")
-    threading.Thread(target=_read, args=(job, box, reading), name="reader", daemon=True).start()
+    box: LatestValue[FrameEncoder] = LatestValue(patient=not job.camera.address.live)
+    threading.Thread(target=_read, args=(job.camera, box, reading), name="reader", daemon=True).start()
     code = 0
     try:
-        PictureSender(job, box, reading, said).run()
+        PictureSender(box, reading, said).run()
     except (BrokenPipeError, KeyboardInterrupt):
         code = 1  # nobody listens any more
     os._exit(code)
@@ -52,8 +55,7 @@ def main() -> None:
 class PictureSender:
     """Sends a picture for each ask, and a sign of life in between."""
 
-    def __init__(self, job: ReaderJob, box: LatestValue[FrameEncoder], reading: SourceReader, out: BinaryIO) -> None:
-        self._job = job
+    def __init__(self, box: LatestValue[FrameEncoder], reading: SourceReader, out: BinaryIO) -> None:
         self._box = box
         self._reading = reading
         self._out = out
@@ -119,23 +121,23 @@ class PictureSender:
         self._told = time.monotonic()
 
 
-def _read(job: ReaderJob, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
+def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
     try:
-        for shot in shots(job, reading):
+        for shot in shots(camera, reading):
             box.put(shot)
         box.close(SourceError(ipc_messages.ENDED, "it ended"))
     except SourceError as error:
         box.close(error)
     except MemoryError:
-        box.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {job.memory_bytes >> 20} MB of memory"))
+        box.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {MAX_MEMORY >> 20} MB of memory"))
     except Exception as error:  # noqa: BLE001 - its text may hold the address
         box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {type(error).__name__}"))
 
 
-def _limit(job: ReaderJob) -> None:
+def _limit() -> None:
     """Bound what the process may take: memory of its own, files it writes, dumps of its memory."""
     for what, most in (
-        (resource.RLIMIT_DATA, job.memory_bytes),
+        (resource.RLIMIT_DATA, MAX_MEMORY),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):

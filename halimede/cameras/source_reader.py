@@ -23,7 +23,8 @@ from PIL import Image
 
 from halimede.cameras import ipc_messages
 from halimede.cameras.frame_rate import Brake, FrameThinner, Timeline
-from halimede.cameras.ipc_messages import ReaderCounts, ReaderJob, SourceError
+from halimede.cameras.ipc_messages import ReaderCounts, SourceError
+from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import Pixels
@@ -75,29 +76,29 @@ class SourceReader:
         self.until_s = time.monotonic() + seconds
 
 
-def shots(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
+def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
     """Yield what a source gives, thinned. Raises SourceError, at the latest when it has ended."""
-    folder = Path(job.target)
-    if job.kind == "file" and folder.is_dir():
-        return _folder(job, folder, reading)
-    return _file(job, reading) if job.kind == "file" else _live(job, reading)
+    folder = Path(camera.address.target)
+    if camera.address.kind == "file" and folder.is_dir():
+        return _folder(camera, folder, reading)
+    return _file(camera, reading) if camera.address.kind == "file" else _live(camera, reading)
 
 
 # --- live ---------------------------------------------------------------------------------------------------------
 
 
-def _live(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
-    thinner, brake = FrameThinner(job.fps), Brake()
-    reading.expect(job.open_s)
-    with open_source(job) as container:
+def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
+    thinner, brake = FrameThinner(camera.fps), Brake()
+    reading.expect(camera.open_s)
+    with open_source(camera) as container:
         good = time.monotonic()
-        for packet in _packets(job, container, reading):
+        for packet in _packets(camera, container, reading):
             now = time.monotonic()
-            for found in _of(job, packet, reading):
+            for found in _of(camera, packet, reading):
                 good = now
                 if thinner.admits(now):
                     yield found.taken(time.time_ns())
-            if now - good > job.stall_s:
+            if now - good > camera.stall_s:
                 raise SourceError(
                     ipc_messages.GARBAGE, reading.counts.why or "what it sends is no video that can be read"
                 )
@@ -106,10 +107,10 @@ def _live(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
     raise SourceError(ipc_messages.ENDED, "it ended the stream")
 
 
-def _packets(job: ReaderJob, container: InputContainer, reading: SourceReader) -> Iterator[Packet[VideoStream]]:
+def _packets(camera: CameraSettings, container: InputContainer, reading: SourceReader) -> Iterator[Packet[VideoStream]]:
     packets = container.demux(video=0)
     while True:
-        reading.expect(job.stall_s)
+        reading.expect(camera.stall_s)
         try:
             packet = next(packets, None)
         except (av.error.FFmpegError, OSError) as error:
@@ -133,14 +134,14 @@ class _Found:
         return FrameEncoder(at_ns, self.codec, self.make)
 
 
-def _of(job: ReaderJob, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[_Found]:
+def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[_Found]:
     """Yield the frames of a packet: a JPEG as it is where that fits, else decoded."""
     name = packet.stream.codec_context.name
     if packet.size:
         reading.counts.seen += 1
     if name == JPEG and packet.size:
-        if packet.size > job.max_bytes:
-            reading.refuse(f"a frame of {packet.size} bytes is more than {job.max_bytes}")
+        if packet.size > camera.max_bytes:
+            reading.refuse(f"a frame of {packet.size} bytes is more than {camera.max_bytes}")
             return
         data = bytes(packet)
         try:
@@ -151,7 +152,7 @@ def _of(job: ReaderJob, packet: Packet[VideoStream], reading: SourceReader) -> I
             reading.refuse(str(error))
             return
         else:
-            if fitting(job, width, height) == (width, height):
+            if fitting(camera, width, height) == (width, height):
                 made = EncodedFrame("jpeg", width, height, data)
                 yield _Found(name, lambda: made, packet.pts)
                 return
@@ -165,25 +166,25 @@ def _of(job: ReaderJob, packet: Packet[VideoStream], reading: SourceReader) -> I
             if frame.is_corrupt:
                 reading.refuse("a frame is damaged")
             else:
-                yield _Found(name, partial(from_frame, job, frame), frame.pts)
+                yield _Found(name, partial(from_frame, camera, frame), frame.pts)
 
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _file(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
+def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
     timeline: Timeline | None = None
-    thinner, wait = FrameThinner(job.fps), _waiting(job)
-    for _ in range(job.turns) if job.turns else itertools.repeat(0):
-        reading.expect(job.open_s)
+    thinner, wait = FrameThinner(camera.fps), _waiting(camera)
+    for _ in range(camera.turns) if camera.turns else itertools.repeat(0):
+        reading.expect(camera.open_s)
         count = 0
-        with open_source(job) as container:
+        with open_source(camera) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or 0) or 1 / STEP_S
             if timeline is None:
-                timeline = Timeline(job.pace, job.start_ns or time.time_ns(), 1 / rate)
-            for packet in _packets(job, container, reading):
-                for found in _of(job, packet, reading):
+                timeline = Timeline(camera.pace, camera.start_ns or time.time_ns(), 1 / rate)
+            for packet in _packets(camera, container, reading):
+                for found in _of(camera, packet, reading):
                     count += 1
                     due = timeline.due_ns(_seconds(found.pts, stream.time_base))
                     if thinner.admits((due - timeline.start_ns) / 1e9):
@@ -199,11 +200,11 @@ def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
     return float(pts * unit) if pts is not None and unit else None
 
 
-def _folder(job: ReaderJob, folder: Path, reading: SourceReader) -> Iterator[FrameEncoder]:
-    pace = job.pace if job.pace >= 0 else (job.fps or FOLDER_FPS)
-    timeline = Timeline(pace, job.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
-    wait = _waiting(job)
-    for _ in range(job.turns) if job.turns else itertools.repeat(0):
+def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iterator[FrameEncoder]:
+    pace = camera.pace if camera.pace >= 0 else (camera.fps or FOLDER_FPS)
+    timeline = Timeline(pace, camera.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
+    wait = _waiting(camera)
+    for _ in range(camera.turns) if camera.turns else itertools.repeat(0):
         try:
             names = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
         except OSError as error:
@@ -212,7 +213,7 @@ def _folder(job: ReaderJob, folder: Path, reading: SourceReader) -> Iterator[Fra
         for path in names:
             reading.counts.seen += 1
             try:
-                made, name = _picture(job, path)
+                made, name = _picture(camera, path)
             except (DecodeError, OSError) as error:
                 reading.refuse(f"{path.name}: {error.strerror if isinstance(error, OSError) else error}")
                 continue
@@ -230,47 +231,47 @@ def _same(made: EncodedFrame) -> EncodedFrame:
     return made
 
 
-def _picture(job: ReaderJob, path: Path) -> tuple[EncodedFrame, str]:
+def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
     with path.open("rb") as file:
-        data = file.read(job.max_bytes + 1)
-    if len(data) > job.max_bytes:
-        raise DecodeError(f"more than {job.max_bytes} bytes")
+        data = file.read(camera.max_bytes + 1)
+    if len(data) > camera.max_bytes:
+        raise DecodeError(f"more than {camera.max_bytes} bytes")
     frame = open_payload(data, "")
     if frame.encoding == "raw":
         raise DecodeError("neither a JPEG nor a PNG")
     pixels = decode(frame)  # a broken one is refused here, and not by everybody who gets it
     height, width = pixels.shape[:2]
-    if fitting(job, width, height) == (width, height):
+    if fitting(camera, width, height) == (width, height):
         return EncodedFrame(frame.encoding, width, height, data), frame.encoding
-    return from_pixels(job, pixels), frame.encoding
+    return from_pixels(camera, pixels), frame.encoding
 
 
-def _waiting(job: ReaderJob) -> Callable[[int], None]:
+def _waiting(camera: CameraSettings) -> Callable[[int], None]:
     """Return what waits until a frame is due: what is late leaves at once. The wall clock is looked at only now."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wait(due_ns: int) -> None:
-        while job.pace != 0 and (left := (due_ns - ahead_ns - time.monotonic_ns()) / 1e9) > 0:
+        while camera.pace != 0 and (left := (due_ns - ahead_ns - time.monotonic_ns()) / 1e9) > 0:
             time.sleep(min(left, 1.0))
 
     return wait
 
 
-def open_source(job: ReaderJob) -> InputContainer:
+def open_source(camera: CameraSettings) -> InputContainer:
     """Open a stream, a device or a video file. Raises SourceError."""
-    timeout = (job.open_s, job.stall_s)
-    options: dict[str, str] = dict(WHITELISTS.get(job.kind, {}))
+    timeout = (camera.open_s, camera.stall_s)
+    options: dict[str, str] = dict(WHITELISTS.get(camera.address.kind, {}))
     try:
-        if job.kind == "rtsp":
+        if camera.address.kind == "rtsp":
             options |= PROBE | {"rtsp_transport": "tcp", "allowed_media_types": "video"}
-            container = av.open(job.target, options=options, timeout=timeout)
-        elif job.kind == "http":
+            container = av.open(camera.address.target, options=options, timeout=timeout)
+        elif camera.address.kind == "http":
             options |= PROBE | {"max_redirects": "3"}
-            container = av.open(job.target, format="mpjpeg", options=options, timeout=timeout)
-        elif job.kind == "device":
-            container = _device(job, timeout)
+            container = av.open(camera.address.target, format="mpjpeg", options=options, timeout=timeout)
+        elif camera.address.kind == "device":
+            container = _device(camera, timeout)
         else:
-            container = av.open(f"file:{job.target}", options=options, timeout=timeout)
+            container = av.open(f"file:{camera.address.target}", options=options, timeout=timeout)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise as_error(error, opening=True) from None
     if not container.streams.video:
@@ -285,13 +286,13 @@ def open_source(job: ReaderJob) -> InputContainer:
     return container
 
 
-def _device(job: ReaderJob, timeout: tuple[float, float]) -> InputContainer:
+def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:
     """Open a V4L2 device, as JPEG where it can: such frames are passed on as they are."""
-    wanted: dict[str, str] = {"framerate": f"{job.fps:g}"} if job.fps else {}
+    wanted: dict[str, str] = {"framerate": f"{camera.fps:g}"} if camera.fps else {}
     attempts: list[dict[str, str]] = [{"input_format": "mjpeg", **wanted}, {"input_format": "mjpeg"}, {}]
     for last, options in enumerate(attempts, 1 - len(attempts)):
         try:
-            return av.open(job.target, format="v4l2", options=options, timeout=timeout)
+            return av.open(camera.address.target, format="v4l2", options=options, timeout=timeout)
         except (av.error.ArgumentError, av.error.InvalidDataError, av.error.OSError) as error:
             if last == 0 or isinstance(error, FileNotFoundError | PermissionError):
                 raise
@@ -360,35 +361,35 @@ def size_of(data: bytes) -> tuple[int, int]:
     return picture.width, picture.height
 
 
-def fitting(job: ReaderJob, width: int, height: int) -> tuple[int, int]:
-    """Return the size at which a picture is sent: no wider than the job allows, of even sides where it is scaled."""
-    if not job.max_width or width <= job.max_width:
+def fitting(camera: CameraSettings, width: int, height: int) -> tuple[int, int]:
+    """Return the size at which a picture is sent: no wider than the camera allows, of even sides where it is scaled."""
+    if not camera.max_width or width <= camera.max_width:
         return width, height
-    narrow = max(job.max_width // 2 * 2, 2)
+    narrow = max(camera.max_width // 2 * 2, 2)
     return narrow, max(round(height * narrow / width / 2) * 2, 2)
 
 
-def from_frame(job: ReaderJob, frame: VideoFrame) -> EncodedFrame:
+def from_frame(camera: CameraSettings, frame: VideoFrame) -> EncodedFrame:
     """Encode a decoded frame."""
     if not (0 < frame.width <= MAX_SIDE and 0 < frame.height <= MAX_SIDE):
         raise DecodeError(f"{frame.width} x {frame.height} pixels: a side has 1 to {MAX_SIDE}")
-    width, height = fitting(job, frame.width, frame.height)
+    width, height = fitting(camera, frame.width, frame.height)
     grey = frame.format.name in {"gray", "gray8"}
     scaled = frame.reformat(width=width, height=height, format="gray" if grey else "rgb24")
-    return _encoded(job, scaled.to_image())  # type: ignore[no-untyped-call]
+    return _encoded(camera, scaled.to_image())  # type: ignore[no-untyped-call]
 
 
-def from_pixels(job: ReaderJob, pixels: Pixels) -> EncodedFrame:
+def from_pixels(camera: CameraSettings, pixels: Pixels) -> EncodedFrame:
     """Encode pixels."""
     image = Image.fromarray(pixels)
-    size = fitting(job, *image.size)
-    return _encoded(job, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
+    size = fitting(camera, *image.size)
+    return _encoded(camera, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
 
 
-def _encoded(job: ReaderJob, image: Image.Image) -> EncodedFrame:
+def _encoded(camera: CameraSettings, image: Image.Image) -> EncodedFrame:
     out = io.BytesIO()
-    image.save(out, format="JPEG", quality=job.quality)
+    image.save(out, format="JPEG", quality=camera.quality)
     data = out.getvalue()
-    if len(data) > job.max_bytes:
-        raise DecodeError(f"{len(data)} bytes as a jpeg are more than {job.max_bytes}: lower its width or quality")
+    if len(data) > camera.max_bytes:
+        raise DecodeError(f"{len(data)} bytes as a jpeg are more than {camera.max_bytes}: lower its width or quality")
     return EncodedFrame("jpeg", image.width, image.height, data)

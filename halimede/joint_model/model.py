@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -126,10 +127,7 @@ class JointModel(Predictor):
         if manifest is not None:
             plan = edge_of(from_manifests([Path(manifest)]))
             deadline = plan.deadline_s if deadline_ms is None else _deadline(deadline_ms)
-            plan = TierPlan(
-                stages=plan.stages, service=service, namespace=namespace, deadline_s=deadline, tiers=plan.tiers,
-                next_tier=plan.next_tier,
-            )  # fmt: skip
+            plan = replace(plan, service=service, namespace=namespace, deadline_s=deadline)
         else:
             rule = _rule(
                 mining=mining, parameters=parameters or {}, calibration=calibration,
@@ -142,7 +140,7 @@ class JointModel(Predictor):
             )
             if next_tier:
                 check_label("next_tier", next_tier)
-            first = stage(Tier(**{**_fields(tier), "name": "edge"}), "edge", last=False)
+            first = stage(replace(tier, name="edge"), "edge", last=False)
             plan = TierPlan(
                 stages=(first,), service=service, namespace=namespace, tiers=bool(next_tier), next_tier=next_tier,
                 deadline_s=_deadline(BUS_MS if deadline_ms is None else deadline_ms),
@@ -158,10 +156,6 @@ class JointModel(Predictor):
 def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> Rule:
     found = Path(calibration).expanduser().resolve() if calibration is not None else None
     return Rule(parameters=dict(parameters), calibration=found, **told)
-
-
-def _fields(tier: Tier) -> dict[str, Any]:
-    return {name: getattr(tier, name) for name in tier.__dataclass_fields__}
 
 
 def _deadline(ms: float) -> float:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from halimede.bus import Announce
 from halimede.errors import InvalidFieldError
-from halimede.inference import Array, Model, open_model
-from halimede.messages import Prediction
+from halimede.inference import Model, open_model
 from halimede.models.desired_state import DesiredModel
 from halimede.multiedge.application import Application, StagesModel, create
 from halimede.multiedge.joint_runner import JointRunner
@@ -113,26 +112,6 @@ def _announce(settings: MemberSettings) -> Announce:
     return lambda: will
 
 
-class NullModel(Model):
-    """No model: nothing is ever given to it."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def prepare(self, image: Array) -> Array:
-        """Refuse: nobody asks for it."""
-        raise NotImplementedError
-
-    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Refuse: nobody asks for it."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
 class NullModelOpener(ModelOpener):
     """Opens no model, for a cloud worker in which findings come together and that has none."""
 
@@ -145,4 +124,4 @@ class NullModelOpener(ModelOpener):
         """Return nothing, with a thread."""
         async with contextlib.AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model"))
-            return LoadedModel(NullModel(), thread, owned=stack.pop_all())
+            return LoadedModel(StagesModel([], {}), thread, owned=stack.pop_all())

@@ -13,15 +13,13 @@ import argparse
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.inference import Array, Model, SampleError
-from halimede.messages import Prediction
-from halimede.multiedge.application import Application, always, create
+from halimede.multiedge.application import Application, StagesModel, always, create
 from halimede.multiedge.stage import Joint, JointTools, Parameters, Stage, Tools
 
 M = TypeVar("M", bound=Stage | Joint)
@@ -37,29 +35,9 @@ class ShownPart:
     text: str
 
 
-class Mute(Model):
-    """A model that stands where one will be."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def prepare(self, image: Array) -> Array:
-        """Return the picture."""
-        return image
-
-    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Refuse."""
-        raise SampleError(f"this is no model: it cannot answer {len(batch)} samples")
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def parts(application: Application, parameters: Parameters) -> tuple[list[ShownPart], ShownPart | None]:
     """Return the stages of an application and its joint. Raises InvalidFieldError for parameters that they refuse."""
-    models: Mapping[str, Model] = {"model": Mute(), "detector": Mute()}
+    models = dict.fromkeys(("model", "detector"), StagesModel([], {}))
     tools = Tools(models, parameters, worker="edge", node="edge")
     stages = [_part(make, tools) for make in application.stages]
     if application.joint is None:

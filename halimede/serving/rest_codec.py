@@ -27,8 +27,8 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 Parameters = dict[str, Any]
 
 
-class InputHeader(Struct):
-    """An input as JSON has it."""
+class TensorHeader(Struct):
+    """An input, or an output of an answer, as JSON has it."""
 
     name: str
     shape: list[int]
@@ -47,7 +47,7 @@ class OutputHeader(Struct):
 class RequestHeader(Struct):
     """A request's JSON."""
 
-    inputs: list[InputHeader]
+    inputs: list[TensorHeader]
     id: str = ""
     parameters: Parameters = {}
     outputs: list[OutputHeader] = []

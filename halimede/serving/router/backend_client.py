@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import SampleError
@@ -19,7 +19,7 @@ from halimede.inference.postprocess import Activation, classify
 from halimede.messages import Prediction
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import PREDICTION
-from halimede.serving.rest_codec import BINARY_SIZE, HEADER_LENGTH
+from halimede.serving.rest_codec import BINARY_SIZE, HEADER_LENGTH, TensorHeader
 from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values
 
 #: bytes of an answer that are read
@@ -143,16 +143,6 @@ class Body(Struct):
     parameters: dict[str, Any] = {}
 
 
-class ResponseOutput(Struct):
-    """An output of an answer."""
-
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: dict[str, Any] = {}
-    data: Any | UnsetType = UNSET
-
-
 @dataclass(frozen=True, slots=True)
 class ResponseReader:
     """How predictions are found in an answer: the output's name (empty: the one that fits), its activation, labels."""
@@ -165,12 +155,12 @@ class ResponseReader:
         """Return an answer's JSON and its predictions. Raises UnreadableError."""
         try:
             body = msgspec.json.decode(memoryview(answer.body)[: answer.head], type=Body)
-            outputs = msgspec.json.decode(body.outputs, type=list[ResponseOutput])
+            outputs = msgspec.json.decode(body.outputs, type=list[TensorHeader])
             return body, self._predictions(outputs, answer)
         except (msgspec.DecodeError, ServeError, SampleError, UnicodeDecodeError, ValueError) as error:
             raise UnreadableError(f"the answer cannot be judged: {error}") from error
 
-    def _predictions(self, outputs: Sequence[ResponseOutput], answer: BackendResponse) -> list[Prediction]:
+    def _predictions(self, outputs: Sequence[TensorHeader], answer: BackendResponse) -> list[Prediction]:
         tensors, end = [], answer.head
         for output in outputs:
             size = output.parameters.get(BINARY_SIZE)
@@ -187,7 +177,7 @@ class ResponseReader:
             raise UnreadableError(f"{len(tensors)} outputs could hold scores, of {listed}: name one with --output")
         return self._of(tensors[0])
 
-    def _fits(self, output: ResponseOutput) -> bool:
+    def _fits(self, output: TensorHeader) -> bool:
         if self.output:
             return output.name == self.output
         if output.datatype == BYTES:

@@ -9,7 +9,7 @@ import pytest
 from halimede.cameras import ipc_messages, source_reader
 from halimede.cameras.address import parse
 from halimede.cameras.camera_status import CameraStatusTracker
-from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCounts, ReaderJob, SourceError
+from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCounts, SourceError
 from halimede.cameras.reader_client import environment
 from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
@@ -17,7 +17,9 @@ from halimede.cameras.source_reader import NoTablesError, fitting, size_of
 from halimede.errors import DecodeError
 from tests.cameras import jpeg
 
-JOB = ReaderJob(parent=1, kind="device", target="/dev/video0")
+
+def device(path: str, **changes: float) -> CameraSettings:
+    return CameraSettings(name="door", address=parse(path), **changes)
 
 
 def test_a_newer_one_takes_an_older_ones_place_and_a_patient_box_waits() -> None:
@@ -69,7 +71,7 @@ def test_what_is_no_jpeg(data: bytes) -> None:
     ],
 )
 def test_what_is_too_wide_is_made_narrower(most: int, size: tuple[int, int], sent: tuple[int, int]) -> None:
-    assert fitting(ReaderJob(parent=1, kind="file", target="", max_width=most), *size) == sent
+    assert fitting(device("/dev/video0", max_width=most), *size) == sent
 
 
 def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
     monkeypatch.setattr(source_reader.av, "open", refuse)
     with pytest.raises(SourceError, match="Garbage"):
-        source_reader.open_source(ReaderJob(parent=1, kind="device", target="/dev/video0", fps=10.0))
+        source_reader.open_source(device("/dev/video0", fps=10.0))
     assert asked == [
         ("/dev/video0", "v4l2", {"input_format": "mjpeg", "framerate": "10"}),
         ("/dev/video0", "v4l2", {"input_format": "mjpeg"}),
@@ -91,7 +93,7 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
 def test_v4l2_is_in_the_installed_ffmpeg() -> None:
     with pytest.raises(SourceError) as caught:
-        source_reader.open_source(ReaderJob(parent=1, kind="device", target="/dev/video99"))
+        source_reader.open_source(device("/dev/video99"))
     assert caught.value.reason == ipc_messages.NOT_FOUND
 
 
