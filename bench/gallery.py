@@ -106,7 +106,7 @@ def part(chosen: argparse.Namespace) -> int:
         kill(gallery, known)  # does not return
     elif name == "query":
         report = query(gallery, known, chosen.queries)
-        report |= {"restart_after_kill_s": round(opened, 2), "index_bytes": gallery.memory}
+        report |= {"restart_after_kill_s": round(opened, 2), "index_bytes": gallery.bank.memory}
         report["rss_bytes"] = psutil.Process().memory_info().rss - base
     elif name == "churn":
         report = churn(gallery, known)
@@ -141,9 +141,9 @@ def query(gallery: Gallery, known: np.ndarray, count: int) -> dict[str, Any]:
     truth = (known @ asked.T).argmax(axis=0)
     right = 0
     for vector, best in zip(asked, truth, strict=True):
-        (near,) = gallery.nearest(vector[None], 8, FLOOR)
+        (near,) = gallery.bank.nearest(vector[None], 8, FLOOR)
         (first, *_) = near
-        right += abs(float(gallery.similarities(first, vector[None])[0]) - float(known[best] @ vector)) < 1e-3
+        right += abs(float(gallery.bank.similarities(first, vector[None])[0]) - float(known[best] @ vector)) < 1e-3
     times = best_of(gallery, asked)
     return {
         "query_p50_ms": milliseconds(times, 50),
@@ -161,7 +161,7 @@ def best_of(gallery: Gallery, asked: np.ndarray) -> list[float]:
         times = []
         for vector in asked:
             before = time.perf_counter()
-            gallery.nearest(vector[None], 8, FLOOR)
+            gallery.bank.nearest(vector[None], 8, FLOOR)
             times.append(time.perf_counter() - before)
         turns.append(times)
     return min(turns, key=lambda times: float(np.percentile(times, 99)))
@@ -171,7 +171,7 @@ def churn(gallery: Gallery, known: np.ndarray) -> dict[str, Any]:
     """Let a twentieth of all go, and as many come."""
     for i, vector in enumerate(noisy(known[: len(known) // 20], 1.0)):
         add(gallery, vector, i)
-    return {"churn_index_bytes": gallery.memory, "churn_evicted": gallery.evicted}
+    return {"churn_index_bytes": gallery.bank.memory, "churn_evicted": gallery.evicted}
 
 
 def add(gallery: Gallery, vector: np.ndarray, i: int) -> None:

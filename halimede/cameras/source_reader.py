@@ -9,7 +9,7 @@ import io
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
             for found in _of(camera, packet, reading):
                 good = now
                 if thinner.admits(now):
-                    yield found.taken(time.time_ns())
+                    yield replace(found, taken_ns=time.time_ns())
             if now - good > camera.stall_s:
                 raise SourceError(
                     ipc_messages.GARBAGE, reading.counts.why or "what it sends is no video that can be read"
@@ -122,19 +122,7 @@ def _packets(camera: CameraSettings, container: InputContainer, reading: SourceR
         yield packet
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A frame in a packet, with its time in the stream's own units."""
-
-    codec: str
-    make: Callable[[], EncodedFrame]
-    pts: int | None
-
-    def taken(self, at_ns: int) -> FrameEncoder:
-        return FrameEncoder(at_ns, self.codec, self.make)
-
-
-def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[_Found]:
+def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[FrameEncoder]:
     """Yield the frames of a packet: a JPEG as it is where that fits, else decoded."""
     name = packet.stream.codec_context.name
     if packet.size:
@@ -154,7 +142,7 @@ def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceRead
         else:
             if fitting(camera, width, height) == (width, height):
                 made = EncodedFrame("jpeg", width, height, data)
-                yield _Found(name, lambda: made, packet.pts)
+                yield FrameEncoder(name, lambda: made, packet.pts)
                 return
     try:
         frames = packet.decode()
@@ -166,7 +154,7 @@ def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceRead
             if frame.is_corrupt:
                 reading.refuse("a frame is damaged")
             else:
-                yield _Found(name, partial(from_frame, camera, frame), frame.pts)
+                yield FrameEncoder(name, partial(from_frame, camera, frame), frame.pts)
 
 
 # --- files --------------------------------------------------------------------------------------------------------
@@ -189,7 +177,7 @@ def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                     due = timeline.due_ns(_seconds(found.pts, stream.time_base))
                     if thinner.admits((due - timeline.start_ns) / 1e9):
                         wait(due)
-                        yield found.taken(due)
+                        yield replace(found, taken_ns=due)
         if not count:
             raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no picture in it that can be read")
         timeline.again()
@@ -220,7 +208,7 @@ def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iter
             good = True
             due = timeline.due_ns(None)
             wait(due)
-            yield FrameEncoder(due, name, partial(_same, made))
+            yield FrameEncoder(name, partial(_same, made), taken_ns=due)
         if not good:
             raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
         timeline.again()
@@ -345,11 +333,15 @@ class EncodedFrame:
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoder:
-    """A frame that may be sent: ``make`` encodes it, and raises DecodeError if that cannot be done."""
+    """A frame that may be sent: ``make`` encodes it, and raises DecodeError if that cannot be done.
 
-    taken_ns: int
+    ``pts``: when it is to be shown, in the source's own unit; None: it does not say.
+    """
+
     codec: str
     make: Callable[[], EncodedFrame]
+    pts: int | None = None
+    taken_ns: int = 0
 
 
 def size_of(data: bytes) -> tuple[int, int]:

@@ -13,25 +13,17 @@ from numpy.typing import NDArray
 
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
-from halimede.inference.postprocess import ClassReader, rows_of
+from halimede.inference.postprocess import ClassReader, RowReader, rows_of
 from halimede.messages import Prediction
 
 #: numbers of one vector: what a Track holds (messages.multiedge)
 MAX_LENGTH = 8192
 
 
-class EmbeddingReader:
-    """Reads the one output of an embedding model, one sample at a time."""
+class EmbeddingReader(RowReader):
+    """Reads the one output of an embedding model, one vector at a time."""
 
-    def __init__(self, name: str) -> None:
-        self.names: tuple[str, ...] = (name,)
-
-    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
-        """Part the output by samples, one vector each."""
-        (output,) = outputs
-        return [(row,) for row in rows_of(output)]
-
-    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
+    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (others need it)
         """Read one sample's share of the output. Raises SampleError."""
         return Prediction(embeddings=pack(unit(part[0])))
 

@@ -59,19 +59,26 @@ def best_classes(prediction: Prediction, labels: Sequence[str], count: int) -> l
     return [{"label": label_of(index, labels), "score": float(scores[index])} for index in best]
 
 
-class ClassReader:
-    """Reads the one output of a classifier, one sample at a time."""
+class RowReader:
+    """Reads the one output ``name`` of a model, one row for each sample."""
+
+    def __init__(self, name: str) -> None:
+        self.names: tuple[str, ...] = (name,)
+
+    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
+        """Part the output by samples, one row each."""
+        (output,) = outputs
+        return [(row,) for row in rows_of(output)]
+
+
+class ClassReader(RowReader):
+    """Reads the one output of a classifier, ``[classes]`` at a time."""
 
     def __init__(self, name: str, postprocess: Postprocess, labels: Sequence[str]) -> None:
-        self.names: tuple[str, ...] = (name,)
+        super().__init__(name)
         self._activation = postprocess.activation
         self._top = postprocess.top_k
         self._labels = tuple(labels)
-
-    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
-        """Part the output by samples, ``[classes]`` each."""
-        (output,) = outputs
-        return [(row,) for row in rows_of(output)]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
         """Read one sample's share of the output. Raises SampleError."""

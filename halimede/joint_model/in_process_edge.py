@@ -47,7 +47,7 @@ CREDENTIALS = (
     "connect with the credentials of an edge worker, a folder nodes/NAME/edge-worker of those that `halimede certs` "
     "makes"
 )
-WORDS = {
+WORDS: dict[str, str] = {
     OffloadReason.NO_CLOUD: "no worker of the next tier is there, or the broker is away",
     OffloadReason.DEADLINE: "the next tier did not answer in time",
     OffloadReason.CIRCUIT_OPEN: "the next tier has not answered lately, and is asked again in a moment",
@@ -90,11 +90,7 @@ class ExplainingClient:
         told = self._why.pop(result.id)
         if not result.degraded:
             return ""
-        return (
-            told or WORDS.get(OffloadReason(result.reason), result.reason)
-            if result.reason in set(OffloadReason)
-            else told or ""
-        )
+        return told or WORDS.get(result.reason, "")
 
 
 class FutureOutbox:

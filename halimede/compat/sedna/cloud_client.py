@@ -11,7 +11,6 @@ import asyncio
 import atexit
 import contextlib
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 
@@ -19,6 +18,7 @@ import structlog
 
 from halimede.bus import Bus
 from halimede.errors import BusError
+from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Reply
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
@@ -37,8 +37,6 @@ log = structlog.get_logger()
 
 #: seconds: for the first connection, over a deadline until the thread counts as dead, for the last report
 FIRST_S, OVER_S, LAST_S = 3.0, 5.0, 5.0
-#: seconds between two log lines that say why the cloud gave no answer
-SELDOM_S = 10.0
 
 
 class CloudClient:
@@ -55,7 +53,7 @@ class CloudClient:
         self._offload: OffloadClient
         self._ledger: Ledger
         self._reporter: StatusReporter
-        self._said_at = -SELDOM_S
+        self._limited_log = RateLimitedLogger()
         self._last: tuple[Status, str, str] = ("completed", "", "")
         self._open = False
 
@@ -78,9 +76,6 @@ class CloudClient:
         asked = asyncio.run_coroutine_threadsafe(self._ask(frame, deadline), self._loop)
         try:
             return asked.result(deadline + OVER_S)
-        except OffloadError as error:
-            self._explain(error)
-            raise
         except TimeoutError as error:
             asked.cancel()
             raise OffloadError(OffloadReason.DEADLINE, "the thread of the bus does not answer") from error
@@ -104,21 +99,20 @@ class CloudClient:
         self._thread.join(LAST_S)
 
     async def _ask(self, frame: Frame, deadline_s: float) -> Reply:
-        if not self._bus.connected:  # a loop could wait for it; a script stands still meanwhile
-            raise OffloadError(OffloadReason.NO_CLOUD, "the broker is away")
-        return await self._offload.ask(frame, deadline_s)
+        try:
+            if not self._bus.connected:  # a loop could wait for it; a script stands still meanwhile
+                raise OffloadError(OffloadReason.NO_CLOUD, "the broker is away")
+            return await self._offload.ask(frame, deadline_s)
+        except OffloadError as error:
+            fields = {"reason": str(error.reason), "detail": error.detail[:256]}
+            self._limited_log.warning("the cloud gave no answer", **fields)
+            raise
 
     def _counted(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
         for count, n in counts.items():
             self._ledger.add(count, n)
         for latency, ms in latencies.items():
             self._ledger.record(latency, ms)
-
-    def _explain(self, error: OffloadError) -> None:
-        now = time.monotonic()
-        if now - self._said_at >= SELDOM_S:
-            self._said_at = now
-            log.warning("the cloud gave no answer", reason=str(error.reason), detail=error.detail[:256])
 
     # --- in the thread ----------------------------------------------------------------------------------------------
 

@@ -88,7 +88,10 @@ class EmbeddingBank:
     # --- looking up ----------------------------------------------------------------------------------------------
 
     def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityEviction, float]]:
-        """Return for each vector the identities nearest to it, see ``Gallery.nearest``."""
+        """Return for each unit vector the identities nearest to it with their cosine similarity, the nearest first.
+
+        Each is as near as the nearest of its vectors. Raises ValueError for vectors of another length.
+        """
         if self._index is None:
             return [{} for _ in vectors]
         if vectors.shape[1] != self._index.length:
@@ -104,7 +107,7 @@ class EmbeddingBank:
         return found
 
     def similarities(self, known: IdentityEviction, vectors: Floats) -> Floats:
-        """Return how near an identity is to each of some vectors: -1 where it has none."""
+        """Return how near an identity is to each of some unit vectors: -1 where it has none."""
         if self._index is None or not known.keys:
             return np.full(len(vectors), -1.0, np.float32)
         return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)

@@ -20,7 +20,7 @@ from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Sighting, Track
 from halimede.multiedge.reid.embedding_bank import EmbeddingBank
 from halimede.multiedge.reid.identity_eviction import EvictionLimits, Identities, IdentityEviction
-from halimede.multiedge.reid.store import Changes, GalleryStore, IdentityRow
+from halimede.multiedge.reid.store import Changes, GalleryStore
 from halimede.multiedge.reid.vector_index import Floats
 
 log = structlog.get_logger()
@@ -51,7 +51,7 @@ class Gallery:
         self.unsaved = self.evicted = self.expired = 0
         self._folder = folder
         self.store = GalleryStore(folder / FILE, limits.sightings)
-        self._vectors = EmbeddingBank(folder, limits)
+        self.bank = EmbeddingBank(folder, limits)
         self._shelf = Identities(limits)
         self._changes = Changes()
         self._kept: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -60,21 +60,6 @@ class Gallery:
 
     def __len__(self) -> int:
         return len(self._shelf)
-
-    @property
-    def length(self) -> int:
-        """How long its vectors are; 0 before there is one."""
-        return self._vectors.length
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors it holds."""
-        return len(self._vectors)
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the graph and its vectors."""
-        return self._vectors.memory
 
     def open(self) -> None:
         """Read what is kept. What cannot be read, or is of other features, is put aside or forgotten."""
@@ -92,13 +77,13 @@ class Gallery:
     def close(self) -> None:
         """Write everything down."""
         if self.flush():
-            self.unsaved += not self._vectors.save()
+            self.unsaved += not self.bank.save()
         self.store.close()
 
     def begin_anew(self, reason: str) -> None:
         """Forget everybody. The file is put aside."""
         self.store.reset(reason)
-        self._vectors.clear()
+        self.bank.clear()
         self._shelf.clear()
         self._kept.clear()
         self._changes = Changes()
@@ -115,28 +100,13 @@ class Gallery:
         """Return an identity, or None."""
         return self._shelf.get(id_)
 
-    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityEviction, float]]:
-        """Return for each unit vector the identities nearest to it with their cosine similarity, the nearest first.
-
-        Each is as near as the nearest of its vectors. Raises ValueError for vectors of another length.
-        """
-        return self._vectors.nearest(vectors, count, floor)
-
-    def similarities(self, known: IdentityEviction, vectors: Floats) -> Floats:
-        """Return how near an identity is to each of some unit vectors."""
-        return self._vectors.similarities(known, vectors)
-
-    def mean(self, known: IdentityEviction) -> bytes:
-        """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
-        return self._vectors.mean(known)
-
     def snapshot(self) -> Iterator[Track]:
         """Yield all identities as tracks, the one that was seen longest ago first."""
         self.flush()
         for id_ in [known.id for known in self._shelf]:
-            known, row = self.get(id_), self.store.row(id_)
-            if known and row and row.seen:
-                yield known.track(msgspec.json.decode(row.seen, type=Sighting), embedding=self.mean(known))
+            known, row = self.get(id_), next(self.store.rows(id_), None)
+            if known and row and row[1]:
+                yield known.track(msgspec.json.decode(row[1], type=Sighting), embedding=self.bank.mean(known))
 
     # --- learning ------------------------------------------------------------------------------------------------
 
@@ -164,14 +134,11 @@ class Gallery:
             self._changes.sightings.append((known.id, seen))
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        body = msgspec.json.encode(seen)
-        self._changes.rows[known.id] = IdentityRow(
-            known.id, known.clock, known.count, known.first, known.last, known.cameras, body
-        )
+        self._changes.rows[known.id] = known, msgspec.json.encode(seen)
 
     def learn(self, known: IdentityEviction, vector: Floats) -> bool:
         """Add a unit vector to those of an identity, if it tells something new; return whether it did."""
-        return self.get(known.id) is known and self._vectors.learn(known, vector, self._changes)
+        return self.get(known.id) is known and self.bank.learn(known, vector, self._changes)
 
     def follow(self, track: Track) -> bool:
         """Learn what another gallery has decided; return False for what is known already or cannot be used."""
@@ -179,7 +146,7 @@ class Gallery:
         if known and track.count <= known.count:
             return False
         vector = unit(unpack(track.embedding, 1)[0]) if track.embedding else None
-        if vector is not None and (not vector.any() or self.length not in {0, vector.size}):
+        if vector is not None and (not vector.any() or self.bank.length not in {0, vector.size}):
             return False
         if known is None:
             if vector is None:
@@ -199,14 +166,14 @@ class Gallery:
             self._forget(oldest)
             self.expired += 1
         if self.flush():
-            self.unsaved += not self._vectors.save(SAVE_EVERY)
+            self.unsaved += not self.bank.save(SAVE_EVERY)
 
     def flush(self) -> bool:
         """Write down what has changed. False where there is no room: it waits, bounded, for the next time."""
         numbers: dict[str, int | float | str] = {
             "clock": self._clock,
-            "key": self._vectors.next_key,
-            "length": self.length,
+            "key": self.bank.next_key,
+            "length": self.bank.length,
             "features": self.features,
         }
         self._changes.numbers = numbers
@@ -220,7 +187,7 @@ class Gallery:
         return True
 
     def _forget(self, known: IdentityEviction) -> None:
-        self._vectors.forget(known, self._changes)
+        self.bank.forget(known, self._changes)
         self._shelf.take(known)
         self._changes.forget(known.id)
 
@@ -231,7 +198,7 @@ class Gallery:
 
     def _read(self) -> None:
         self._clock = float(self.store.number("clock") or 0.0)
-        for row in self.store.rows():
-            self._shelf.put(IdentityEviction(row.id, row.clock, row.count, row.first, row.last, row.cameras))
-        self._vectors.read(self.store, self.get)
+        for known, _ in self.store.rows():
+            self._shelf.put(known)
+        self.bank.read(self.store, self.get)
         self._evict(0)

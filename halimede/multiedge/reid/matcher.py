@@ -137,7 +137,11 @@ class Matcher(Joint):
 
     def metrics(self) -> Mapping[str, float]:
         """Return what shall be seen in metrics."""
-        held = {"identities": len(self.gallery), "vectors": self.gallery.vectors, "index_bytes": self.gallery.memory}
+        held = {
+            "identities": len(self.gallery),
+            "vectors": len(self.gallery.bank),
+            "index_bytes": self.gallery.bank.memory,
+        }
         gone = {name: getattr(self.gallery, name) for name in ("evicted", "expired", "unsaved")}
         return {f"reid_{name}": float(value) for name, value in (self._counts | held | gone).items()}
 
@@ -157,7 +161,7 @@ class Matcher(Joint):
             return None
         if not len(rows):
             return None
-        if self.gallery.length not in {0, rows.shape[1]} and not self._begin_anew(rows.shape[1]):
+        if self.gallery.bank.length not in {0, rows.shape[1]} and not self._begin_anew(rows.shape[1]):
             return None
         self._strange = 0
         features = np.stack([unit(row) for row in rows])
@@ -179,7 +183,7 @@ class Matcher(Joint):
         learnt = (new or frame.may_teach(i, known)) and self.gallery.learn(known, frame.features[i])
         self._learnt |= learnt
         self._paths.seen(frame.camera, known.id, frame.time, frame.boxes[i])
-        embedding = self.gallery.mean(known) if learnt else b""
+        embedding = self.gallery.bank.mean(known) if learnt else b""
         tracks.append(known.track(seen, embedding=embedding, new=new))
         return known.id
 
@@ -189,7 +193,7 @@ class Matcher(Joint):
         self._strange += 1
         if self._strange < STRANGE:
             return False
-        self.gallery.begin_anew(f"features have {length} numbers now, and had {self.gallery.length}")
+        self.gallery.begin_anew(f"features have {length} numbers now, and had {self.gallery.bank.length}")
         self._paths = Trajectories(self._settings.track_s)
         self._answered = LruCache(REMEMBERED)
         return True
@@ -212,7 +216,7 @@ def _like(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
     vector = unit(unpack(query.embedding, 1)[0])
     if not vector.any():
         raise SampleError("the features are all zero")
-    (near,) = gallery.nearest(vector[None], min(query.limit, NEAREST), 2.0)
+    (near,) = gallery.bank.nearest(vector[None], min(query.limit, NEAREST), 2.0)
     found = (_identity(gallery, known, query, FEW, similarity) for known, similarity in near.items())
     asked = bool(query.camera or query.since or query.until)
     return [identity for identity in found if identity.sightings or not asked]
@@ -262,10 +266,10 @@ class FrameMatches:
     def who(self) -> list[IdentityEviction | None]:
         """Pair objects with identities, one to one; None: with nobody."""
         settings = self._settings
-        for i, near in enumerate(self._gallery.nearest(self.features, CANDIDATES, settings.threshold)):
+        for i, near in enumerate(self._gallery.bank.nearest(self.features, CANDIDATES, settings.threshold)):
             self._near.update({(i, known): similarity for known, similarity in near.items()})
         for known in self._steps:
-            for i, similarity in enumerate(self._gallery.similarities(known, self.features).tolist()):
+            for i, similarity in enumerate(self._gallery.bank.similarities(known, self.features).tolist()):
                 self._near[i, known] = similarity
         columns = {known: j for j, known in enumerate(dict.fromkeys(known for _, known in self._near))}
         worth = np.zeros((len(self.features), len(columns)))

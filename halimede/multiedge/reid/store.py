@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from halimede.messages import Sighting
+from halimede.multiedge.reid.identity_eviction import IdentityEviction
 
 log = structlog.get_logger()
 
@@ -43,25 +44,14 @@ WAITING = 10_000
 _sighting = msgspec.json.Decoder(Sighting)
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityRow:
-    """What is kept of one identity."""
-
-    id: str
-    clock: float
-    count: int
-    first: float
-    last: float
-    cameras: tuple[str, ...]
-    #: its latest sighting as JSON; empty in a change that has none
-    seen: bytes = b""
-
-
 @dataclass(slots=True)
 class Changes:
-    """What is to be written. ``vectors`` are rows of key, identity and float16 bytes."""
+    """What is to be written.
 
-    rows: dict[str, IdentityRow] = field(default_factory=dict)
+    ``rows``: identities, each with its latest sighting as JSON. ``vectors``: identity and float16 bytes by key.
+    """
+
+    rows: dict[str, tuple[IdentityEviction, bytes]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     vectors: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
@@ -110,20 +100,15 @@ class GalleryStore:
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
-    def rows(self, id_: str = "") -> Iterator[IdentityRow]:
-        """Yield one identity or all, the one that was seen longest ago first."""
+    def rows(self, id_: str = "") -> Iterator[tuple[IdentityEviction, bytes]]:
+        """Yield one identity or all with its latest sighting as JSON, the one that was seen longest ago first."""
         found = self._db.execute(
             f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608
             (id_,) if id_ else (),
         )
         for key, clock, count, first, last, cameras, seen in found:
-            yield IdentityRow(
-                key, float(clock), int(count), float(first), float(last), tuple(cameras.split()), bytes(seen)
-            )
-
-    def row(self, id_: str) -> IdentityRow | None:
-        """Return one identity."""
-        return next(self.rows(id_), None)
+            cameras_ = tuple(cameras.split())
+            yield IdentityEviction(key, float(clock), int(count), float(first), float(last), cameras_), bytes(seen)
 
     def vectors(self) -> Iterator[tuple[int, str]]:
         """Yield keys of vectors and their identities, the oldest first."""
@@ -146,7 +131,10 @@ class GalleryStore:
                 "INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET clock = "
                 "excluded.clock, count = excluded.count, first = excluded.first, last = excluded.last, cameras = "
                 "excluded.cameras, seen = CASE excluded.seen WHEN x'' THEN seen ELSE excluded.seen END",
-                [(r.id, r.clock, r.count, r.first, r.last, " ".join(r.cameras), r.seen) for r in changes.rows.values()],
+                [
+                    (known.id, known.clock, known.count, known.first, known.last, " ".join(known.cameras), seen)
+                    for known, seen in changes.rows.values()
+                ],
             )
             db.executemany(
                 "REPLACE INTO vectors VALUES (?, ?, ?)", [(k, id_, v) for k, (id_, v) in changes.vectors.items()]

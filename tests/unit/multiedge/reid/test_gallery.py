@@ -33,7 +33,7 @@ def meet(gallery: Gallery, number: int, *, times: int = 1, camera: str = "door")
 
 
 def found(gallery: Gallery, number: int) -> str | None:
-    (near,) = gallery.nearest(LOOKS[number : number + 1], 1, 0.7)
+    (near,) = gallery.bank.nearest(LOOKS[number : number + 1], 1, 0.7)
     return next((known.id for known, similarity in near.items() if similarity > 0.9), None)
 
 
@@ -53,7 +53,7 @@ def test_what_tells_nothing_new_is_not_kept_and_the_bound_holds(tmp_path: Path) 
         assert gallery.learn(known, LOOKS[number])
         assert len(known.keys) <= 3
         gallery.flush()
-    assert gallery.vectors == 3
+    assert len(gallery.bank) == 3
     assert sorted(gallery.store.vectors()) == [(key, known.id) for key in sorted(known.keys)]
 
 
@@ -72,7 +72,7 @@ def test_beyond_the_bound_those_go_that_were_hardly_seen_then_the_oldest(tmp_pat
     assert gallery.get(regular[0].id) is None
     assert gallery.get(regular[1].id)
     assert all(gallery.get(known.id) for known in newest)
-    assert gallery.vectors == 100
+    assert len(gallery.bank) == 100
 
 
 def test_who_is_not_seen_is_forgotten_with_everything_that_was_kept(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_who_is_not_seen_is_forgotten_with_everything_that_was_kept(tmp_path: Pa
     gallery.tend(110.0)
     assert gallery.get(regular.id)
     gallery.tend(112.0)
-    assert len(gallery) == gallery.vectors == 0
+    assert len(gallery) == len(gallery.bank) == 0
     assert gallery.expired == 2
     gallery.close()
     kept = sqlite3.connect(tmp_path / FILE)

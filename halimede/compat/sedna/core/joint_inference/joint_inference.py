@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import structlog
 
@@ -187,7 +187,7 @@ class JointInference(JobBase):
         _stop_in_order()
         return bus
 
-    def _rule(self, given: Mapping[str, Any] | None) -> HardSampleRule | None:
+    def _rule(self, given: Mapping[str, Any] | None) -> Mined | Own | None:
         chosen = given or self.get_hem_algorithm_from_config()
         if not chosen:
             log.warning("no hard example mining: no sample goes to the cloud")
@@ -269,16 +269,6 @@ def _stop_in_order() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
-class HardSampleRule(Protocol):
-    """Decides whether a sample is hard."""
-
-    def judge(self, infer_result: Any, /) -> Verdict:
-        """Never raises: what goes wrong makes the sample hard."""
-
-    def __call__(self, infer_result: Any = None) -> bool:
-        """Whether the sample is hard."""
-
-
 class Own:
     """A class of the script's, as it was registered."""
 
@@ -297,7 +287,7 @@ class Own:
         return self.judge(infer_result).hard
 
 
-def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> HardSampleRule:
+def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined | Own:
     """Make the rule that is named. Raises InvalidFieldError for an unknown name or parameters that it refuses."""
     name, parameters = chosen.get("method") or DEFAULT, chosen.get("param") or {}
     if not isinstance(name, str) or not isinstance(parameters, Mapping):
