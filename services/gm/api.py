@@ -30,7 +30,6 @@ from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
 from services.gm.control_plane import ControlPlane
 from services.gm.controllers import CONTROLLERS
-from services.gm.nodes import Change
 from services.gm.rate_limit import RateLimit
 from services.gm.reference_index import ReferenceEntry
 
@@ -51,6 +50,13 @@ MAINTENANCE_EVENTS = {
     True: ("NodeDrained", "a user asked for it to be empty"),
     False: ("NodeUncordoned", "a user gave it back"),
 }
+
+
+class UnknownNodeError(HalimedeError):
+    """There is no node of this name."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"there is no node {node}: see `halimede nodes`")
 
 
 class ApiServer(RpcServer[ApiRequest, ApiReply]):
@@ -135,7 +141,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             case "nodes":
                 return self._nodes(request)
             case "delete-node":
-                await remove_node(check_name("name", request.name), self.bus, self._cluster, self._plane)
+                await self._remove_node(check_name("name", request.name))
                 return ApiReply(outcome="deleted")
             case "drain" | "uncordon":
                 return await self._drain(request)
@@ -177,8 +183,60 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         node, drained = check_name("name", request.name), request.op == "drain"
-        value = await mark(node, drained=drained, cluster=self._cluster, editor=self._editor, plane=self._plane)
+        value = await self._mark(node, self._editor, drained=drained)
         return ApiReply(outcome="drained" if drained else "uncordoned", value=value)
+
+    async def _mark(self, node: str, editor: Editor, *, drained: bool) -> dict[str, Any]:
+        """Drain a node or give it back; return what of it has no other node now. Raises UnknownNodeError, StoreError.
+
+        A drained node is kept out of every placement until a user gives it back: the mark outlives GM and the node's
+        own coming and going. Its workers finish what they have, as on any node from which a service is removed. What
+        has no other node waits, and its status says so.
+
+        The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.
+        """
+        plane = self._plane
+        if node not in plane.nodes and not plane.nodes.drained(node):
+            raise UnknownNodeError(node)
+        if plane.nodes.drained(node) is not drained:
+            # the store first: what a user was told must outlive us
+            await editor.mark_drained(node, drained=drained)
+            await plane.node_changed(node, plane.nodes.mark(node, drained=drained))
+            reason, message = MAINTENANCE_EVENTS[drained]
+            await self._cluster.record("Normal", reason, f"node/{node}", message)
+        stranded = [
+            {"service": f"{key.namespace}/{key.name}", "role": role}
+            for key, role in plane.index.stranded(node)
+            if drained
+        ]
+        return {"online": plane.nodes.online(node), "stranded": stranded}
+
+    async def _remove_node(self, node: str) -> None:
+        """Forget a node. Raises UnknownNodeError, ConflictError while it is there, BusError while the broker is away.
+
+        A node is never removed by itself: one that is offline keeps what it was given, and its silence is a problem
+        that users shall see. Only a user can say that it is gone for good.
+        """
+        plane = self._plane
+        if node not in plane.nodes:
+            raise UnknownNodeError(node)
+        self._refuse_online(node)
+        # the broker first: what it keeps would bring the node back; were GM killed in between, it can be asked again
+        for key in plane.downstream.keys(node) | plane.reports.keys(node):
+            await self.bus.clear(NODE_STATUS.at(node=node, ns=key.namespace, plural=key.plural, name=key.name))
+        await self.bus.clear(PRESENCE.at(node=node))
+        self._refuse_online(node)
+        concerned = plane.downstream.remove(node) | plane.reports.drop_node(node)
+        plane.nodes.remove(node)
+        concerned |= plane.index.node_changed(node)
+        await self._cluster.forget_node(node)
+        await self._cluster.record("Normal", "NodeDeleted", f"node/{node}", "the node was deleted by a user")
+        for key in concerned:
+            plane.queue.add(key)
+
+    def _refuse_online(self, node: str) -> None:
+        if self._plane.nodes.online(node):
+            raise ConflictError(f"node {node} is online: stop its local controller first, or it would be back at once")
 
     def _list(self, request: ApiRequest) -> ApiReply:
         plural = _plural(request)
@@ -260,62 +318,3 @@ def _key(request: ApiRequest) -> Key:
 
 def _too_large(error: TooLargeError) -> ApiReply:
     return ApiReply(error=ApiError(reason="Internal", message=f"the answer does not fit into a message: {error}"))
-
-
-class UnknownNodeError(HalimedeError):
-    """There is no node of this name."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(f"there is no node {node}: see `halimede nodes`")
-
-
-async def mark(node: str, *, drained: bool, cluster: Cluster, editor: Editor, plane: ControlPlane) -> dict[str, Any]:
-    """Drain a node or give it back; return what of it has no other node now. Raises UnknownNodeError, StoreError.
-
-    A drained node is kept out of every placement until a user gives it back: the mark outlives GM and the node's own
-    coming and going. Its workers finish what they have, as on any node from which a service is removed. What has no
-    other node waits, and its status says so.
-
-    The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.
-    """
-    if node not in plane.nodes and not plane.nodes.drained(node):
-        raise UnknownNodeError(node)
-    if plane.nodes.drained(node) is not drained:
-        # the store first: what a user was told must outlive us
-        await editor.mark_drained(node, drained=drained)
-        change: Change = plane.nodes.mark(node, drained=drained)
-        await plane.node_changed(node, change)
-        reason, message = MAINTENANCE_EVENTS[drained]
-        await cluster.record("Normal", reason, f"node/{node}", message)
-    stranded = [
-        {"service": f"{key.namespace}/{key.name}", "role": role} for key, role in plane.index.stranded(node) if drained
-    ]
-    return {"online": plane.nodes.online(node), "stranded": stranded}
-
-
-async def remove_node(node: str, bus: Bus, cluster: Cluster, plane: ControlPlane) -> None:
-    """Forget a node. Raises UnknownNodeError, ConflictError while it is there, BusError while the broker is away.
-
-    A node is never removed by itself: one that is offline keeps what it was given, and its silence is a problem that
-    users shall see. Only a user can say that it is gone for good.
-    """
-    if node not in plane.nodes:
-        raise UnknownNodeError(node)
-    _refuse_online(node, plane)
-    # the broker first: what it keeps would bring the node back, and were GM killed in between, it can be asked again
-    for key in plane.downstream.keys(node) | plane.reports.keys(node):
-        await bus.clear(NODE_STATUS.at(node=node, ns=key.namespace, plural=key.plural, name=key.name))
-    await bus.clear(PRESENCE.at(node=node))
-    _refuse_online(node, plane)
-    concerned = plane.downstream.remove(node) | plane.reports.drop_node(node)
-    plane.nodes.remove(node)
-    concerned |= plane.index.node_changed(node)
-    await cluster.forget_node(node)
-    await cluster.record("Normal", "NodeDeleted", f"node/{node}", "the node was deleted by a user")
-    for key in concerned:
-        plane.queue.add(key)
-
-
-def _refuse_online(node: str, plane: ControlPlane) -> None:
-    if plane.nodes.online(node):
-        raise ConflictError(f"node {node} is online: stop its local controller first, or it would be back at once")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -17,7 +16,6 @@ from halimede.messages import Held, NodeStatus, Sync
 from halimede.names import Key
 from services.gm.cluster.port import Cluster, NodeSeen, WorkersChanged
 from services.gm.controllers import CONTROLLERS
-from services.gm.controllers.base import Delivery
 from services.gm.downstream import Downstream
 from services.gm.nodes import Change, Nodes
 from services.gm.reconciler import Reconciler, SnapshotReader
@@ -59,14 +57,7 @@ class ControlPlane:
             chosen=self._changed,
         )
         self.queue = self.reconciler.queue
-        self.syncs = SyncResponder(
-            cluster,
-            self.index,
-            self.downstream,
-            decide=self.reconciler.decide,
-            deliver=self.reconciler.deliver,
-            look=self.queue.add,
-        )
+        self.syncs = SyncResponder(cluster, self.index, self.downstream, self.reconciler)
         self._bus = bus
         self._cluster = cluster
         self._pods = pods is not None
@@ -214,25 +205,14 @@ class ControlPlane:
 class SyncResponder:
     """Answers nodes that sync: all that a node should hold, what it should let go of, then that this was all.
 
-    ``decide`` says who shall hold a resource, for one node alone.
+    The reconciler decides who shall hold a resource, here for one node alone.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        index: ReferenceIndex,
-        downstream: Downstream,
-        *,
-        decide: Callable[[Key, str], Iterable[Delivery]],
-        deliver: Callable[[Delivery], None],
-        look: Callable[[Key], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, index: ReferenceIndex, downstream: Downstream, reconciler: Reconciler) -> None:
         self._cluster = cluster
         self._index = index
         self._downstream = downstream
-        self._decide = decide
-        self._deliver = deliver
-        self._look = look
+        self._reconciler = reconciler
         self._waiting: dict[str, Sync] = {}
         #: syncs heard
         self.count = 0
@@ -258,14 +238,14 @@ class SyncResponder:
         held = {Key(h.plural, h.namespace, h.name): h for h in sync.holds}
         # services first: they bring what they refer to in the right order
         for key in dict.fromkeys([*sorted(self._index.assigned(node)), *held]):
-            for action in self._decide(key, node):
-                self._deliver(action)
+            for action in self._reconciler.decide(key, node):
+                self._reconciler.deliver(action)
         for key, holding in held.items():
             await self.forget_unknown(node, key, holding)
         self._downstream.answer(node)
         for key in before - held.keys():  # a deletion may have waited for this node alone
             if (stored := self._cluster.get(key)) and stored.deleting:
-                self._look(key)
+                self._reconciler.queue.add(key)
 
     async def forget_unknown(self, node: str, key: Key, held: Held) -> None:
         """Take from a node what was deleted while it was away: nobody has that uid."""

@@ -6,7 +6,8 @@ Only read: from what GM knows and counts anyway, at the moment somebody asks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus
-from halimede.messages import TaskInfo
 from halimede.messages.counters import Count, ExportedBy
 from halimede.names import Key
 from halimede.observe import Health
@@ -28,27 +28,27 @@ from services.gm.upstream import Upstream
 from services.gm.workqueue import WorkQueue
 
 
+@dataclass(frozen=True, slots=True)
 class GmMetrics:
     """Reads one GM."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, api: ApiServer, upstream: Upstream) -> None:
-        self._bus = bus
-        self._cluster = cluster
-        self._plane = plane
-        self._api = api
-        self._upstream = upstream
+    bus: Bus
+    cluster: Cluster
+    plane: ControlPlane
+    api: ApiServer
+    upstream: Upstream
 
     def health(self) -> Health:
         """Return GM's checks."""
         health = Health()
         health.live("loop", lambda: "")  # an answer at all says that it turns
-        health.ready("broker", lambda: "" if self._bus.connected else "not connected to the broker")
-        health.ready("store", self._cluster.check)
+        health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
+        health.ready("store", self.cluster.check)
         return health
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
-        yield from buses(dict.fromkeys([self._bus, self._api.bus]))
+        yield from buses(dict.fromkeys([self.bus, self.api.bus]))
         yield from self._of_nodes()
         yield from self._of_work()
         yield from self._of_services()
@@ -58,20 +58,20 @@ class GmMetrics:
         application.router.add_get("/targets", self._targets)
 
     def _of_nodes(self) -> Iterator[Metric]:
-        nodes = self._plane.nodes.values()
-        yield gauge("gm_epoch", "GM's epoch: nodes follow the highest.", self._cluster.epoch)
+        nodes = self.plane.nodes.values()
+        yield gauge("gm_epoch", "GM's epoch: nodes follow the highest.", self.cluster.epoch)
         yield gauge("gm_nodes", "Nodes that GM knows.", len(nodes))
         yield gauge("gm_nodes_online", "Nodes that are online.", sum(node.online for node in nodes))
         yield gauge("gm_nodes_drained", "Drained nodes.", sum(node.drained for node in nodes))
         phases = Counter(
             (stored.key.plural, stored.status.phase if stored.status else "Pending")
-            for stored in self._cluster.resources()
+            for stored in self.cluster.resources()
         )
         samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(phases.items())]
         yield gauge("gm_resources", "Resources by kind and phase.", samples)
 
     def _of_work(self) -> Iterator[Metric]:
-        plane = self._plane
+        plane = self.plane
         queues: list[WorkQueue[Any]] = [
             plane.queue,
             plane.display.queue,
@@ -99,9 +99,9 @@ class GmMetrics:
         )
         yield counter("gm_syncs", "Syncs that nodes have sent.", plane.syncs.count)
         yield counter("gm_status_writes", "Statuses of resources written.", plane.reconciler.writes)
-        yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
-        yield counter("gm_dead_letters", "Dead letters that clients reported.", self._upstream.dead_letters)
-        intake = self._upstream.intake
+        yield counter("gm_store_errors", "Writes to the store that failed.", self.cluster.failures)
+        yield counter("gm_dead_letters", "Dead letters that clients reported.", self.upstream.dead_letters)
+        intake = self.upstream.intake
         yield gauge("gm_intake_depth", "Messages that wait because of their node's rate limit.", intake.waiting)
         yield counter(
             "gm_intake_overtaken_messages",
@@ -112,9 +112,9 @@ class GmMetrics:
             "gm_intake_dropped_messages", "Messages of nodes dropped because the queue was full.", intake.dropped
         )
         yield counter(
-            "gm_api_refused_messages", "Requests refused because of the client's rate limit.", self._api.refused
+            "gm_api_refused_messages", "Requests refused because of the client's rate limit.", self.api.refused
         )
-        answered = sorted(self._api.answered.items())
+        answered = sorted(self.api.answered.items())
         yield times(
             "gm_api_request_seconds",
             "Time to answer a request of the API.",
@@ -122,7 +122,7 @@ class GmMetrics:
         )
 
     def _of_services(self) -> Iterator[Metric]:
-        infos = {key: list(self._infos(key)) for key in sorted(stored.key for stored in self._services())}
+        infos = {key: self.plane.reports.task_infos(key) for key in sorted(stored.key for stored in self._services())}
         for count in Count:
             if ExportedBy.SERVICE in count.exported_by:
                 samples = [(_labels(key), sum(getattr(i, count.field) for i in got)) for key, got in infos.items()]
@@ -148,7 +148,7 @@ class GmMetrics:
             "Round trip time of hard samples that the cloud answered.",
             [(_labels(key), s.offload_latency, None) for key, s in sums.items()],
         )
-        work = {key: list(self._infos(key, counting=False)) for key in infos}
+        work = {key: self.plane.reports.task_infos(key, counting=False) for key in infos}
         yield times(
             "service_queue_seconds",
             "Time that samples waited for the big model.",
@@ -162,23 +162,17 @@ class GmMetrics:
 
     def _services(self) -> Iterator[StoredResource]:
         for plural in SERVICES:
-            yield from self._cluster.resources(plural)
-
-    def _infos(self, key: Key, *, counting: bool = True) -> Iterable[TaskInfo]:
-        """Yield what nodes have counted: those with an edge worker, where samples count, or all of them."""
-        for report in self._plane.reports.of(key).values():
-            if (report.edge or not counting) and report.status.output and report.status.output.task_info:
-                yield report.status.output.task_info
+            yield from self.cluster.resources(plural)
 
     async def _targets(self, request: web.Request) -> web.StreamResponse:
         found = [_target(f"http://{request.host}", role="gm")]
         found += [
             _target(node.presence.http, role="lc", node=node.name)
-            for node in self._plane.nodes.values()
+            for node in self.plane.nodes.values()
             if node.online and node.presence and node.presence.http
         ]
         for stored in self._services():
-            for node_name, report in self._plane.reports.of(stored.key).items():
+            for node_name, report in self.plane.reports.of(stored.key).items():
                 for worker in report.status.workers if report.live else []:
                     if worker.http and worker.phase == "Running":
                         labels = {"role": f"{worker.role}-worker", "node": node_name, "worker": worker.name}

@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from halimede.bus.ordering import SequenceNumber
-from halimede.messages import NodeStatus, Output
+from halimede.messages import NodeStatus, Output, TaskInfo
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 
@@ -62,6 +62,11 @@ class NodeReports:
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.live:
             self._put(replace(old, live=False))
+
+    def task_infos(self, key: Key, *, counting: bool = True) -> list[TaskInfo]:
+        """Return what nodes have counted: those with an edge worker, where samples count, or all of them."""
+        reports = self.of(key).values()
+        return [report.task_info for report in reports if report.task_info and (report.edge or not counting)]
 
     def workers(self) -> Counter[str]:
         """Return how many workers each node last said to have."""
@@ -126,7 +131,7 @@ class NodeReports:
 
 def _with_counts(status: NodeStatus, old: NodeReport | None) -> NodeStatus:
     """Keep the last counts where a report brings none."""
-    counts = old.status.output.task_info if old and old.status.output else None
+    counts = old.task_info if old else None
     if counts is None or (status.output and status.output.task_info):
         return status
     output = status.output or Output()

@@ -179,7 +179,6 @@ def _over(condition: Condition, now: str) -> Condition:
 
 def _summary(share: Share) -> NodeSummary:
     told = share.told
-    info = next(_task_infos([share.report] if share.report else []), None)
     return NodeSummary(
         node=share.node,
         online=share.online,
@@ -187,28 +186,29 @@ def _summary(share: Share) -> NodeSummary:
         reason=told.reason if told else "",
         message=told.message if told else "",
         workers=sum(w.phase == "Running" for w in told.workers) if told else 0,
-        # distributions are summed up in the metrics; a thousand of them would not fit
-        task_info=msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None,
+        task_info=_plain(share.report),
     )
 
 
 def _left(report: NodeReport) -> NodeSummary:
     """Say what a node has counted that does not belong to the service any more: its counts go on counting."""
-    info = next(_task_infos([report]), None)
-    counts = msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
-    return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=counts)
+    return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=_plain(report))
+
+
+def _plain(report: NodeReport | None) -> TaskInfo | None:
+    """Leave out distributions: they are summed up in the metrics, and a thousand of them would not fit."""
+    info = report.task_info if report else None
+    return msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
 
 
 def _edge_infos(report: NodeReport) -> list[TaskInfo]:
     """Return what a node's edge workers have counted: tiers on the same node have audits of their own."""
     named = [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info]
-    return named or list(_task_infos([report]))
+    return named or _task_infos([report])
 
 
-def _task_infos(reports: Iterable[NodeReport]) -> Iterator[TaskInfo]:
-    for report in reports:
-        if report.status.output and report.status.output.task_info:
-            yield report.status.output.task_info
+def _task_infos(reports: Iterable[NodeReport]) -> list[TaskInfo]:
+    return [report.task_info for report in reports if report.task_info]
 
 
 def _drift_condition(

@@ -98,11 +98,11 @@ class LocalController:
     ) -> None:
         self.config = config
         self.bus = bus
-        self._launcher = launcher or LinuxLauncher(config.folders)
+        self.launcher = launcher or LinuxLauncher(config.folders)
         self._blobs = NodeBlobs(config.node, files, Cache(config.folders.models)) if files else None
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
-        self._bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
-        self._count = count
+        self.bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
+        self.count = count
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set, then stop all workers that it has started.
@@ -117,15 +117,7 @@ class LocalController:
 
     async def _run(self, stopping: asyncio.Event, store: NodeStore) -> None:
         async with asyncio.TaskGroup() as tasks:
-            rooms = _Components(
-                self.config,
-                self.bus,
-                store=store,
-                tasks=tasks,
-                launcher=self._launcher,
-                bring=self._bring,
-                count=self._count,
-            )
+            rooms = _Components(self, store, tasks)
             figures = rooms.figures
             registered = registry("lc", figures.collect)
             shown = HttpServer(self.config.http, health=figures.health(), registry=registered)
@@ -152,17 +144,8 @@ class LocalController:
 class _Components:
     """The parts of a running controller, and the loop that plans and acts whenever something has changed."""
 
-    def __init__(
-        self,
-        config: Config,
-        bus: Bus,
-        *,
-        store: NodeStore,
-        tasks: asyncio.TaskGroup,
-        launcher: Launcher,
-        bring: Bring,
-        count: Count,
-    ) -> None:
+    def __init__(self, controller: LocalController, store: NodeStore, tasks: asyncio.TaskGroup) -> None:
+        config, bus = controller.config, controller.bus
         folders, cache = config.folders, Cache(config.folders.models)
         self.bus = bus
         self.store = store
@@ -170,8 +153,8 @@ class _Components:
         self.items = ParsedResources()
         self.wake = asyncio.Event()
         self.room = CacheJanitor(cache, self._model_paths, lambda: self.workers.models, most=config.cache_bytes)
-        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), bring, self.room)
-        self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, count)
+        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.bring, self.room)
+        self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, controller.count)
         self.part: WorkerPart
         self.workers: WorkerBackend
         self.logs: Logs
@@ -184,22 +167,14 @@ class _Components:
             http = same_host(config.http)
             self.part = NodeContext(config.node, config.labels, folders, config.broker, host, config.credentials, http)
             self.workers = Supervisor(
-                folders, launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing
+                folders, controller.launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing
             )
             self.logs = Logs(folders, bus)
         self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)
         self.channel = GmChannel(
             config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
         )
-        self.figures = LcMetrics(
-            bus,
-            store,
-            workers=self.workers,
-            preparer=self.preparer,
-            datasets=self.datasets,
-            reporter=self.reporter,
-            channel=self.channel,
-        )
+        self.figures = LcMetrics(bus, store, self.workers, self.preparer, self.datasets, self.reporter, self.channel)
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
         """Subscribe; return what is to be run from now on."""

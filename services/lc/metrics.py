@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from prometheus_client.metrics_core import Metric
 
@@ -20,45 +21,35 @@ from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeStore
 
 
+@dataclass(slots=True)
 class LcMetrics:
     """Reads one controller. ``work`` are the tasks that run as long as it does."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        store: NodeStore,
-        *,
-        workers: WorkerBackend,
-        preparer: Preparer,
-        datasets: Datasets,
-        reporter: NodeStatusReporter,
-        channel: GmChannel,
-    ) -> None:
-        self.work: Collection[asyncio.Task[None]] = ()
-        self._bus = bus
-        self._store = store
-        self._workers = workers
-        self._preparer = preparer
-        self._datasets = datasets
-        self._reporter = reporter
-        self._channel = channel
+    bus: Bus
+    store: NodeStore
+    workers: WorkerBackend
+    preparer: Preparer
+    datasets: Datasets
+    reporter: NodeStatusReporter
+    channel: GmChannel
+    work: Collection[asyncio.Task[None]] = ()
 
     def health(self) -> Health:
         """Return the controller's checks."""
         health = Health()
         health.live("tasks", self._ended)
-        health.ready("broker", lambda: "" if self._bus.connected else "not connected to the broker")
-        health.ready("synced", lambda: "" if self._channel.synced else "GM has not answered since this connection")
-        health.ready("store", lambda: _usable(self._store))
+        health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
+        health.ready("synced", lambda: "" if self.channel.synced else "GM has not answered since this connection")
+        health.ready("store", lambda: _usable(self.store))
         return health
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
-        yield from buses([self._bus])
-        yield from _of_workers(self._workers)
-        yield from _of_models(self._preparer, self._datasets)
-        yield from _of_reports(self._reporter, self._channel)
-        yield from _of_store(self._store)
+        yield from buses([self.bus])
+        yield from _of_workers(self.workers)
+        yield from _of_models(self.preparer, self.datasets)
+        yield from _of_reports(self.reporter, self.channel)
+        yield from _of_store(self.store)
 
     def _ended(self) -> str:
         ended = [task.get_name() for task in self.work if task.done()]

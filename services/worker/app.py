@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import pkgutil
+from collections.abc import Sequence
 
 from halimede import __version__
-from halimede.worker import run_cloud, run_edge
 
 ENVIRONMENT = """\
 environment (the local controller sets it; the whole table is in docs/worker-environment.md):
@@ -54,30 +54,13 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one l
 """
 
 
-def _tier() -> None:
-    from halimede.worker.tier_worker import run_tier  # noqa: PLC0415  # others need not load it
-
-    run_tier()
-
-
-def _member() -> None:
-    from halimede.multiedge.roles import run_member  # noqa: PLC0415  # others need not load it
-
-    run_member()
-
-
-def _joint() -> None:
-    from halimede.multiedge.roles import run_joint  # noqa: PLC0415  # as above
-
-    run_joint()
-
-
-PROGRAMS: dict[str, Callable[[], None]] = {
-    "edge": run_edge,
-    "tier": _tier,
-    "cloud": run_cloud,
-    "member": _member,
-    "joint": _joint,
+#: where each role's program is; a worker loads that of its own role alone
+PROGRAMS = {
+    "edge": "halimede.worker:run_edge",
+    "tier": "halimede.worker.tier_worker:run_tier",
+    "cloud": "halimede.worker:run_cloud",
+    "member": "halimede.multiedge.roles:run_member",
+    "joint": "halimede.multiedge.roles:run_joint",
 }
 DOES = {
     "edge": "take frames, answer",
@@ -106,4 +89,4 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the worker until it is told to stop."""
-    PROGRAMS[parser().parse_args(arguments).program]()
+    pkgutil.resolve_name(PROGRAMS[parser().parse_args(arguments).program])()

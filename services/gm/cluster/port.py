@@ -17,7 +17,7 @@ import msgspec
 
 from halimede.api import Resource
 from halimede.errors import HalimedeError
-from halimede.messages import Event, NodeStatus, Presence, ResourceBody, Status
+from halimede.messages import Event, NodeStatus, Presence, ResourceBody, Status, TaskInfo
 from halimede.names import Key
 
 EventType = Literal["Normal", "Warning"]
@@ -90,6 +90,11 @@ class NodeReport:
     status: NodeStatus
     live: bool = True
     edge: bool = False
+
+    @property
+    def task_info(self) -> TaskInfo | None:
+        """What the node's workers of it have counted, added up."""
+        return self.status.output.task_info if self.status.output else None
 
 
 @dataclass(frozen=True, slots=True)

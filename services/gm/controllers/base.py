@@ -15,11 +15,11 @@ from halimede.api import Resource
 from halimede.api.placement import matches
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.port import ClusterWorkers, EventType, NodeReport, StoredResource
+from services.gm.cluster.port import ClusterWorkers, EventType, NodeReport, Ref, StoredResource
 from services.gm.nodes import Node
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import conclude
-from services.gm.worker_readiness import UPDATING, Problem, Readiness
+from services.gm.worker_readiness import UPDATING, Problem, Readiness, Share
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import Ensure, Remove, differences
 from services.gm.workloads.pod_settings import PodSettings
@@ -124,6 +124,11 @@ class Pods:
     settings: PodSettings
     troubles: tuple[Problem, ...] = ()
 
+    def planned(self, built: Built) -> dict[Ref, dict[str, Any]]:
+        """Return the objects as they shall be: what is just being written is not in the cluster's memory yet."""
+        objects = self.workers.objects
+        return {ref: {**objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -157,6 +162,14 @@ class Observed:
     unheld: tuple[StoredResource, ...] = ()
     as_pods: bool = False
     pods: Pods | None = None
+
+    @property
+    def shares(self) -> list[Share]:
+        """The part of each node where it belongs."""
+        return [
+            Share(node, roles, self.nodes.get(node), self.reports.get(node))
+            for node, roles in sorted(self.placed.items())
+        ]
 
     def online(self, node: str) -> bool:
         """Whether a node is there now."""

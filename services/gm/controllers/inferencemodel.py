@@ -86,10 +86,7 @@ def _roles(resource: Resource[InferenceModelSpec]) -> tuple[WorkerPlacement, ...
 
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
     """Return the status by what nodes say, the first address of a server, and what that answers with."""
-    shares = [
-        Share(node, roles, observed.nodes.get(node), observed.reports.get(node))
-        for node, roles in sorted(observed.placed.items())
-    ]
+    shares = observed.shares
     missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed)]
     status = _summed(desired, observed, shares if wanted(desired.spec) else [], missing)
     for share in shares:
@@ -103,8 +100,7 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     """Return the status by what the cluster says, the address, and what answers there."""
     assert observed.pods is not None  # noqa: S101
     workers = observed.pods.workers
-    # pods are measured by what there shall be: what is just being written is not in the cluster's memory yet
-    shall = {ref: {**workers.objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
+    shall = observed.pods.planned(built)
     objects = {**workers.objects, **shall}
     number = replicas(built, workers.objects)
     missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed)]

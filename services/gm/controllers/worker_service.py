@@ -24,13 +24,13 @@ from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelOutput, Output, Status, TaskInfo, WorkerReport, WorkerSummary
 from halimede.names import Key
 from halimede.stats.totals import add_up
-from services.gm.cluster.port import NodeReport, Ref
+from services.gm.cluster.port import NodeReport
 from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
 from services.gm.controllers.dataset import has
 from services.gm.controllers.model_selection import choices, selectors, settled
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import MAX_SHOWN_NODES, NO_DISTRIBUTIONS, service_status
-from services.gm.worker_readiness import Problem, Share
+from services.gm.worker_readiness import Problem
 from services.gm.workloads.deployments import Built, build, replicas, secret_names, unchosen
 from services.gm.workloads.pod_status import PodView, read_pods
 
@@ -79,10 +79,6 @@ class WorkersController(Controller):
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Sum up its nodes or pods; counts of nodes that have left go on counting."""
-        shares = [
-            Share(node, roles, observed.nodes.get(node), observed.reports.get(node))
-            for node, roles in sorted(observed.placed.items())
-        ]
         left = [report for node, report in observed.reports.items() if node not in observed.placed]
         pods, wanted = None, None
         if built is None or observed.pods is None:
@@ -90,14 +86,13 @@ class WorkersController(Controller):
         else:
             workers = observed.pods.workers
             missing = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
-            # pods are measured by what there shall be: what is just being written is not in the cluster's memory yet
-            shall = {ref: {**workers.objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
-            pods, wanted = read_pods({**workers.objects, **shall}, workers.pods), replicas(built, workers.objects)
+            pods = read_pods({**workers.objects, **observed.pods.planned(built)}, workers.pods)
+            wanted = replicas(built, workers.objects)
         asked = observed.asked or desired
         status = service_status(
             generation=desired.metadata.generation,
             shown=asked.metadata.generation,
-            shares=shares,
+            shares=observed.shares,
             left=left,
             missing=missing,
             previous=observed.status,
@@ -186,7 +181,7 @@ class MultiEdgeController(WorkersController):
         status = super().status(desired, observed, built)
         places = placements(desired.spec)
         models = [list(models_of(desired, place, observed)) for place in places]
-        counted = [info for report in observed.reports.values() if (info := _counts(report)) and report.edge]
+        counted = [info for report in observed.reports.values() if (info := report.task_info) and report.edge]
         return msgspec.structs.replace(
             status,
             workers=workers(desired, places, observed, pods=built is not None),
@@ -197,10 +192,6 @@ class MultiEdgeController(WorkersController):
 def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
     found = {(model.format, model.url): model for several in models for model in several}
     return list(found.values())[:64]
-
-
-def _counts(report: NodeReport) -> TaskInfo | None:
-    return report.status.output.task_info if report.status.output else None
 
 
 def workers(

@@ -165,7 +165,7 @@ class DashboardFeed:
             "active": status.active if status else 0,
             "failed": status.failed if status else 0,
             "queued": counts.queued,
-            "metrics": {m.key: m.value for m in metrics(self._infos(stored.key))}
+            "metrics": {m.key: m.value for m in metrics(self._plane.reports.task_infos(stored.key))}
             | {m.key: m.value for m in (status.metrics if status else []) if "ccuracy" in m.key or "audit" in m.key},
             "points": list(history.points),
             "nodes": [
@@ -221,16 +221,8 @@ class DashboardFeed:
 
     # --- counting ---------------------------------------------------------------------------------------------
 
-    def _infos(self, key: Key) -> list[TaskInfo]:
-        reports = self._plane.reports.of(key).values()
-        return [
-            report.status.output.task_info
-            for report in reports
-            if report.edge and report.status.output and report.status.output.task_info
-        ]
-
     def _counts(self, key: Key) -> TaskInfo:
-        return total(self._infos(key))
+        return total(self._plane.reports.task_infos(key))
 
     async def _on_preview(self, delivery: Delivery[HardSample]) -> None:
         sample = delivery.body

@@ -64,12 +64,12 @@ def build(
     kept: set[str] = set()
     problems: list[Problem] = []
     for place in places:
-        found = list(_problems(service, place, references, secrets, settings))
-        if found:
+        worker = _Worker(service, place, references, secrets, settings)
+        if found := list(worker.problems()):
             kept.add(place.name)
             problems += found
         else:
-            objects += _worker(service, place, references, secrets, settings)
+            objects += worker.objects()
     return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems))
 
 
@@ -85,7 +85,7 @@ def secret_names(service: Resource[Any], references: References, settings: PodSe
     """Return the Secrets of its namespace that ``build`` wants to know of."""
     names = set()
     for place in placements(service.spec):
-        names |= set(_secrets(service, place, references, settings).values())
+        names |= set(_Worker(service, place, references, {}, settings).secret_names().values())
     return frozenset(names)
 
 
@@ -100,50 +100,92 @@ def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[st
     return {worker: number for worker, number in wanted.items() if worker in present}
 
 
-def _worker(
-    service: Resource[Any],
-    place: Placement,
-    references: References,
-    secrets: Mapping[str, Body | None],
-    settings: PodSettings,
-) -> Iterator[Body]:
-    spec: Body = {
-        # Deployments keep ten old templates: one is enough to look at
-        "revisionHistoryLimit": 1,
-        "selector": {"matchLabels": object_names.selector(service, place.role, place.part)},
-        "template": pod_template(service, place, _brought(service, place, references, secrets, settings), settings),
-    }
-    if place.worker.hpa is None:
-        spec["replicas"] = 1
-    name = object_names.deployment_name(service.metadata.name, place.name)
-    yield made(service, place.role, "Deployment", name, spec, worker=place.part)
-    if place.worker.hpa is not None:
-        target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
-        scaled = {field: place.worker.hpa[field] for field in AUTOSCALED if place.worker.hpa.get(field) is not None}
-        name = object_names.autoscaler_name(service.metadata.name, place.name)
-        spec = {"scaleTargetRef": target, **scaled}
-        yield made(service, place.role, "HorizontalPodAutoscaler", name, spec, worker=place.part)
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """One worker of a service: its objects, and what is in their way."""
 
+    service: Resource[Any]
+    place: Placement
+    references: References
+    secrets: Mapping[str, Body | None]
+    settings: PodSettings
 
-def _brought(
-    service: Resource[Any],
-    place: Placement,
-    references: References,
-    secrets: Mapping[str, Body | None],
-    settings: PodSettings,
-) -> Brought:
-    """Return how what it names and is there gets to a worker.
+    def objects(self) -> Iterator[Body]:
+        """Return its Deployment, and its autoscaler if it is to have one."""
+        hpa = self.place.worker.hpa
+        spec: Body = {
+            # Deployments keep ten old templates: one is enough to look at
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": object_names.selector(self.service, self.place.role, self.place.part)},
+            "template": pod_template(self.service, self.place, self._brought(), self.settings),
+        }
+        if hpa is None:
+            spec["replicas"] = 1
+        name = object_names.deployment_name(self.service.metadata.name, self.place.name)
+        yield made(self.service, self.place.role, "Deployment", name, spec, worker=self.place.part)
+        if hpa is not None:
+            target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
+            scaled = {field: hpa[field] for field in AUTOSCALED if hpa.get(field) is not None}
+            name = object_names.autoscaler_name(self.service.metadata.name, self.place.name)
+            spec = {"scaleTargetRef": target, **scaled}
+            yield made(self.service, self.place.role, "HorizontalPodAutoscaler", name, spec, worker=self.place.part)
 
-    Archives of other formats than ours are for their own code to open, such as .pt.
-    """
-    worker = place.worker.template["spec"]["containers"][0]
-    found = {}
-    for what, name in place.needs.items():
-        model = references.get(_model_key(service, name))
-        if model is not None:
-            secret, unpack = secrets.get(needs_secret(model.spec)), model.spec.is_onnx
-            found[what] = model, deliver(model.spec, worker, secret, settings, unpack=unpack, way=WAYS[what])
-    return found
+    def _brought(self) -> Brought:
+        """Return how what it names and is there gets to a worker.
+
+        Archives of other formats than ours are for their own code to open, such as .pt.
+        """
+        worker = self.place.worker.template["spec"]["containers"][0]
+        found = {}
+        for what, name in self.place.needs.items():
+            model = self.references.get(self._model(name))
+            if model is not None:
+                secret, unpack = self.secrets.get(needs_secret(model.spec)), model.spec.is_onnx
+                found[what] = model, deliver(model.spec, worker, secret, self.settings, unpack=unpack, way=WAYS[what])
+        return found
+
+    def problems(self) -> Iterator[Problem]:
+        """Return why it gets no object."""
+        at, choice = self.place.at, self.place.worker.model
+        if isinstance(choice, ModelChoice) and choice.selector:
+            yield from unchosen(self.service, self.place.role)
+        for field, name in self.place.needs.items():
+            model = self.references.get(self._model(name))
+            if model is None:
+                yield _missing("ModelNotFound", f"{at}.{field}.name", self._model(name))
+            elif path := host_file(model.spec.url):
+                # its whole folder is mounted
+                folder = posixpath.dirname(posixpath.normpath(path))
+                yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, self.settings)
+        dataset = self.service.spec.dataset
+        if dataset and self.place.role == "edge":
+            key = Key(DATASETS, self.service.metadata.namespace, dataset.name)
+            if self.references.get(key) is None:
+                yield _missing("DatasetNotFound", "spec.dataset.name", key)
+        for what, name in self.secret_names().items():
+            if self.secrets.get(name) is None:
+                fix = f"there is no Secret {self.service.metadata.namespace}/{name}: create it"
+                yield Problem("SecretNotFound", f"{at}: {what}: {fix}")
+        if self.place.folder:
+            yield from check_host_path(f"{at}.source.path", self.place.folder, self.settings)
+        table = self.settings.images if object_names.translated(self.service) else {}
+        yield from check_template(self.place.worker.template, f"{at}.template", self.settings, table)
+        yield from check_mounts(self.place, self._brought(), f"{at}.template", self.settings)
+
+    def secret_names(self) -> dict[str, str]:
+        """Return the Secrets that a worker needs, by what for."""
+        names = {}
+        if self.settings.credentials:
+            name = self.settings.edge_secret if self.place.role == "edge" else self.settings.cloud_secret
+            names["what its workers show the broker"] = name
+        for needed in self.place.models:
+            model = self.references.get(self._model(needed))
+            if model is not None and (name := needs_secret(model.spec)):
+                names[f"Model {needed}: spec.credentialName"] = name
+        return names
+
+    def _model(self, name: str) -> Key:
+        return Key(MODELS, self.service.metadata.namespace, name)
 
 
 def _network(service: Resource[Any]) -> Body:
@@ -168,57 +210,6 @@ def signed(body: Body) -> Body:
     """Add the mark of what the object shall hold: where it differs, everything is written anew."""
     metadata = {**body["metadata"], "annotations": {DIGEST: object_names.digest(body)}}
     return {**body, "metadata": metadata}
-
-
-def _problems(
-    service: Resource[Any],
-    place: Placement,
-    references: References,
-    secrets: Mapping[str, Body | None],
-    settings: PodSettings,
-) -> Iterator[Problem]:
-    at, choice = place.at, place.worker.model
-    if isinstance(choice, ModelChoice) and choice.selector:
-        yield from unchosen(service, place.role)
-    for field, name in place.needs.items():
-        model = references.get(_model_key(service, name))
-        if model is None:
-            yield _missing("ModelNotFound", f"{at}.{field}.name", _model_key(service, name))
-        elif path := host_file(model.spec.url):
-            # its whole folder is mounted
-            folder = posixpath.dirname(posixpath.normpath(path))
-            yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, settings)
-    dataset = service.spec.dataset
-    if dataset and place.role == "edge":
-        key = Key(DATASETS, service.metadata.namespace, dataset.name)
-        if references.get(key) is None:
-            yield _missing("DatasetNotFound", "spec.dataset.name", key)
-    for what, name in _secrets(service, place, references, settings).items():
-        if secrets.get(name) is None:
-            fix = f"there is no Secret {service.metadata.namespace}/{name}: create it"
-            yield Problem("SecretNotFound", f"{at}: {what}: {fix}")
-    if place.folder:
-        yield from check_host_path(f"{at}.source.path", place.folder, settings)
-    table = settings.images if object_names.translated(service) else {}
-    yield from check_template(place.worker.template, f"{at}.template", settings, table)
-    yield from check_mounts(place, _brought(service, place, references, {}, settings), f"{at}.template", settings)
-
-
-def _secrets(service: Resource[Any], place: Placement, references: References, settings: PodSettings) -> dict[str, str]:
-    """Return the Secrets that a worker needs, by what for."""
-    names = {}
-    if settings.credentials:
-        name = settings.edge_secret if place.role == "edge" else settings.cloud_secret
-        names["what its workers show the broker"] = name
-    for needed in place.models:
-        model = references.get(_model_key(service, needed))
-        if model is not None and (name := needs_secret(model.spec)):
-            names[f"Model {needed}: spec.credentialName"] = name
-    return names
-
-
-def _model_key(service: Resource[Any], name: str) -> Key:
-    return Key(MODELS, service.metadata.namespace, name)
 
 
 def _missing(reason: str, field: str, key: Key) -> Problem:
