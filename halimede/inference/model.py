@@ -73,3 +73,31 @@ class Model(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class WrappedModel(Model):
+    """Stands for another model, ``model``, and does what that does where it has nothing of its own."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of the model."""
+        return self.model.labels
+
+    def prepare(self, image: Array) -> Array:
+        """Have the model prepare it."""
+        return self.model.prepare(image)
+
+    def prepare_frame(self, frame: Frame, image: Array) -> Array:
+        """Have the model prepare it."""
+        return self.model.prepare_frame(frame, image)
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Have the model answer."""
+        return self.model.predict(batch)
+
+    def close(self) -> None:
+        """Close the model."""
+        self.model.close()

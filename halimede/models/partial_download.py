@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -91,7 +92,7 @@ class PartialDownload:
         self._recorded = self._decided or bool(self.mark)
         if self._recorded:
             record = PartRecord(origin=self._origin, mark=self.mark, boot=_boot())
-            await in_thread(self._write_record, record)
+            await in_thread(partial(write_atomic, self._side, msgspec.json.encode(record), shared=True))
 
     async def write(self, block: bytes) -> None:
         """Append a block."""
@@ -146,9 +147,6 @@ class PartialDownload:
             self._hash.update(left[:done])  # with the size: what one that fails later has written still counts
             self.size += done
             left = left[done:]
-
-    def _write_record(self, record: PartRecord) -> None:
-        write_atomic(self._side, msgspec.json.encode(record), shared=True)
 
     def _commit(self) -> Fetched:
         os.fsync(self._fd)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from halimede.inference import Array, Model
-from halimede.messages import Frame, Load, Peer, Prediction
+from halimede.inference.model import WrappedModel
+from halimede.messages import Load, Peer
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_server import JointServer
 from halimede.multiedge.membership import Membership
@@ -120,28 +120,8 @@ class JointRunner:
         return known.node if known else self._settings.worker.node
 
 
-class SlotModel(Model):
+class SlotModel(WrappedModel):
     """Stands for the model in a slot; which one that is changes between two calls of a joint, never within one."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Those of the model."""
-        return self.model.labels
-
-    def prepare(self, image: Array) -> Array:
-        """Have the model prepare it."""
-        return self.model.prepare(image)
-
-    def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Have the model prepare it."""
-        return self.model.prepare_frame(frame, image)
-
-    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Have the model answer."""
-        return self.model.predict(batch)
 
     def close(self) -> None:
         """Nothing to do: it is the slot's."""

@@ -105,7 +105,7 @@ class JointServer:
 
     async def run(self) -> None:
         """Open the joint, subscribe, and decide until cancelled."""
-        await self._careful.open()
+        await self._thread.call(self._joint.open)  # a worker without it is of no use
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._outbox.run(), name="decisions")
@@ -201,7 +201,7 @@ class JointServer:
     async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
         if not self._decides():
             return
-        answer = await self._careful.ask(delivery.body)
+        answer = await self._thread.call(self._joint.ask, delivery.body)
         if answer is None:
             text = "this service's application keeps no identities"
             answer = IdentityAnswer(worker=self._channel.worker, error=text)
@@ -227,7 +227,7 @@ class JointServer:
             new = [finding for finding in self._new if finding.key in self._waiting]
             self._new = []
             began = loop.time()
-            said = await self._careful.decide(new, began)
+            said = await self._thread.call(self._careful.decide, new, began)
             due = said.due
             if said.error:
                 self._fail(new, said.error)
@@ -366,19 +366,11 @@ class JointReply:
 
 
 class GuardedJoint:
-    """Calls one joint."""
+    """Calls one joint, whose errors are logged or become replies."""
 
     def __init__(self, joint: Joint, thread: ModelThread) -> None:
         self._joint = joint
         self._thread = thread
-
-    async def open(self) -> None:
-        """Have it read what is kept. Raises what it raises: a worker without it is of no use."""
-        await self._thread.call(self._joint.open)
-
-    async def decide(self, new: list[Finding], now: float) -> JointReply:
-        """Give it new findings, and let it answer what is due."""
-        return await self._thread.call(self._decide, new, now)
 
     async def follow(self, tracks: Sequence[Track]) -> None:
         """Let it learn what another worker has decided. What it cannot read is lost to it, and to nobody else."""
@@ -386,10 +378,6 @@ class GuardedJoint:
             await self._thread.call(self._joint.follow, tracks)
         except Exception:
             log.exception("joint cannot follow", tracks=len(tracks))
-
-    async def ask(self, query: IdentityQuery) -> IdentityAnswer | None:
-        """Ask it about identities."""
-        return await self._thread.call(self._joint.ask, query)
 
     async def snapshot(self) -> list[Track] | None:
         """Return all that another one has to know; None: it failed at that."""
@@ -409,8 +397,8 @@ class GuardedJoint:
         except Exception:
             log.exception("joint not closed")
 
-    def _decide(self, new: list[Finding], now: float) -> JointReply:
-        """Runs in the thread."""
+    def decide(self, new: list[Finding], now: float) -> JointReply:
+        """Give it new findings, and let it answer what is due. Call it in the thread."""
         said = JointReply()
         try:
             if new:

@@ -207,17 +207,13 @@ class Membership:
             if not self._bus.connected and self._deaf is None:
                 self._deaf = self._looked
             if not self._bus.connected or now - self._looked > 2 * LOOK_S:
-                self._spare(now)
+                for entry in self._known.values():  # time for everybody to say again what we have missed
+                    entry.seen = now
             self._looked = now
             for worker in [name for name, entry in self._known.items() if self._is_stale(entry, now)]:
                 if worker != self.worker:
                     log.warning("a peer has fallen silent", peer=worker)
                     self._gone(worker)
-
-    def _spare(self, now: float) -> None:
-        """Give everybody time to say again what we have missed."""
-        for entry in self._known.values():
-            entry.seen = now
 
     def _gone(self, worker: str) -> None:
         entry = self._known.pop(worker, None)

@@ -46,8 +46,6 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 Ran = Callable[[Sequence[float], int, float, float], None]
 
 
-#: jobs taken, those of them that were run, their answers, when the run began and ended
-Outcome = tuple[Sequence[BatchJob], Sequence[BatchJob], Sequence[Any], float, float]
 #: the number of the event loop among a model's threads
 HERE = -1
 
@@ -128,18 +126,13 @@ class BatchExecutor:
         loop = self._loop
         assert loop is not None, "started"  # noqa: S101 - for the type checker
         while (jobs := self._next()) is not None:
-            outcome = self._answered(jobs, number)
+            began = time.monotonic()
+            alive = [job for job in jobs if job.until > began and not job.answer.done()]
+            answers = self._answers(alive, number, began) if alive else ()
             try:
-                loop.call_soon_threadsafe(self._deliver, *outcome)
+                loop.call_soon_threadsafe(self._deliver, jobs, alive, answers, began, time.monotonic())
             except RuntimeError:
                 return  # the loop is closed, and with it everybody who waited
-
-    def _answered(self, jobs: Sequence[BatchJob], number: int) -> Outcome:
-        """Run what somebody still waits for."""
-        began = time.monotonic()
-        alive = [job for job in jobs if job.until > began and not job.answer.done()]
-        answers = self._answers(alive, number, began) if alive else ()
-        return jobs, alive, answers, began, time.monotonic()
 
     def _answers(self, jobs: Sequence[BatchJob], number: int, began: float) -> Sequence[Any]:
         """Run, and learn how long it takes."""

@@ -111,7 +111,7 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
     if given.file and (given.spec or given.estimator):
         raise InvalidFieldError("--file", str(given.file), "its models bring their own specs: leave out --spec")
     return ServerSettings(
-        desired=_first(given.file) if given.file else _desired(given.models, given.spec),
+        desired=read(given.file) or Desired() if given.file else _desired(given.models, given.spec),
         file=given.file,
         strict=given.strict,
         http=given.http,
@@ -148,11 +148,6 @@ def _is_any(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
-
-
-def _first(file: Path) -> Desired:
-    """Return what the file says; it may come later."""
-    return read(file) or Desired()
 
 
 def _desired(models: Sequence[str], spec_file: Path | None) -> Desired:

@@ -13,6 +13,7 @@ from halimede.compat.sedna import environment
 from halimede.compat.sedna.call_codec import CallHeader, read_call, write_answer
 from halimede.errors import DecodeError
 from halimede.inference import Array, Model, SampleError
+from halimede.inference.model import WrappedModel
 from halimede.messages import Frame, Prediction
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.main import Prepare
@@ -69,21 +70,12 @@ class Asked:
         return self._answer
 
 
-class BigModel(Model):
+class BigModel(WrappedModel):
     """Answers calls of scripts by ``service``, and other frames by ``model``, which is the same estimator."""
 
     def __init__(self, model: Model, service: Service) -> None:
-        self._model = model
+        super().__init__(model)
         self._service = service
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes in order."""
-        return self._model.labels
-
-    def prepare(self, image: Array) -> Array:
-        """Prepare a frame as the Model declares it."""
-        return self._model.prepare(image)
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
         """Wrap a call, which is for the script's code alone to read, or prepare a frame."""
@@ -92,7 +84,7 @@ class BigModel(Model):
         except DecodeError as error:
             raise SampleError(str(error)) from error
         if call is None:
-            return self._model.prepare_frame(frame, image)
+            return super().prepare_frame(frame, image)
         wrapped = np.empty((), object)
         wrapped[()] = Asked(*call)
         return wrapped
@@ -102,11 +94,7 @@ class BigModel(Model):
         if batch and batch[0].dtype == object:
             asked: list[Asked] = [sample.item() for sample in batch]
             return [each.answer(self._service) for each in asked]
-        return self._model.predict(batch)
-
-    def close(self) -> None:
-        """Close the model."""
-        self._model.close()
+        return super().predict(batch)
 
 
 def served(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:

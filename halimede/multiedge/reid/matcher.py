@@ -98,7 +98,9 @@ class Matcher(Joint):
             if answer is not None:
                 self._answered.put(frame, answer)
             answers[finding.key] = answer
-        self._tended(now, dirty=bool(tracks))
+        if tracks and not self._dirty:
+            self._dirty = True
+            self._tend_at = now + BUSY_S
         if self._learnt:  # nobody is told of an identity that a killed worker would not know again
             self._learnt = False
             self.gallery.flush()
@@ -144,11 +146,6 @@ class Matcher(Joint):
         }
         gone = {name: getattr(self.gallery, name) for name in ("evicted", "expired", "unsaved")}
         return {f"reid_{name}": float(value) for name, value in (self._counts | held | gone).items()}
-
-    def _tended(self, now: float, *, dirty: bool) -> None:
-        if dirty and not self._dirty:
-            self._dirty = True
-            self._tend_at = now + BUSY_S
 
     def _answer(self, finding: Finding, tracks: list[Track]) -> Prediction | None:
         said = finding.prediction

@@ -65,18 +65,13 @@ class _Named(Mined):
     NAME: ClassVar[str]
 
     def __init__(self, **parameters: Any) -> None:
-        miner = create(self.NAME, parameters)
+        known = {field.name for field in fields(create(self.NAME, {})) if field.init}  # type: ignore[arg-type]  # they are
+        if unknown := parameters.keys() - known:
+            LOGGER.warning("%s has no parameter %s: ignored", self.NAME, ", ".join(sorted(unknown)))
+        miner = create(self.NAME, {name: value for name, value in parameters.items() if name in known})
         super().__init__(miner)
-        for name in parameters:  # as numbers, under Sedna's names
+        for name in parameters.keys() & known:  # as numbers, under Sedna's names
             setattr(self, name, getattr(miner, name))
-
-    @classmethod
-    def _known(cls, others: dict[str, Any]) -> dict[str, Any]:
-        """Return those of further parameters that the rule has."""
-        known = {field.name for field in fields(create(cls.NAME, {})) if field.init}  # type: ignore[arg-type]  # they are
-        if unknown := others.keys() - known:
-            LOGGER.warning("%s has no parameter %s: ignored", cls.NAME, ", ".join(sorted(unknown)))
-        return {name: value for name, value in others.items() if name in known}
 
 
 @ClassFactory.register(ClassType.HEM, alias="Threshold")
@@ -86,7 +81,7 @@ class ThresholdFilter(_Named):
     NAME = "Threshold"
 
     def __init__(self, threshold: Any = 0.5, **others: Any) -> None:
-        super().__init__(threshold=threshold, **self._known(others))
+        super().__init__(threshold=threshold, **others)
 
 
 @ClassFactory.register(ClassType.HEM, alias="CrossEntropy")
@@ -96,7 +91,7 @@ class CrossEntropyFilter(_Named):
     NAME = "CrossEntropy"
 
     def __init__(self, threshold_cross_entropy: Any = 0.5, **others: Any) -> None:
-        super().__init__(threshold_cross_entropy=threshold_cross_entropy, **self._known(others))
+        super().__init__(threshold_cross_entropy=threshold_cross_entropy, **others)
 
 
 @ClassFactory.register(ClassType.HEM, alias="IBT")
@@ -106,7 +101,7 @@ class IBTFilter(_Named):
     NAME = "IBT"
 
     def __init__(self, threshold_img: Any = 0.5, threshold_box: Any = 0.5, **others: Any) -> None:
-        super().__init__(threshold_img=threshold_img, threshold_box=threshold_box, **self._known(others))
+        super().__init__(threshold_img=threshold_img, threshold_box=threshold_box, **others)
 
 
 @ClassFactory.register(ClassType.HEM, alias="Random")
@@ -116,7 +111,7 @@ class RandomFilter(_Named):
     NAME = "Random"
 
     def __init__(self, random_ratio: Any = 0.3, **others: Any) -> None:
-        super().__init__(random_ratio=random_ratio, **self._known(others))
+        super().__init__(random_ratio=random_ratio, **others)
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
         """Draw lots."""
@@ -129,9 +124,6 @@ class CloudOnlyFilter(_Named):
 
     NAME = "CloudOnly"
 
-    def __init__(self, **others: Any) -> None:
-        super().__init__(**self._known(others))
-
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
         """Say hard."""
         return Verdict(hard=True)
@@ -142,9 +134,6 @@ class EdgeOnlyFilter(_Named):
     """No sample is hard."""
 
     NAME = "EdgeOnly"
-
-    def __init__(self, **others: Any) -> None:
-        super().__init__(**self._known(others))
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
         """Say easy."""
