@@ -34,7 +34,7 @@ from halimede.calibration.calibrate import Calibrated, Goal, Samples, asking, fi
 from halimede.calibration.deferral import hardness_by
 from halimede.evaluation import curves
 from halimede.evaluation.quality import right
-from halimede.inference.embedding import pack, unit
+from halimede.inference.postprocess import pack, unit
 from halimede.messages import Prediction
 from halimede.mining import create, hardness_of
 from halimede.mining.miner import Verdict

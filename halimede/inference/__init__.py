@@ -10,10 +10,10 @@ from pathlib import Path
 
 from halimede.api.model import ModelSpec
 from halimede.inference.batching import group, isolate, signature
-from halimede.inference.embedding import pack, unit, unpack
 from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
 from halimede.inference.onnx import open_onnx
+from halimede.inference.postprocess import pack, unit, unpack
 
 __all__ = [
     "Array",

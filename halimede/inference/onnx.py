@@ -26,12 +26,11 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.batching import BatchGain
 from halimede.inference.detection import BoxReader
-from halimede.inference.embedding import EmbeddingReader, FeaturedClassReader
 from halimede.inference.file_checks import check_model
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.onnx_io import Declared, InputPort, choose_input, choose_output, choose_outputs
-from halimede.inference.postprocess import ClassReader
+from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
 from halimede.messages import Prediction
 
 MAX_REASON = 300
