@@ -27,16 +27,12 @@ class Rate:
 
     marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
-    def mark(self, now_s: float, count: int) -> None:
-        """Note a count, a few times a second at most."""
+    def at(self, now_s: float, count: int) -> float:
+        """Return how much it grows a second."""
         if not self.marks or now_s - self.marks[-1][0] >= OVER_S / 32:
             self.marks.append((now_s, count))
         while len(self.marks) > 2 and now_s - self.marks[0][0] > OVER_S:
             self.marks.popleft()
-
-    def at(self, now_s: float, count: int) -> float:
-        """Return how much it grows a second."""
-        self.mark(now_s, count)
         began, before = self.marks[0]
         return (count - before) / (now_s - began) if now_s - began > 0.2 else 0.0
 

@@ -160,8 +160,6 @@ def chain(tiers: Sequence[Tier], *, deadline_s: float) -> TierPlan:
     """Return the plan of tiers that all run here, the edge first and the cloud last. Raises InvalidFieldError."""
     middle = len(tiers) - 2
     names = ["edge", *(tier.name or f"tier{i}" for i, tier in enumerate(tiers[1:-1], 1)), "cloud"][: len(tiers)]
-    if len(tiers) == 1:
-        names = ["edge"]
     for i, name in enumerate(names[1:-1]):
         check_label(f"tiers[{i}].name", name)
         if names.count(name) > 1:

@@ -94,7 +94,16 @@ class MemberWorkerProcess:
                 suspects=self._suspects,
             )
             taking = group.create_task(source.run(edge.intake, parts.stop), name="source")
-            takeover = self._takeover(edge)
+            takeover = SessionFailover(
+                self._peers,
+                parts.connect,
+                edge.intake,
+                group=self._group,
+                cameras=self._settings.cameras,
+                receive_maximum=INTAKE_RECEIVE_MAXIMUM,
+                session_s=SESSION_S,
+                suspects=self._suspects,
+            )
             if self._durable:
                 group.create_task(takeover.run(parts.stop), name="takeover")
             self._show(edge, takeover)
@@ -182,18 +191,6 @@ class MemberWorkerProcess:
     def _take_in(self) -> Bus:
         session_s = SESSION_S if self._durable else 0
         return self._parts.connect(self._intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM, session_s=session_s)
-
-    def _takeover(self, edge: EdgeWorker) -> SessionFailover:
-        return SessionFailover(
-            self._peers,
-            self._parts.connect,
-            edge.intake,
-            group=self._group,
-            cameras=self._settings.cameras,
-            receive_maximum=INTAKE_RECEIVE_MAXIMUM,
-            session_s=SESSION_S,
-            suspects=self._suspects,
-        )
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 

@@ -148,7 +148,8 @@ class Loaded:
             raise ServeError(f"give each input once: this model takes {self._listed()}")
         for name in wanted:
             if name not in self.outputs:
-                raise ServeError(f"there is no output {name[:80]!r}: this model gives {', '.join(self._gives())}")
+                known = [*self.outputs, *([f"{self.prediction} (for {self.image})"] if self.takes_pictures else [])]
+                raise ServeError(f"there is no output {name[:80]!r}: this model gives {', '.join(known)}")
         rows = 1
         if self.batched:
             rows = len(next(iter(feeds.values())))
@@ -157,13 +158,9 @@ class Loaded:
         return Work(feeds, wanted or self._all, rows)
 
     def _listed(self) -> str:
-        own = [f"{port.name} ({port.datatype} {list(port.shape or ())})" for port in self.inputs.values()]
-        if self.takes_pictures:
-            own.append(f"{self.image} (BYTES [-1]: JPEG or PNG files) alone")
-        return " or ".join([", ".join(own[: len(self.inputs)]), *own[len(self.inputs) :]]).removeprefix(" or ")
-
-    def _gives(self) -> list[str]:
-        return [*self.outputs, *([f"{self.prediction} (for {self.image})"] if self.takes_pictures else [])]
+        own = ", ".join(f"{port.name} ({port.datatype} {list(port.shape or ())})" for port in self.inputs.values())
+        pictures = f"{self.image} (BYTES [-1]: JPEG or PNG files) alone" if self.takes_pictures else ""
+        return " or ".join(filter(None, (own, pictures)))
 
     def _frames(self, given: Sequence[Tensor], wanted: Sequence[str]) -> list[Frame]:
         """Make frames of a request's pictures. They are decoded in the model's thread."""

@@ -15,7 +15,7 @@ import structlog
 from halimede.inference import pack, unit, unpack
 from halimede.multiedge.reid.identity_eviction import EvictionLimits, IdentityEviction
 from halimede.multiedge.reid.store import Changes, GalleryStore
-from halimede.multiedge.reid.vector_index import Floats, VectorIndex, clear
+from halimede.multiedge.reid.vector_index import Floats, VectorIndex, sweep
 
 log = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class EmbeddingBank:
 
     def clear(self) -> None:
         """Forget them all, and the copy of the graph."""
-        clear(self._folder)
+        sweep(self._folder)
         self._owner.clear()
         self._index = None
 

@@ -109,7 +109,7 @@ class VectorIndex:
         self._index.save(str(part))
         now = folder / f"index-{_digest(part)}{SUFFIX}"
         part.replace(now)
-        _sweep(folder, now)
+        sweep(folder, now)
 
     def load(self, folder: Path) -> bool:
         """Read what was saved; False, and nothing is read, where that is missing, damaged or of another length.
@@ -132,12 +132,8 @@ class VectorIndex:
         return [(np.asarray(one.keys, np.uint64), 1.0 - np.asarray(one.distances, np.float32)) for one in each]
 
 
-def clear(folder: Path) -> None:
-    """Remove all that was saved."""
-    _sweep(folder, None)
-
-
-def _sweep(folder: Path, keep: Path | None) -> None:
+def sweep(folder: Path, keep: Path | None = None) -> None:
+    """Remove all that was saved but one file."""
     for path in folder.glob(f"index*{SUFFIX}"):
         if path != keep:
             with contextlib.suppress(OSError):

@@ -74,8 +74,9 @@ class Backend:
             self._base = self._path = self._found = ""
             return
         found = re.fullmatch(r"(https?://[^/\s?#]+)(/[^\s?#]*)?", url)
-        model = _model.fullmatch((found[2] or "").rstrip("/")) if found and (found[2] or "").rstrip("/") else None
-        if not found or ((found[2] or "").rstrip("/") and not model):
+        path = (found[2] or "").rstrip("/") if found else ""
+        model = _model.fullmatch(path)
+        if not found or (path and not model):
             raise InvalidFieldError(self.name, url, FIX)
         if found[1] != self._base or model:
             self._base, self._path, self._found = found[1], model[0] if model else "", ""

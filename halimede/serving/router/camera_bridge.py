@@ -50,7 +50,8 @@ class CameraBridge:
         self._bus = bus
         self._router = router
         self._names = names
-        self._cameras = cameras
+        about = {"ns": names.namespace, "group": names.service}
+        self._filters = [topics.CAMERA_FRAME.filter(camera=camera, **about) for camera in cameras]
         self._outbox = result_outbox(bus)
         self._address = topics.RESULT.at(ns=names.namespace, service=names.service)
         self._places = asyncio.Semaphore(INSIDE)
@@ -59,17 +60,14 @@ class CameraBridge:
 
     async def run(self) -> None:
         """Take and answer frames until cancelled."""
-        for camera in self._cameras:
-            names = {"ns": self._names.namespace, "camera": camera}
-            filter_ = topics.CAMERA_FRAME.filter(group=self._names.service, **names)
+        for filter_ in self._filters:
             await self._bus.subscribe(filter_, self._take, queue=QUEUE)
         await self._outbox.run()
 
     async def drain(self, timeout_s: float) -> None:
         """Answer what is under way, within ``timeout_s`` seconds."""
-        for camera in self._cameras:
-            names = {"ns": self._names.namespace, "camera": camera}
-            await self._bus.unsubscribe(topics.CAMERA_FRAME.filter(group=self._names.service, **names))
+        for filter_ in self._filters:
+            await self._bus.unsubscribe(filter_)
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=timeout_s)
         await self._outbox.drain(timeout_s)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.multiedge.reid import vector_index as room
-from halimede.multiedge.reid.vector_index import VectorIndex, clear
+from halimede.multiedge.reid.vector_index import VectorIndex, sweep
 from tests.unit.multiedge.reid.scene import LENGTH, looks
 
 COUNT = 3000
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_never_given_to_the_library(tmp_path: Path, damage: st
     else:
         path.write_bytes(b"")
     assert not VectorIndex(LENGTH).load(tmp_path)
-    clear(tmp_path)
+    sweep(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
