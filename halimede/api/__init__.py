@@ -4,12 +4,11 @@
 """
 
 from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune
-from halimede.api.base import Kind, ObjectMeta, Resource, kind_of, kinds, parse, plurals
+from halimede.api.base import Kind, Resource, kind_of, kinds, parse, plurals
 from halimede.api.placement import matches, placements
 
 __all__ = [
     "Kind",
-    "ObjectMeta",
     "Resource",
     "dataset",
     "inferencemodel",

@@ -331,16 +331,6 @@ def fit_mixture(edge: Vector, cloud: Vector, truth: Truth, *, seed: int = 0) -> 
     return Mixed(MixtureRule(kind="product", edge=weight, cloud=round(1 - weight, 4)), mended, spoiled)
 
 
-def mixture(rule: MixtureRule, edge: Vector, cloud: Vector) -> Vector:
-    """Return the mixture of calibrated distributions, as ``halimede.mining.mixture.pool`` does for one sample."""
-    if rule.kind == "sum":
-        pooled = rule.edge * edge + rule.cloud * cloud
-        return np.asarray(pooled / pooled.sum(axis=1, keepdims=True))
-    logs = rule.edge * np.log(edge) + rule.cloud * np.log(cloud)
-    powers = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
 def share(hits: NDArray[np.bool_]) -> tuple[float, float, float]:
     """Return a share and its interval (Wilson 1927)."""
     number, of = int(np.count_nonzero(hits)), len(hits)

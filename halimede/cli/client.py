@@ -102,6 +102,25 @@ class Client:
         reply = await self._ask(ApiRequest(op="list", plural=plural, namespace=namespace, limit=MOST))
         return reply.items, reply.truncated
 
+    async def services_by_kind(self, namespace: str = "") -> tuple[dict[str, Bodies], bool]:
+        """Return the services that have workers by their kind in short (as tasks and commands name it).
+
+        The second value says whether a list was cut.
+        """
+        from halimede.api import kind_of  # help texts need no resources
+        from halimede.api.placement import SERVICES
+
+        found, more = {}, False
+        for plural in SERVICES:
+            found[kind_of(plural).short_names[0]], cut = await self.list(plural, namespace)
+            more = more or cut
+        return found, more
+
+    async def services(self, namespace: str = "") -> Bodies:
+        """Return the services that have workers, of all kinds."""
+        found, _ = await self.services_by_kind(namespace)
+        return [body for bodies in found.values() for body in bodies]
+
     async def delete(self, plural: str, name: str, namespace: str = "default") -> None:
         """Ask for a resource to be deleted. It is gone when its workers have stopped: see ``wait_until``."""
         await self._ask(ApiRequest(op="delete", plural=plural, namespace=namespace, name=name))

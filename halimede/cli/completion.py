@@ -60,9 +60,7 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer services of the namespace."""
 
     async def ask(client: Client) -> list[str]:
-        from halimede.cli.service_kinds import every
-
-        return [str(body["metadata"]["name"]) for body in await every(client, _namespace(ctx))]
+        return [str(body["metadata"]["name"]) for body in await client.services(_namespace(ctx))]
 
     return _fitting(_asked(ctx, ask), incomplete)
 
@@ -71,11 +69,10 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the cameras that services of the namespace listen to."""
 
     async def ask(client: Client) -> list[str]:
-        from halimede.cli.service_kinds import every
         from halimede.cli.tables import dig
 
         found: list[str] = []
-        for body in await every(client, _namespace(ctx)):
+        for body in await client.services(_namespace(ctx)):
             several = dig(body, "spec", "edgeWorkers")
             named = [(w, str(dig(w, "name"))) for w in several or ()]
             named = named or [(dig(body, "spec", "edgeWorker"), str(dig(body, "metadata", "name")))]

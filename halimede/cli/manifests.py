@@ -146,7 +146,8 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
         problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
         raise ManifestError(f"{where}: document {number + 1}: not valid YAML: {problem}") from error
     except (YAMLError, ValueError, TypeError) as error:
-        raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {_first_line(error)}") from error
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {said}") from error
     except RecursionError as error:
         raise ManifestError(f"{source}: document {number + 1}: it is nested too deeply") from error
 
@@ -234,7 +235,3 @@ def _line(text: str, number: int, field: str) -> int | None:
 
 def _yaml() -> YAML:
     return YAML(typ="safe", pure=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -7,16 +7,8 @@ path, ``operator`` what people and their tools see.
 """
 
 from halimede.messages.base import (
-    Finite,
     Label,
-    Message,
-    Millis,
-    Name,
-    NonNegative,
     ResourceBody,
-    Short,
-    Text,
-    Uid,
 )
 from halimede.messages.blobs import BlobAnswer, BlobChunk, BlobEntry, BlobOrder, BlobQuery, BlobRequest
 from halimede.messages.control import (
@@ -75,7 +67,6 @@ from halimede.messages.samples import (
     Span,
     TraceReply,
     TraceRequest,
-    Vector,
 )
 
 __all__ = [
@@ -99,7 +90,6 @@ __all__ = [
     "DeadLetter",
     "Delete",
     "Event",
-    "Finite",
     "Frame",
     "Fused",
     "FusedFrom",
@@ -119,17 +109,13 @@ __all__ = [
     "Load",
     "LogsReply",
     "LogsRequest",
-    "Message",
     "Metric",
-    "Millis",
     "ModelFacts",
     "ModelInUse",
     "ModelOutput",
-    "Name",
     "NodeInfo",
     "NodeStatus",
     "NodeSummary",
-    "NonNegative",
     "Output",
     "Peer",
     "Prediction",
@@ -138,7 +124,6 @@ __all__ = [
     "ResourceBody",
     "Result",
     "ServedVersion",
-    "Short",
     "Sighting",
     "Span",
     "Status",
@@ -147,12 +132,9 @@ __all__ = [
     "Synced",
     "TaskInfo",
     "TensorInfo",
-    "Text",
     "TraceReply",
     "TraceRequest",
     "Track",
-    "Uid",
-    "Vector",
     "WorkerInfo",
     "WorkerReport",
     "WorkerSummary",

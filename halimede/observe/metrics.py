@@ -29,6 +29,7 @@ BOUNDS = (
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
+Distributions = Iterable[tuple[Labels, Histogram | None, float | None]]
 
 
 class Scrape(Collector):
@@ -59,11 +60,7 @@ def registry(role: str, *collect: Callable[[], Iterable[Metric]]) -> CollectorRe
 
 def counter(name: str, text: str, samples: Samples | float) -> Metric:
     """Return a count that only grows (``name`` without prefix and ``_total``)."""
-    pairs = _pairs(samples)
-    family = CounterMetricFamily(PREFIX + name, text, labels=_names(pairs))
-    for labels, value in pairs:
-        family.add_metric(list(labels.values()), value)
-    return family
+    return _values(CounterMetricFamily, name, text, samples)
 
 
 def ledger_counters(ledger: Ledger, exporter: ExportedBy) -> Iterator[Metric]:
@@ -75,30 +72,35 @@ def ledger_counters(ledger: Ledger, exporter: ExportedBy) -> Iterator[Metric]:
 
 def gauge(name: str, text: str, samples: Samples | float) -> Metric:
     """Return a value that goes up and down."""
+    return _values(GaugeMetricFamily, name, text, samples)
+
+
+def times(name: str, text: str, samples: Distributions) -> Metric:
+    """Return a distribution of times in seconds: labels, our histogram of milliseconds, their exact sum if known."""
+    return _distribution(name, text, samples, BOUNDS, unit=1000.0)
+
+
+def sizes(name: str, text: str, samples: Distributions) -> Metric:
+    """Return a distribution of small whole numbers, such as batch sizes."""
+    return _distribution(name, text, samples, SIZES, unit=1.0)
+
+
+def _values(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, samples: Samples | float
+) -> Metric:
     pairs = _pairs(samples)
-    family = GaugeMetricFamily(PREFIX + name, text, labels=_names(pairs))
+    family = kind(PREFIX + name, text, labels=_names(pairs))
     for labels, value in pairs:
         family.add_metric(list(labels.values()), value)
     return family
 
 
-def times(name: str, text: str, samples: Iterable[tuple[Labels, Histogram | None, float | None]]) -> Metric:
-    """Return a distribution of times in seconds: labels, our histogram of milliseconds, their exact sum if known."""
+def _distribution(name: str, text: str, samples: Distributions, bounds: Sequence[float], *, unit: float) -> Metric:
     found = list(samples)
     family = HistogramMetricFamily(PREFIX + name, text, labels=_names([(labels, 0.0) for labels, _, _ in found]))
     for labels, histogram, total in found:
-        buckets, approximate = spread(histogram, BOUNDS, unit=1000.0)
-        family.add_metric(list(labels.values()), buckets, approximate if total is None else total / 1000)
-    return family
-
-
-def sizes(name: str, text: str, samples: Iterable[tuple[Labels, Histogram | None, float | None]]) -> Metric:
-    """Return a distribution of small whole numbers, such as batch sizes."""
-    found = list(samples)
-    family = HistogramMetricFamily(PREFIX + name, text, labels=_names([(labels, 0.0) for labels, _, _ in found]))
-    for labels, histogram, total in found:
-        buckets, approximate = spread(histogram, SIZES, unit=1.0)
-        family.add_metric(list(labels.values()), buckets, approximate if total is None else total)
+        buckets, approximate = spread(histogram, bounds, unit=unit)
+        family.add_metric(list(labels.values()), buckets, approximate if total is None else total / unit)
     return family
 
 

@@ -24,7 +24,7 @@ from halimede.api import matches, placements
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.api.placement import Role
-from halimede.cli import completion, service_kinds
+from halimede.cli import completion
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
@@ -173,7 +173,7 @@ async def find(client: Client, choice: LogSelection) -> list[Log]:
         return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
     by_service: dict[str, list[Log]] = {}
-    for body in await service_kinds.every(client, choice.namespace):
+    for body in await client.services(choice.namespace):
         by_service.setdefault(str(body["metadata"]["name"]), []).extend(workers(body, nodes))
     every = [log for found in by_service.values() for log in found]
     if choice.name in by_service:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from halimede import codec, topics
 from halimede.cli import options as o
-from halimede.cli import service_kinds
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, UnreachableError
 from halimede.cli.follow import follow
@@ -119,7 +118,7 @@ async def _warn_if_unknown(broker: BrokerAddress, service: str, namespace: str) 
     """Say when there is no such service, or there would be silence. GM may be away: results flow without it."""
     try:
         async with Client.to(broker, patience_s=0.0) as client:
-            known = {body["metadata"]["name"] for body in await service_kinds.every(client, namespace)}
+            known = {body["metadata"]["name"] for body in await client.services(namespace)}
         if service not in known:
             warn(f"there is no service {service} in namespace {namespace} yet: waiting for its results")
     except NoBrokerError:

@@ -126,10 +126,8 @@ async def show_sightings(broker: BrokerAddress, service: ServiceQuery, query: Id
         dump(plain(answer), form)
         return
     out = console()
-    if not query.identity:
-        out.print(people(answer.identities))
-    else:
-        out.print(people(answer.identities))
+    out.print(people(answer.identities))
+    if query.identity:
         out.print()
         out.print(sightings(answer.identities[0].sightings))
 

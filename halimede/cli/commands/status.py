@@ -14,7 +14,6 @@ from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.api.model import PLURAL as MODELS
 from halimede.cli import options as o
-from halimede.cli import service_kinds as services
 from halimede.cli import status_advice, tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
@@ -108,7 +107,7 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
             said = await client.version()
             seen.gm = said if isinstance(said, Mapping) else {"version": said}
             seen.nodes = await client.nodes()
-            seen.services, more_services = await services.by_kind(client)
+            seen.services, more_services = await client.services_by_kind()
             seen.served, more_served = await client.list(SERVED)
             seen.models, more_models = await client.list(MODELS)
             seen.datasets, more_datasets = await client.list(DATASETS)

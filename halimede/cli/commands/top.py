@@ -132,26 +132,18 @@ class TopState:
             "nodes": [self._node(name) for name in sorted({*self.presences, *self.infos})],
             "services": services,
             "cloudWorkers": [
-                {
-                    "namespace": namespace,
-                    "service": service,
-                    "worker": worker,
-                    "credits": load.credits,
-                    "serviceMs": round(load.service_ms, 2),
-                }
-                for (namespace, service, worker), load in sorted(self.loads.items())
+                {**_worker(key), "credits": load.credits, "serviceMs": round(load.service_ms, 2)}
+                for key, load in sorted(self.loads.items())
             ],
             "peers": [
                 {
-                    "namespace": namespace,
-                    "service": service,
-                    "worker": worker,
+                    **_worker(key),
                     "rank": peer.rank,
                     "credits": peer.share.credits if peer.share else 0,
                     "serviceMs": round(peer.share.service_ms, 2) if peer.share else None,
                     "joint": peer.join is not None,
                 }
-                for (namespace, service, worker), peer in sorted(self.peers.items())
+                for key, peer in sorted(self.peers.items())
             ],
         }
 
@@ -166,6 +158,10 @@ class TopState:
             # a will does not repeat what the birth said
             "version": (presence.version if presence else "") or (info.version if info else ""),
         }
+
+
+def _worker(key: tuple[str, str, str]) -> dict[str, str]:
+    return dict(zip(("namespace", "service", "worker"), key, strict=True))
 
 
 def _point(now: float, document: StatusDocument) -> RatePoint:

@@ -13,7 +13,7 @@ from halimede import topics
 from halimede.api.model import PLURAL as MODELS
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli import service_kinds, status_advice
+from halimede.cli import status_advice
 from halimede.cli.broker_address import START_IT
 from halimede.cli.client import Client
 from halimede.cli.doctor import Check, ok, problem, warning
@@ -45,7 +45,7 @@ async def examine(client: Client) -> AsyncGenerator[Check, None]:
         said = await client.version()
         took = loop.time() - began
         nodes = await client.nodes()
-        found, _ = await service_kinds.by_kind(client)
+        found, _ = await client.services_by_kind()
         models, _ = await client.list(MODELS)
     except HalimedeError as error:
         yield problem("global manager", str(error), START_IT)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.calibration.calibrate import fit_mixture, mixture
+from halimede.calibration.calibrate import fit_mixture
 from halimede.calibration.temperature import calibrate, calibration_error, temperature
 from halimede.messages import Box, Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule
@@ -43,15 +43,16 @@ class TestTemperature:
     st.sampled_from(["product", "sum"]),
     st.floats(0.1, 1),
 )
-def test_a_worker_mixes_one_sample_as_calibration_mixes_all(values, warm, warmer, kind, weight):
+def test_a_worker_mixes_one_sample_by_temperatures_as_calibration_fits_them(values, warm, warmer, kind, weight):
     total = sum(values)
     small = [value / total for value in values] if total > 1e-6 else [1 / len(values)] * len(values)
     big = small[::-1]
     rule = MixtureRule(kind=kind, edge=weight, cloud=1 - weight / 2)
     one = pool(rule, tempered(small, warm), tempered(big, warmer))
-    many = mixture(rule, calibrate(np.array([small]), warm), calibrate(np.array([big]), warmer))[0]
-    assert one == pytest.approx(many, abs=1e-9)
-    assert sum(one) == pytest.approx(1)
+    low, high = (calibrate(np.array([each]), heat)[0] for each, heat in ((small, warm), (big, warmer)))
+    assert tempered(small, warm) == pytest.approx(low, abs=1e-9)
+    mixed = rule.edge * low + rule.cloud * high if kind == "sum" else low**rule.edge * high**rule.cloud
+    assert one == pytest.approx(mixed / mixed.sum(), abs=1e-9)
 
 
 class TestFittingAMixture:
@@ -63,7 +64,8 @@ class TestFittingAMixture:
         found = fit_mixture(small[:1500], big[:1500], truth[:1500])
         assert found.rule
         assert found.mended > found.spoiled
-        mixed = mixture(found.rule, small[1500:], big[1500:]).argmax(axis=1)
+        rows = zip(small[1500:].tolist(), big[1500:].tolist(), strict=True)
+        mixed = np.array([pool(found.rule, *row) for row in rows]).argmax(axis=1)
         assert (mixed == truth[1500:]).mean() > (big[1500:].argmax(axis=1) == truth[1500:]).mean() + 0.02
 
     def test_where_the_small_model_knows_nothing_more_the_big_ones_word_stands(self):
