@@ -22,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from halimede.errors import HalimedeError
@@ -152,31 +153,31 @@ def reap_orphans(own: Collection[int | None]) -> None:
 
 async def end_orphans(own: Callable[[], Collection[int | None]], deadline_s: float, hurry: asyncio.Event) -> int:
     """End all orphans and what they leave behind: SIGTERM, then SIGKILL. Return how many there were."""
-    loop = asyncio.get_running_loop()
-    give_up = loop.time() + deadline_s
-    asked: set[int] = set()
-    while True:
+
+    def left() -> set[int]:
         reap_orphans(own())
-        left = children() - set(own())
-        if not left:
-            return len(asked)
-        late = loop.time() >= give_up or hurry.is_set()
-        for pid in left if late else left - asked:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-        asked |= left
-        await asyncio.sleep(POLL_S)
+        return children() - set(own())
+
+    return await _end(left, os.kill, deadline_s, hurry)
 
 
 async def end_strays(home: Path, kept: Collection[str], deadline_s: float, hurry: asyncio.Event) -> int:
     """End the workers of this home's nodes other than ``kept``: SIGTERM, then SIGKILL. Return how many there were."""
+    return await _end(partial(strays, home, kept), partial(_signal, home), deadline_s, hurry)
+
+
+async def _end(
+    find: Callable[[], set[int]], send: Callable[[int, signal.Signals], None], deadline_s: float, hurry: asyncio.Event
+) -> int:
+    """End what is found until nothing is; return how many there were."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + deadline_s
     asked: set[int] = set()
-    while left := strays(home, kept):
+    while left := find():
         late = loop.time() >= give_up or hurry.is_set()
         for pid in left if late else left - asked:
-            _signal(pid, home, signal.SIGKILL if late else signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                send(pid, signal.SIGKILL if late else signal.SIGTERM)
         asked |= left
         await asyncio.sleep(POLL_S)
     return len(asked)
@@ -218,7 +219,7 @@ def _has_lc(home: Path, node: str) -> bool:
     return False
 
 
-def _signal(pid: int, home: Path, number: signal.Signals) -> None:
+def _signal(home: Path, pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:

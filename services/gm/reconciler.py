@@ -50,8 +50,8 @@ from services.gm.downstream import Downstream
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceEntry, ReferenceIndex, Roles
 from services.gm.reports import NodeReports
+from services.gm.service_status import Problem
 from services.gm.status_topics import StatusTopics
-from services.gm.worker_readiness import Problem
 from services.gm.workloads.object_names import digest
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workqueue import TICK, WorkQueue, reached

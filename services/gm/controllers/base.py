@@ -18,8 +18,7 @@ from halimede.names import Key
 from services.gm.cluster.port import ClusterWorkers, EventType, NodeReport, Ref, StoredResource
 from services.gm.nodes import Node
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
-from services.gm.service_status import conclude
-from services.gm.worker_readiness import UPDATING, Problem, Readiness, Share
+from services.gm.service_status import UPDATING, Problem, Readiness, Share, conclude
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import Ensure, Remove, differences
 from services.gm.workloads.pod_settings import PodSettings

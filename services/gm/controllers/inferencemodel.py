@@ -34,8 +34,7 @@ from services.gm.cluster.port import Ref
 from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
 from services.gm.controllers.model import remembered
 from services.gm.reference_index import ReferenceEntry, WorkerPlacement
-from services.gm.service_status import conclude, service_status
-from services.gm.worker_readiness import Problem, Readiness, Share
+from services.gm.service_status import Problem, Readiness, Share, conclude, service_status
 from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import PodView, read_pods

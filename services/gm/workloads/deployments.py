@@ -20,7 +20,7 @@ from halimede.errors import InvalidFieldError
 from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.model_selection import described, selectors
-from services.gm.worker_readiness import Problem
+from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import WAYS, Brought, deliver, host_file, needs_secret
 from services.gm.workloads.object_names import DIGEST, Body, Role, worker_of

@@ -16,7 +16,7 @@ from halimede.api.jointinference import EdgeWorkerSpec, JointInferenceServiceSpe
 from halimede.api.placement import Placement, Program
 from halimede.api.worker_environment import OWN_IMAGE, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
-from services.gm.worker_readiness import Problem
+from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import (
     CONFINED,

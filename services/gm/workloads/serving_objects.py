@@ -20,7 +20,7 @@ from halimede.api.inferencemodel import InferenceModelSpec, Ingress, ServedVersi
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.models.desired_state import Desired, DesiredModel
-from services.gm.worker_readiness import Problem
+from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.deployments import Built, check_service_name, made, signed
 from services.gm.workloads.model_init_container import (

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halimede.errors import InvalidFieldError
-from services.gm.worker_readiness import Problem
+from services.gm.service_status import Problem
 from services.gm.workloads.pod_settings import PodSettings, plain_path
 from services.gm.workloads.pod_status import FETCHES
 

@@ -11,8 +11,7 @@ from halimede.names import Key
 from halimede.stats.histogram import record
 from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
-from services.gm.service_status import MAX_SHOWN_NODES, metrics, service_status
-from services.gm.worker_readiness import Problem, Share
+from services.gm.service_status import MAX_SHOWN_NODES, Problem, Share, metrics, service_status
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 

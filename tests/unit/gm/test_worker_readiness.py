@@ -6,7 +6,7 @@ from halimede.messages import NodeStatus, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
-from services.gm.worker_readiness import ReadinessTally, Share, count_share, judge
+from services.gm.service_status import ReadinessTally, Share, count_share, judge
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 

@@ -21,8 +21,7 @@ from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.kubernetes.leader_election import Leadership, check_leading
 from services.gm.cluster.port import FINALIZER, ConflictError, StoredResource, utc_now
 from services.gm.controllers.base import same
-from services.gm.service_status import conclude
-from services.gm.worker_readiness import Readiness
+from services.gm.service_status import Readiness, conclude
 from services.gm.workqueue import WorkQueue, reached
 
 #: seconds between two writes of an object that somebody else was faster with
