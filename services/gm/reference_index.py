@@ -150,7 +150,9 @@ class ReferenceIndex:
             return {entry.owner: frozenset()}
         if entry is not None and entry.roles:
             return self._placed.get(key, {})
-        return {node: frozenset() for user in self._users.get(key, ()) for node in self._needing(user, key)}
+        users = self._users.get(key, ())
+        placed = ((user, node) for user in users for node in self._placed.get(user, {}))
+        return {node: frozenset() for user, node in placed if self._needs(user, key, node)}
 
     def belongs(self, key: Key, node: str) -> Roles | None:
         """Return the roles that a resource has on a node; None if it does not belong there."""
@@ -213,9 +215,6 @@ class ReferenceIndex:
         if not self._placed.get(key):
             self._placed.pop(key, None)
         _discard(self._assigned, node, key)
-
-    def _needing(self, user: Key, key: Key) -> Iterable[str]:
-        return (node for node in self._placed.get(user, {}) if self._needs(user, key, node))
 
     def _needs(self, user: Key, key: Key, node: str) -> bool:
         here = self._placed.get(user, {}).get(node, frozenset())

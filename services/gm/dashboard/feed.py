@@ -147,7 +147,7 @@ class DashboardFeed:
             yield from self._cluster.resources(plural)
 
     def _shown(self) -> list[StoredResource]:
-        found = sorted(self._resources(), key=lambda s: (_urgency(s), s.key))
+        found = sorted(self._resources(), key=lambda s: (URGENCY.get(s.status.phase if s.status else "", 2), s.key))
         return found[:MOST_SERVICES]
 
     def _service(self, stored: StoredResource) -> Row:
@@ -279,7 +279,3 @@ def _since(later: Histogram | None, earlier: Histogram | None) -> Histogram:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _urgency(stored: StoredResource) -> int:
-    return URGENCY.get(stored.status.phase if stored.status else "Pending", 2)

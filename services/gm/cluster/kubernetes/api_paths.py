@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from halimede.api import Kind, kinds
+from halimede.api import kinds
 from services.gm.workloads.object_names import MANAGED_BY
 from services.gm.workloads.object_names import MANAGER as MADE_BY
 
@@ -54,11 +54,6 @@ EVENTS = ApiResource("v1", "Event", "events")
 LEASES = ApiResource("coordination.k8s.io/v1", "Lease", "leases")
 
 
-def api_of(kind: Kind) -> ApiResource:
-    """Return where the resources of a kind are."""
-    return ApiResource(kind.api_version, kind.kind, kind.plural)
-
-
 def resources() -> Iterator[ApiResource]:
     """Return where the resources of all kinds are."""
-    return (api_of(kind) for kind in kinds())
+    return (ApiResource(kind.api_version, kind.kind, kind.plural) for kind in kinds())

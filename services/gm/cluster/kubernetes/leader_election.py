@@ -272,7 +272,8 @@ class LeaderElection:
 
     async def _try_to_begin(self) -> bool:
         seen = await self._read_lease()
-        decision = decide(self.identity, seen, None, self._silent_s(), self._highest)
+        silent_s = asyncio.get_running_loop().time() - self._seen_at
+        decision = decide(self.identity, seen, None, silent_s, self._highest)
         if not isinstance(decision, Take):
             return False
         if decision.epoch > MAX_EPOCH + 1:
@@ -341,9 +342,6 @@ class LeaderElection:
             self._seen_at = asyncio.get_running_loop().time()
         self._seen = record
         self._highest = max(self._highest, record.epoch)
-
-    def _silent_s(self) -> float:
-        return asyncio.get_running_loop().time() - self._seen_at
 
     async def _write(self, seen: LeaseRecord | None, epoch: int) -> None:
         """Hold the Lease in that epoch, if it is as it was seen."""
