@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TypeVar
@@ -13,14 +12,13 @@ import structlog
 
 from halimede.errors import HalimedeError
 from halimede.system.backoff import Backoff
+from halimede.system.files import FULL
 
 T = TypeVar("T")
 log = structlog.get_logger()
 
 #: seconds between two attempts: the first pause, and any at most
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
-#: a disk, or a user's share of it, has no room
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class FetchReason(StrEnum):

@@ -20,8 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from halimede.models.cache import BLOCK, Cache, Fetched, in_thread
-from halimede.models.errors import FULL
-from halimede.system.files import write_atomic
+from halimede.system.files import FULL, write_atomic
 
 #: bytes that are hashed anew in one go: whoever cancels waits that long
 STRETCH = 64 * BLOCK

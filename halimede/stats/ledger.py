@@ -4,6 +4,9 @@ What a worker writes here is in the kernel's page cache at once, so a ``kill -9`
 failure may). The next worker of that name and service uid goes on counting, and knows what its predecessor had
 accepted and never answered: it is ``lost``, a number instead of a guess. A file of another uid, or one that makes no
 sense, is set aside as ``ledger.bad``.
+
+The file's blocks are allocated before it is mapped: a write to a mapped page that has no block ends the process with
+SIGBUS when the disk is full. Without space for them the counts stay in memory, and the file gets them once there is.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import structlog
 from halimede.errors import InvalidFieldError
 from halimede.messages import Count, Histogram, TaskInfo
 from halimede.stats.histogram import HIGHEST, LOWEST, bucket
+from halimede.system.files import FULL
 
 log = structlog.get_logger()
 
@@ -57,6 +61,8 @@ class Ledger:
     def __init__(self, folder: Path, uid: str) -> None:
         self._folder = folder
         self._uid = uid.encode().ljust(64, b"\0")
+        #: why the counts are kept in memory only; empty: they are in the file
+        self.trouble = ""
         self._fd = -1
         self._map: mmap.mmap | None = None
         self._words: memoryview = memoryview(b"")
@@ -64,17 +70,22 @@ class Ledger:
         self._followed: list[tuple[Count, Callable[[], int], int]] = []
 
     def __enter__(self) -> Self:
-        """Open or create the file. Raises LedgerBusyError, and InvalidFieldError when it cannot be written."""
-        path = self._folder / NAME
+        """Open or create the file. Raises LedgerBusyError, and InvalidFieldError when it cannot be written.
+
+        A full disk is no error: see ``trouble``.
+        """
+        content = HEADER.pack(MAGIC, self._uid, int(datetime.now(UTC).timestamp())).ljust(SIZE, b"\0")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._fd = _open(path, self._uid)
-            self._map = mmap.mmap(self._fd, SIZE)
+            self._fd, content = _open(self._folder / NAME, self._uid, content)
+            self._store(content)
         except OSError as error:
-            raise InvalidFieldError("HALIMEDE_STATE", str(self._folder), f"make it writable: {error}") from error
-        self._words = memoryview(self._map)[HEADER.size :].cast("Q")
-        seconds = HEADER.unpack_from(self._map)[2]
-        self._started = _text(datetime.fromtimestamp(seconds, UTC))
+            if error.errno not in FULL:
+                raise InvalidFieldError("HALIMEDE_STATE", str(self._folder), f"make it writable: {error}") from error
+            self.trouble = f"its counts are in memory only: {self._folder}: {error.strerror}: make room"
+            log.warning("ledger not written", folder=str(self._folder), error=error.strerror)
+            self._use(mmap.mmap(-1, SIZE), content)
+        self._started = _text(datetime.fromtimestamp(HEADER.unpack_from(content)[2], UTC))
         if lost := self.settle():
             log.warning("frames of a predecessor were lost", lost=lost)
         return self
@@ -83,10 +94,12 @@ class Ledger:
         """Count what was never answered as lost, and close."""
         self.catch_up()
         self.settle()
+        self._retry()
         self._words.release()
         if self._map is not None:
             self._map.close()
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def __getitem__(self, count: Count) -> int:
         return self._words[count]
@@ -123,6 +136,7 @@ class Ledger:
     def info(self) -> TaskInfo:
         """Return the counts as they are reported. ``inference_number`` counts answers that the broker has taken."""
         self.catch_up()
+        self._retry()
         answered = self[Count.ANSWERED]
         now = _text(datetime.now(UTC))
         info = TaskInfo(
@@ -146,6 +160,34 @@ class Ledger:
             self.add(count, now - before)
             self._followed[i] = (count, total, now)
 
+    def _store(self, content: bytes) -> None:
+        """Allocate the file, map it, and write the counts there. Raises OSError."""
+        os.posix_fallocate(self._fd, 0, SIZE)
+        os.pwrite(self._fd, content, 0)
+        self._use(mmap.mmap(self._fd, SIZE), content)
+
+    def _use(self, mapped: mmap.mmap, content: bytes) -> None:
+        """Count in ``mapped`` from now on."""
+        mapped[:] = content
+        self._words.release()
+        if self._map is not None:
+            self._map.close()
+        self._map, self._words = mapped, memoryview(mapped)[HEADER.size :].cast("Q")
+
+    def _retry(self) -> None:
+        """Bring counts that are in memory only to the file, if there is space now."""
+        if not self.trouble or self._map is None:
+            return
+        content = self._map[:]
+        try:
+            if self._fd < 0:
+                self._fd, _ = _open(self._folder / NAME, self._uid, content)
+            self._store(content)
+        except (OSError, LedgerBusyError):
+            return
+        self.trouble = ""
+        log.info("ledger written again", folder=str(self._folder))
+
     def _histogram(self, latency: Latency) -> Histogram | None:
         first = SLOTS + latency * BUCKETS
         counts = enumerate(self._words[first : first + BUCKETS].tolist(), LOWEST)
@@ -153,8 +195,8 @@ class Ledger:
         return Histogram(buckets=buckets) if buckets else None
 
 
-def _open(path: Path, uid: bytes) -> int:
-    """Return a locked descriptor of a file of the right form, made anew where the present one is of no use."""
+def _open(path: Path, uid: bytes, fresh: bytes) -> tuple[int, bytes]:
+    """Return a locked descriptor and the content to begin with: the file's, or ``fresh`` if that is of no use."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -163,17 +205,15 @@ def _open(path: Path, uid: bytes) -> int:
             raise LedgerBusyError(path.parent) from error
         content = os.pread(fd, SIZE + 1, 0)
         if _makes_sense(content, uid):
-            return fd
+            return fd, content
         if content:
             path.with_suffix(".bad").write_bytes(content)
             log.warning("ledger begins anew", reason="of another service, or damaged", kept=f"{path}.bad")
         os.ftruncate(fd, 0)
-        os.ftruncate(fd, SIZE)
-        os.pwrite(fd, HEADER.pack(MAGIC, uid, int(datetime.now(UTC).timestamp())), 0)
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    return fd, fresh
 
 
 def _makes_sense(content: bytes, uid: bytes) -> bool:

@@ -26,6 +26,8 @@ LAST_WORDS_S = 3.0
 MAX_MESSAGE, MAX_REASON = 4096, 256
 #: a worker that runs gets no frames from its own source
 SOURCE_FAILED = "SourceFailed"
+#: its disk has no space for what it keeps
+DISK_FULL = "DiskFull"
 
 
 class ReportingWorker(Protocol):
@@ -63,8 +65,8 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         self.http = ""
         #: where its inference protocol is, of one that serves it
         self.url = ""
-        #: why no frames come to a worker that runs; empty: they do
-        self.trouble: Callable[[], str] | None = None
+        #: reasons for conditions, and what is wrong with a worker that runs; empty texts: nothing
+        self.troubles: list[tuple[str, Callable[[], str]]] = []
         period_s = settings.period_s
         super().__init__(
             bus,
@@ -110,9 +112,10 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         counts = self.counts() if self.counts else None
         model = self.model() if self.model else None
         info = msgspec.structs.replace(self._info, task_info=counts, http=self.http, model=model, url=self.url)
-        trouble = self.trouble() if self.trouble and info.status == "running" else ""
-        if trouble:
-            info.reason, info.message = SOURCE_FAILED, trouble[:MAX_MESSAGE]
+        for reason, trouble in self.troubles if info.status == "running" else ():
+            if text := trouble():
+                info.reason, info.message = reason, text[:MAX_MESSAGE]
+                break
         return info
 
 

@@ -46,8 +46,6 @@ UPDATING = "Updating"
 ANSWERING = frozenset({"edge", "serve"})
 #: a worker answers with another model than it was asked to, for the one that it was asked for is no good
 REFUSED = "RolloutFailed"
-#: a worker runs, and no frames come from the source that it reads itself
-SOURCE_FAILED = "SourceFailed"
 #: problems beside the first that a message names
 NAMED = 3
 
@@ -142,7 +140,7 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
             tally.edges += worker.role in ANSWERING
             if worker.model and worker.model.refused:
                 tally.waiting.append(_refusal(role, share.node, worker.model))
-            elif worker.reason in {REFUSED, SOURCE_FAILED}:
+            elif worker.reason:
                 tally.waiting.append(_trouble(role, share.node, worker, told, worker.reason))
         elif phase == "Failed":
             tally.failed.append(_trouble(role, share.node, worker, told, "WorkerFailed"))

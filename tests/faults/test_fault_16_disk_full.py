@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from halimede.messages import Status
 from tests.faults.control import Child, Control, control
+from tests.small_disk import MIB, ROOM, fill, small_disk
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system"),
     pytest.mark.slow,
     pytest.mark.timeout(240),
 ]
-MIB = 1024 * 1024
-ROOM = 16 * MIB
 #: seconds: a node looks every 15 at what somebody has to mend
 PATIENCE = 60.0
-
-
-@contextmanager
-def small_disk(path: Path) -> Iterator[Path]:
-    """A file system with little room."""
-    path.mkdir()
-    mount = shutil.which("mount") or "/bin/mount"
-    subprocess.run([mount, "-t", "tmpfs", "-o", f"size={ROOM},mode=0700", "tmpfs", str(path)], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run([shutil.which("umount") or "/bin/umount", "-l", str(path)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Take all the room that there is, to the last page."""
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
 
 
 class Node:

@@ -8,6 +8,7 @@ remembered beside the ledger: a worker that is started again goes on where its p
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ from halimede.bus import Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import ID_BYTES
+from halimede.log import RateLimitedLogger
 from halimede.names import MAX_LABEL
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
@@ -139,6 +141,9 @@ class Done:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        #: ids that found no space on the disk: written with the next one that does
+        self._unwritten = b""
+        self._log = RateLimitedLogger()
 
     def read(self) -> set[bytes]:
         """Return the ids in the file, without a last one that a crash cut off."""
@@ -149,10 +154,21 @@ class Done:
         return {content[i : i + ID_BYTES] for i in range(0, whole, ID_BYTES)}
 
     def add(self, id_: bytes) -> None:
-        """Add an id. It is not synced to disk, as the ledger is not."""
-        if self._path:
-            with self._path.open("ab") as file:
-                file.write(id_)
+        """Add an id. It is not synced to disk, as the ledger is not. A full disk costs the memory, not the frames."""
+        if not self._path:
+            return
+        self._unwritten += id_
+        try:
+            size = self._path.stat().st_size if self._path.exists() else 0
+            with self._path.open("ab", buffering=0) as file:
+                written = file.write(self._unwritten)
+                if written < len(self._unwritten):
+                    file.truncate(size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._log.warning("answered pictures not recorded", file=str(self._path), error=error.strerror)
+        else:
+            self._unwritten = b""
 
 
 def _read(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 import subprocess
@@ -14,6 +15,7 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import Count
 from halimede.stats.histogram import quantile
 from halimede.stats.ledger import HEADER, SIZE, Latency, Ledger, LedgerBusyError
+from tests.small_disk import fill, small_disk
 
 KILLED = """
 import os, signal, sys
@@ -145,3 +147,39 @@ def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
         with Ledger(tmp_path, uid):
             pass
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from halimede.stats.ledger import *
+disk = Path(sys.argv[1])
+with Ledger(disk / "state", "u-1") as ledger:
+    for _ in range(1000):
+        ledger.count((Count.ACCEPTED, Count.ANSWERED))
+        for i in range(1, 60):
+            ledger.record(Latency.EDGE, i * i)
+    assert "No space left" in ledger.trouble, ledger.trouble
+    assert ledger.info().inference_number == 1000
+    assert ledger.trouble
+    (disk / "filling").unlink()
+    ledger.info()
+    assert not ledger.trouble, ledger.trouble
+    ledger.count((Count.ACCEPTED, Count.ANSWERED))
+    print("counted")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+@pytest.mark.parametrize("before", ["no ledger", "an older ledger without blocks"])
+def test_on_a_full_disk_counts_stay_in_memory_until_there_is_space(tmp_path: Path, before: str) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        (disk / "state").mkdir()
+        if before == "an older ledger without blocks":
+            with (disk / "state" / "ledger").open("wb") as file:
+                file.truncate(SIZE)
+        fill(disk / "filling")
+        run = subprocess.run([sys.executable, "-c", FULL_DISK, str(disk)], check=False, capture_output=True, text=True)
+        assert (run.returncode, run.stdout.splitlines()[-1:]) == (0, ["counted"]), run.stderr
+        with Ledger(disk / "state", "u-1") as ledger:
+            assert ledger.info().inference_number == 1001

@@ -17,10 +17,12 @@ from halimede.bus import Bus, Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
+from halimede.frames.payloads import ID_BYTES
 from halimede.tracing import TraceContext
 from halimede.worker.sources import SourceContext, create
 from halimede.worker.sources.folder import Done, camera_of, id_of, look
 from tests.simulated import eventually, simulated
+from tests.small_disk import fill, small_disk
 from tests.unit.worker.world import EASY, HARD, world
 
 
@@ -284,3 +286,21 @@ async def test_qos_0_frames_that_find_no_room_are_counted_as_skipped(tmp_path: P
             await asyncio.sleep(0.01)
         w.buses["worker.default.e0"].heal()
         await eventually(lambda: w.info("e0").skipped > 0 and len(w.results) + w.info("e0").skipped == 600, 60)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+async def test_a_full_disk_costs_a_folder_source_its_memory_for_a_while_and_no_picture(tmp_path: Path) -> None:
+    ids = [bytes([i]) * ID_BYTES for i in range(10)]
+    with small_disk(tmp_path / "disk") as disk:
+        memory = Done(disk / "done")
+        memory.add(ids[0])
+        fill(disk / "filling")
+        with (disk / "done").open("ab", buffering=0) as file:  # the rest of its last block
+            file.write(ids[1] * (4095 // ID_BYTES))
+            known = file.tell() // ID_BYTES
+        for id_ in ids[2:9]:
+            memory.add(id_)
+        assert (disk / "done").stat().st_size == known * ID_BYTES, "no part of an id is left behind"
+        (disk / "filling").unlink()
+        memory.add(ids[9])
+        assert Done(disk / "done").read() == set(ids)
