@@ -140,6 +140,13 @@ class Count(IntEnum):
         "overruled_answers",
         UPLOAD_POLICY | SERVICE,
     )
+    MODEL_ERRORS = (
+        21,
+        "model_errors",
+        "Samples that the edge's model failed on; they count as hard.",
+        "model_errors",
+        EDGE_WORKER | SERVICE,
+    )
     DEFERRED = 20, "deferred", "Samples that a tier in between passed on to the next one.", "deferred_samples", TIER
 
     @property
@@ -180,6 +187,7 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     late: Annotated[NonNegative, Count.LATE.described] = 0
     unasked: Annotated[NonNegative, Count.UNASKED.described] = 0
     mining_errors: Annotated[NonNegative, Count.MINING_ERRORS.described] = 0
+    model_errors: Annotated[NonNegative, Count.MODEL_ERRORS.described] = 0
     served: Annotated[NonNegative, Count.SERVED.described] = 0
     batches: Annotated[NonNegative, Count.BATCHES.described] = 0
     uploaded_bytes: Annotated[NonNegative, Count.UPLOADED_BYTES.described] = 0

@@ -96,6 +96,7 @@ class Result(Message, kw_only=True):
     hard: bool = False
     #: hard, but answered by the edge all the same; ``reason`` says why
     degraded: bool = False
+    #: of a degraded answer; ``edge-failed`` in another one: the edge's own model failed on the sample
     reason: Short = ""
     label: str | None = None
     score: Finite | None = None

@@ -34,6 +34,8 @@ CLOSE_S = 30.0
 #: after a long call on the event loop, a countdown is set to SELDOM more than this; after a very long one, to one more.
 #: The CPU time of the call that finds it here is measured
 MEASURE, SELDOM = 1, 8
+#: a model that fails on more than this share of so many samples, or more, is reported as failing
+FAILING_SHARE, FAILING_SAMPLES = 0.5, 20
 #: what a worker does with a batch, in the model's thread
 Infer = Callable[[Model, Sequence["Sample"]], list[InferenceOutcome]]
 #: the worker's exit code for what starting again does not mend by itself: as ``worker.main`` has it
@@ -60,6 +62,11 @@ class LoadedModel:
         self.threads = (thread, *more)
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
+        #: samples of ``failed`` that another model could have answered, and what went wrong with the last of them
+        self.errors, self.last_error = 0, ""
+        #: samples and errors at the last judgement of ``failing``, and what it was
+        self._judged = 0, 0
+        self._failing = ""
         #: what it was opened for, where that is known
         self.desired: DesiredModel | None = None
         #: whether it had its share of the samples as a canary only
@@ -138,12 +145,25 @@ class LoadedModel:
             sample.version = self.version
             if outcome.prediction is None:
                 self.failed += 1
+                if not outcome.unfit:
+                    self.errors, self.last_error = self.errors + 1, outcome.error
             else:
                 self.answered += 1
             if outcome.batch:
                 calls[outcome.began] = outcome.ms
         for ms in calls.values():
             self.calls.record(ms)
+
+    def failing(self) -> str:
+        """Return what is wrong with a model that fails on most samples, empty if it does not. Called at intervals."""
+        samples, errors = self.answered + self.errors, self.errors
+        recent, wrong = samples - self._judged[0], errors - self._judged[1]
+        if recent >= FAILING_SAMPLES:
+            self._judged = samples, errors
+            self._failing = ""
+            if wrong > FAILING_SHARE * recent:
+                self._failing = f"its model failed on {wrong} of the last {recent} samples: {self.last_error}"
+        return self._failing
 
     @property
     def busy_s(self) -> float:
@@ -257,6 +277,10 @@ class ModelSlot:
             new.on_trial = True
         for old in leaving:
             self._leave(old)
+
+    def failing(self) -> str:
+        """Return what is wrong with a current model that fails on most samples: see ``LoadedModel.failing``."""
+        return self.current.failing()
 
     @property
     def loaded(self) -> list[LoadedModel]:

@@ -79,7 +79,7 @@ class Observer:
             if metrics.ledger and metrics.latency is not None:
                 metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
-                    self._limited_log.warning("model failed", error=outcome.error[:256])
+                    self._failed(metrics.ledger, outcome)
         if self._trace_buffer.exports:
             for outcome in outcomes:
                 if traces := calls.pop(outcome.began, None):
@@ -96,6 +96,12 @@ class Observer:
         self._rate.learn(outcome.batch, outcome.ms)
         metrics.batch.record(outcome.batch)
         metrics.call_ms.record(outcome.ms)
+
+    def _failed(self, ledger: Ledger, outcome: InferenceOutcome) -> None:
+        """Count a sample that the model failed on, unless the sample itself is to blame."""
+        if not outcome.unfit:
+            ledger.add(Count.MODEL_ERRORS)
+        self._limited_log.warning("model failed", error=outcome.error[:256])
 
     def _mined(self, sample: Sample, outcome: InferenceOutcome) -> None:
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger

@@ -48,6 +48,8 @@ CAPACITY, IN_FLIGHT = 256, 32
 #: makes it slower. One that is not alive is found by its keepalive long before
 PATIENCE_S = 60.0
 TOO_LARGE = "result-too-large"
+#: reason in a result of the next tier: this worker's model failed on the sample
+EDGE_FAILED = "edge-failed"
 #: characters of a label that a trace shows
 SHOWN = 256
 #: replies and strikes that are remembered
@@ -381,6 +383,8 @@ class ResultResponder:
         if edge is None and not conclusion.requested_at:
             log.warning("frame not answered", frame=frame.id.hex(), error=outcome.error[:256])
             reason = OffloadReason.ERROR
+        elif reply and outcome.error and not reason:
+            reason = EDGE_FAILED
         return Result(
             id=frame.id.hex(),
             service=origin.service,

@@ -82,6 +82,8 @@ async def _run(
             if opened is not None:
                 opener, loaded = opened
                 slot = metrics.slot = ModelSlot(loaded)
+                failing = "CloudModelFailing" if settings.role == "cloud" else "EdgeModelFailing"
+                reporter.troubles.append((failing, slot.failing))
                 stack.push_async_callback(slot.close)
                 if settings.model_file and opener.again:
                     swapper = ModelReloader(slot, wish, opener, reporter.touch)

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from halimede.messages import TaskInfo
+from halimede.pipeline.model_slot import FAILING_SAMPLES
 from tests.blackbox.models import EASY, HARD, POISON, big, small
 from tests.blackbox.requester import REQUESTED, asking, serving
 from tests.blackbox.world import Kind, World, frame, packed, until
@@ -83,6 +84,22 @@ async def test_a_mining_error_makes_the_frame_hard_and_is_counted(world: World) 
         await world.knows("e0", "c0")
         assert (await world.ask(EASY)).by == "cloud"
         await until(lambda: world.counts("e0").mining_errors == 1)
+
+
+async def test_a_model_that_fails_on_every_frame_is_counted_named_and_no_secret_of_the_bill(world: World) -> None:
+    class Broken:
+        def predict(self, _: object) -> str:
+            raise RuntimeError("no such operator")
+
+    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", Broken()):
+        await world.knows("e0", "c0")
+        for _ in range(FAILING_SAMPLES):
+            result = await world.ask(EASY)
+            assert (result.by, result.degraded, result.reason) == ("cloud", False, "edge-failed")
+        await until(lambda: world.counts("e0").model_errors == FAILING_SAMPLES)
+        await until(lambda: world.infos["e0"][-1].reason == "EdgeModelFailing")
+        assert "no such operator" in world.infos["e0"][-1].message
+        assert world.infos["c0"][-1].reason == ""
 
 
 @pytest.mark.parametrize("kind", ["edge", "cloud", "tier"])
