@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from halimede.bus import Bus
-from halimede.bus.message import Packet, Receive, ReceiveNow
-from halimede.bus.reason_codes import SUCCESS
+from halimede.bus.message import SUCCESS, Packet, Receive, ReceiveNow
 from halimede.messages import Frame, Reply
 from halimede.topic import Filter
 from halimede.tracing import FrameRecord

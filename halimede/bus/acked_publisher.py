@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from halimede.bus.message import FAILURE, NO_SUBSCRIBER, SUCCESS
 from halimede.bus.port import Bus
-from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER, SUCCESS
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.system.backoff import exponential
 from halimede.topic import Address

@@ -14,9 +14,18 @@ from typing import Any, Self
 
 import structlog
 
-from halimede.bus.message import Announce, Announcement, Packet, Receive, ReceiveNow
+from halimede.bus.message import (
+    FAILURE,
+    NO_SHARED,
+    NO_WILDCARDS,
+    REASONS,
+    Announce,
+    Announcement,
+    Packet,
+    Receive,
+    ReceiveNow,
+)
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reason_codes import FAILURE, NO_SHARED, NO_WILDCARDS, REASONS
 from halimede.bus.reconnect import LAST_BACKOFF, ClientIdConflict, ReconnectBackoff
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared

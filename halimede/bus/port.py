@@ -34,8 +34,8 @@ from halimede.bus.message import (
     Receive,
     ReceiveNow,
     Wanted,
+    judge,
 )
-from halimede.bus.reason_codes import judge
 from halimede.errors import BusError, DecodeError, InvalidFieldError
 from halimede.messages import DeadLetter
 from halimede.topic import Address, Filter, Topic

@@ -15,7 +15,7 @@ import structlog
 
 from halimede import topics
 from halimede.bus.acked_publisher import Done
-from halimede.bus.reason_codes import SUCCESS
+from halimede.bus.message import SUCCESS
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import new_id
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of

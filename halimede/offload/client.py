@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE
-from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER, REASONS
+from halimede.bus.message import FAILURE, NO_SUBSCRIBER, REASONS
 from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply

@@ -26,8 +26,8 @@ import structlog
 
 from halimede.bus import Bus
 from halimede.bus.acked_publisher import AckedPublisher, Done
+from halimede.bus.message import FAILURE, NO_SUBSCRIBER
 from halimede.bus.port import PUBLISH_TIMEOUT
-from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER
 from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Prediction, Reply, Result
 from halimede.offload.channel import Channel

@@ -18,8 +18,8 @@ import structlog
 
 from halimede.api import Resource
 from halimede.bus import Bus
+from halimede.bus.message import judge
 from halimede.bus.ordering import SequenceNumber
-from halimede.bus.reason_codes import judge
 from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
 from halimede.messages import Delete, Held, Synced
 from halimede.names import Key

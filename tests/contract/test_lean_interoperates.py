@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from halimede.bus import Packet
+from halimede.bus.message import NO_SUBSCRIBER
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.reason_codes import NO_SUBSCRIBER
 from services.broker import MosquittoProcess
 from tests.simulated import eventually
 

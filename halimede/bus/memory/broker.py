@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from halimede.bus.connection import ReconnectingBus
 from halimede.bus.memory.connection import Faults, MemoryTransport, RetainedMessage, Session, SessionSubscription, store
-from halimede.bus.message import Announce, Packet
-from halimede.bus.reason_codes import NO_SUBSCRIBER, SUCCESS
+from halimede.bus.message import NO_SUBSCRIBER, SUCCESS, Announce, Packet
 from halimede.bus.topic_filter import matches
 from halimede.bus.transport import Deliver, Ended, Transport
 from halimede.errors import DisconnectedError

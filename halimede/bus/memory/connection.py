@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from halimede.bus.message import Packet
-from halimede.bus.reason_codes import SUCCESS
+from halimede.bus.message import SUCCESS, Packet
 from halimede.bus.topic_filter import split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 

@@ -12,7 +12,7 @@ import ssl
 from functools import partial
 from time import monotonic
 
-from halimede.bus.message import Packet
+from halimede.bus.message import FAILURE, SUCCESS, Packet, name
 from halimede.bus.mqtt5 import decoder, encoder
 from halimede.bus.mqtt5.buffers import ReceiveBuffer, SendBuffer
 from halimede.bus.mqtt5.decoder import (
@@ -26,7 +26,6 @@ from halimede.bus.mqtt5.decoder import (
     Pong,
 )
 from halimede.bus.mqtt5.keepalive import KeepAlive
-from halimede.bus.reason_codes import FAILURE, SUCCESS, name
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport

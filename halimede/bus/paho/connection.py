@@ -20,9 +20,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from halimede.bus.message import Grants, Packet
+from halimede.bus.message import SUCCESS, Grants, Packet
 from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
-from halimede.bus.reason_codes import SUCCESS
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport

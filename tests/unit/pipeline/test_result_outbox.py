@@ -11,8 +11,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.acked_publisher import AckedPublisher
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.message import Packet
-from halimede.bus.reason_codes import FAILURE
+from halimede.bus.message import FAILURE, Packet
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
 from halimede.pipeline.responders import PATIENCE_S, TOO_LARGE, result_outbox
