@@ -24,11 +24,12 @@ from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.status_reporter import compose
 from services.lc.store import NodeStore
-from services.lc.supervisor.process import Launcher, Process, Start, StartError
+from services.lc.supervisor.process import Launcher, Process, ProcessSpec, Start, StartError
 from services.lc.supervisor.worker_state import (
     FAILED,
     FIRST_DELAY,
     PROVEN_S,
+    SILENT_S,
     STABLE_S,
     WorkerRollout,
     WorkerState,
@@ -249,6 +250,7 @@ class Supervisor:
         except Exception as error:
             log.exception("starting a worker broke", worker=str(entry.worker))
             raise StartError("Internal", f"starting it broke: {type(error).__name__}") from error
+        entry.patience_s = STABLE_S if _imports_halimede(entry.start.spec) else SILENT_S
         with _unless_store_fails():
             self._store.process_started(process.record)
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
@@ -261,12 +263,13 @@ class Supervisor:
         if entry.reason:  # it could not even be started before: that is mended
             entry.failures, entry.mistaken, entry.reason = 0, False, ""
         # a little later than what they wait for: a loop's timers may be early by its clock's resolution
-        look_again = loop.call_later(STABLE_S + 0.1, self._changed, entry.service)
+        look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
         self._changed(entry.service)
         try:
             code = await until_end(entry, process)
         finally:
-            look_again.cancel()
+            for timer in look_again:
+                timer.cancel()
         entry.process = None
         self._forget(entry.worker)
         log.info("worker ended", worker=str(entry.worker), code=code, asked=entry.stop.is_set())
@@ -293,6 +296,14 @@ class Supervisor:
     def _forget(self, worker: Worker) -> None:
         with _unless_store_fails():
             self._store.process_ended(worker)
+
+
+def _imports_halimede(spec: ProcessSpec) -> bool:
+    """Whether a process is a Python script that names this package: it may report, once its imports are done."""
+    try:
+        return len(spec.argv) > 1 and b"halimede" in Path(spec.cwd, spec.argv[1]).read_bytes()
+    except (OSError, ValueError):  # no file, or no name of one
+        return False
 
 
 @contextlib.contextmanager
@@ -421,7 +432,8 @@ def swaps(entry: WorkerState) -> bool | None:
     if entry.process is None or entry.stop.is_set():
         return False
     if entry.info is None:
-        return None if asyncio.get_running_loop().time() - entry.since < STABLE_S else False
+        patience = STABLE_S if entry.adopted else entry.patience_s
+        return None if asyncio.get_running_loop().time() - entry.since < patience else False
     return entry.info.model is not None and entry.info.status == "running"
 
 

@@ -28,8 +28,10 @@ from services.lc.supervisor.process import Process, Role, Start
 WorkerPhase = Literal["Pending", "Running", "Failed"]
 #: seconds until a worker that has failed for the first time is started again
 FIRST_DELAY = 0.5
-#: seconds after which a process counts as stable, and a user's own script as running though it never reports
+#: seconds after which a process counts as stable
 STABLE_S = 30.0
+#: seconds after which a user's own script counts as running though it never reports
+SILENT_S = 5.0
 #: this many failures in a row, none after a stable run, are a crash loop
 QUICK_FAILURES = 3
 #: the reason in the last line of a worker of ours; one whose event loop hangs has no other way to say it
@@ -163,6 +165,8 @@ class WorkerState:
     spec_hash: str
     #: None: adopted, and not asked for yet
     start: Start | None
+    #: seconds for which a script is waited for to report: longer if it imports halimede, and so may well report
+    patience_s: float = SILENT_S
     task: asyncio.Task[None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     process: Process | None = None
@@ -205,7 +209,7 @@ def stand(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
         reports = entry.start is not None and entry.start.spec.reports
-        silent = info is None and not entry.adopted and (reports or ran_s < STABLE_S)
+        silent = info is None and not entry.adopted and (reports or ran_s < entry.patience_s)
         if silent or (info and info.status == "starting"):
             return "Pending", "Starting", ""
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")

@@ -127,7 +127,7 @@ async def test_a_script_that_never_speaks_is_started_anew_with_the_changed_model
         await node.gm.insert(changed("a", 1), service())
         await eventually(lambda: node.launcher.alive)
         await node.asks("b", 2)
-        await eventually(lambda: len(node.launcher.started) == 2, 40)
+        await eventually(lambda: len(node.launcher.started) == 2, 20)
 
 
 @simulated
