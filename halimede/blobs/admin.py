@@ -64,7 +64,7 @@ class BlobAdmin:
             except (FetchError, OSError) as error:
                 answer = BlobAnswer(outcome="refused", message=str(error)[:4096])
             except Exception as error:
-                log.exception("blob order failed", asker=asker, op=order.op)
+                log.exception("blob transfer failed", asker=asker, op=order.op)
                 answer = BlobAnswer(outcome="refused", message=f"it broke ({type(error).__name__}): see its log")
             self._doing = None
             await self._publish(delivery, answer)
@@ -82,7 +82,7 @@ class BlobAdmin:
         try:
             await self._bus.publish(to, answer, correlation=delivery.packet.correlation)
         except BusError as error:
-            log.info("blob order not answered", asker=delivery.names["asker"], error=str(error))
+            log.info("blob transfer not answered", asker=delivery.names["asker"], error=str(error))
 
     async def _done(self, asker: str, order: BlobOrder) -> BlobAnswer:
         if order.op == "list":
@@ -103,7 +103,7 @@ class BlobAdmin:
             limits = TransferLimits(max_bytes=max(1, order.size))
             at = url(ANY, order.digest)
             found = await with_fallback(fetch, at, "", cache, openers={SCHEME: opener}, limits=limits)
-            log.info("blob kept", digest=order.digest, size=found.size, asker=asker)
+            log.info("blob stored", digest=order.digest, size=found.size, asker=asker)
         return BlobAnswer(outcome="kept", size=found.size)
 
     def _listed(self, after: str) -> BlobAnswer:
@@ -151,7 +151,9 @@ class BlobNode:
                 for part in (self.client, self.source, self._desk):
                     await part.start()
             except RefusedError as error:
-                log.warning("no blobs over the bus: the broker's access rules are older than this", error=str(error))
+                log.warning(
+                    "blobs not available: the broker's access rules are older than this version", error=str(error)
+                )
                 await asyncio.get_running_loop().create_future()
             with first_error():
                 async with asyncio.TaskGroup() as group:

@@ -139,7 +139,7 @@ class BlobDownload:
         """Find a source that goes on. Raises FetchError when there is none for as long as the limits say."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.inactivity_s
-        log.info("blob source fell silent", source=node_of(self._source), why=self._trouble, at=transfer.given)
+        log.info("blob source timed out", source=node_of(self._source), why=self._trouble, at=transfer.given)
         while True:
             found = await self._round(last=self._source)
             if found and found.size == transfer.size:
@@ -284,9 +284,11 @@ async def with_fallback(
         away = error.temporary and error.reason is not FetchReason.CACHE_FAILED and scheme in REMOTE
         if not (away and sha256 and SCHEME in openers):
             raise
-        log.warning("origin is away, the bus is asked", url=redact(url_), reason=error.reason, digest=sha256)
+        log.warning(
+            "origin not reachable: blob requested on the bus", url=redact(url_), reason=error.reason, digest=sha256
+        )
         try:
             return await off_the_bus(url(ANY, sha256), sha256)
         except FetchError as second:
-            log.info("the bus does not help", digest=sha256, reason=second.reason, message=str(second))
+            log.info("blob not available on the bus", digest=sha256, reason=second.reason, message=str(second))
             raise error from second

@@ -111,7 +111,7 @@ class BlobServer:
             except BusError as error:
                 log.debug("blob answer not sent", asker=question.asker, error=str(error))
             except Exception:  # one question must not end what else this process does
-                log.exception("blob question failed", asker=question.asker)
+                log.exception("blob request failed", asker=question.asker)
 
     async def _give(self, question: _Question, body: BlobRequest) -> None:
         length = min(body.length, self._bus.max_packet - BESIDE)

@@ -239,7 +239,7 @@ class ReconnectingBus(Bus):
                 async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                     await asyncio.shield(self._subscription(link, filter_.text, subscription.qos))
             except (DisconnectedError, TimeoutError) as error:  # of a connection that stands, no answer is no harm
-                log.debug("recall unanswered", filter=filter_.text, error=str(error))
+                log.debug("recall not answered", filter=filter_.text, error=str(error))
 
     def rival(self) -> None:
         """Handle a proven client id conflict: the client that connected later pauses."""
@@ -295,7 +295,7 @@ class ReconnectingBus(Bus):
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 await asyncio.shield(link.unsubscribe(self._prefix.filter(filter_)))
         except (DisconnectedError, TimeoutError) as error:
-            log.debug("unsubscribe unanswered", filter=filter_, error=str(error))
+            log.debug("unsubscribe not answered", filter=filter_, error=str(error))
             return False
         return True
 

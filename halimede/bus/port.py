@@ -323,7 +323,7 @@ class Bus(ABC):
         self.stats.connects += 1
         for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
             if isinstance(result, BusError):
-                log.warning("interrupted while reconnecting", error=str(result))
+                log.warning("connect hook interrupted", error=str(result))
             elif isinstance(result, Exception):
                 log.error("connect hook failed", exc_info=result)
 

@@ -205,7 +205,7 @@ class RpcServer(Generic[Q, R]):
         except RefusedError as error:
             if not self._optional:
                 raise
-            log.warning("requests not received", filter=self._requests.text, error=str(error))
+            log.warning("requests not subscribed", filter=self._requests.text, error=str(error))
 
     async def _requested(self, delivery: Delivery[Q]) -> None:
         address = self._replies.at(client=delivery.names["client"])

@@ -159,7 +159,11 @@ class BackgroundLoop:
         except NotAllowedError as error:
             raise NotAllowedError(f"{error}. What to do: {CREDENTIALS}") from error
         except (OSError, TimeoutError, DisconnectedError) as error:
-            log.warning("no broker: samples are answered here alone", broker=self._broker.where, error=str(error))
+            log.warning(
+                "broker not configured: samples are answered by the edge only",
+                broker=self._broker.where,
+                error=str(error),
+            )
         return connect_to(self._broker), self._broker.url
 
     @contextlib.asynccontextmanager

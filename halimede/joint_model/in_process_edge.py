@@ -77,7 +77,7 @@ class ExplainingClient:
             detail = WORDS[error.reason] + (f" ({error.detail})" if error.detail else "")
             if isinstance(error.__cause__, RefusedError):
                 detail = f"{error.__cause__}: {CREDENTIALS}"
-                self._limited_log.warning("not allowed to ask the cloud", error=detail)
+                self._limited_log.warning("cloud requests not allowed", error=detail)
             self._why.put(frame.id.hex(), detail)
             raise
 

@@ -168,7 +168,7 @@ async def bring(wanted: RequestedModel, cache: Path, out: Path) -> None:
         except FetchError as error:
             if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or using == own:
                 raise
-            log.warning("downloading without the node's cache", reason=str(error))
+            log.warning("download without the node's cache", reason=str(error))
             await in_thread(make_parent, out)  # before the cache in that folder makes it for this process alone
             using = own
             fetched = await _fetch(wanted, Cache(using))

@@ -98,7 +98,7 @@ class _Download:
             except FetchError as error:
                 if not (cached and (error.temporary or error.reason is FetchReason.NOT_FOUND)):
                     raise
-                log.warning("origin did not give it, cached model is used", url=redact(self.url), reason=error.reason)
+                log.warning("origin failed: cached model used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:
@@ -127,7 +127,7 @@ class _Download:
         try:
             stream = await self._append(part, SourceRequest(known, part.size, part.mark))
             if self.sha256 and part.digest != self.sha256 and resumed and stream.offset:
-                log.warning("what was here of it is something else, it is read anew", url=redact(self.url))
+                log.warning("partial download discarded: it does not match", url=redact(self.url))
                 stream = await self._append(part, SourceRequest(known))
             if stream.blocks is not None:
                 self._verify(part)

@@ -134,7 +134,7 @@ class JointServer:
                 if not await self._outbox.drain(timeout_s):
                     return False
         except TimeoutError:
-            log.warning("not all findings were answered in time", left=len(self._waiting))
+            log.warning("findings not answered in time", left=len(self._waiting))
             return False
         return True
 
@@ -146,9 +146,9 @@ class JointServer:
             try:
                 await self._bus.publish(address, track)
             except (BusError, *UNWRITABLE) as error:
-                log.info("gallery not told", worker=worker, error=str(error), told=told)
+                log.info("gallery not sent", worker=worker, error=str(error), told=told)
                 return False
-        log.info("worker taught", worker=worker, tracks=len(known or ()))
+        log.info("gallery sent to worker", worker=worker, tracks=len(known or ()))
         return known is not None
 
     def metrics(self) -> Iterator[Metric]:
@@ -195,7 +195,7 @@ class JointServer:
         self._tracks.append(delivery.body)
         if len(self._tracks) > FOLLOWED:
             del self._tracks[0]
-            self._limited_log.warning("decisions not followed: there are too many")
+            self._limited_log.warning("tracks dropped: too many not applied yet")
         self._arrived.set()
 
     async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
@@ -285,7 +285,7 @@ class JointServer:
 
     def _unwritable(self, body: object, error: Exception) -> Reply | None:
         """Return what is sent in place of a decision that cannot be written: values come from users' own joints."""
-        self._limited_log.warning("decision cannot be sent", error=str(error))
+        self._limited_log.warning("decision not sent", error=str(error))
         if not isinstance(body, Reply) or body.error:
             return None
         text = f"the joint's answer cannot be sent: {error}"[:4096]
@@ -377,14 +377,14 @@ class GuardedJoint:
         try:
             await self._thread.call(self._joint.follow, tracks)
         except Exception:
-            log.exception("joint cannot follow", tracks=len(tracks))
+            log.exception("joint update failed", tracks=len(tracks))
 
     async def snapshot(self) -> list[Track] | None:
         """Return all that another one has to know; None: it failed at that."""
         try:
             return await self._thread.call(lambda: list(self._joint.snapshot()))
         except Exception:
-            log.exception("joint cannot say what it knows")
+            log.exception("joint state not encoded")
             return None
 
     async def close(self) -> None:
@@ -393,7 +393,7 @@ class GuardedJoint:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(self._thread.call(self._joint.close))
         except TimeoutError:
-            log.warning("the joint hangs: what it keeps is as it was written down last")
+            log.warning("joint hangs: last stored state kept")
         except Exception:
             log.exception("joint not closed")
 
@@ -412,7 +412,7 @@ class GuardedJoint:
             if said.due is not None and not said.due > now:
                 said.due = now + PAUSE_S  # it should have done that just now
         except Exception:
-            log.exception("joint failed at what was due")
+            log.exception("joint timer failed")
             said.due = now + PAUSE_S
         return said
 

@@ -192,7 +192,7 @@ class Membership:
         self._met.set()
         deaf, self._deaf = self._deaf, None
         if self.rank and deaf is not None and self._now() - deaf > MISSED_S:
-            log.info("comes anew after an absence", worker=self.worker, rank=self.rank)
+            log.info("member joined anew after an absence", worker=self.worker, rank=self.rank)
             self.rank, self._life, self._anew = 0, secrets.token_hex(4), True
         if self._anew:  # also if this is cancelled half-way, since the connection has ended again
             await self._take_rank()
@@ -212,7 +212,7 @@ class Membership:
             self._looked = now
             for worker in [name for name, entry in self._known.items() if self._is_stale(entry, now)]:
                 if worker != self.worker:
-                    log.warning("a peer has fallen silent", peer=worker)
+                    log.warning("peer timed out", peer=worker)
                     self._gone(worker)
 
     def _gone(self, worker: str) -> None:

@@ -212,7 +212,7 @@ class SessionFailover:
             orphan.due = self._now() + (0.0 if orphan.release.is_set() else random.uniform(*RETRY_S))  # noqa: S311
             self._peers.touch()
             self._changed.set()
-            log.info("session left", session=name, frames=handing.taken, over=over)
+            log.info("session released", session=name, frames=handing.taken, over=over)
 
     async def _serve(self, bus: Bus, handing: FrameHandler, orphan: _Orphan) -> bool:
         """Take frames until somebody else does; return whether the session is no more."""
@@ -221,10 +221,10 @@ class SessionFailover:
         try:
             await bus.wait_connected(CONNECT_S)
         except DisconnectedError as error:
-            log.info("session not taken", session=bus.client_id, error=str(error))
+            log.info("session not taken over", session=bus.client_id, error=str(error))
             return False
         if bus.resumed:
-            log.warning("goes on with the frames of a worker that is gone", session=bus.client_id)
+            log.warning("session of another worker resumed", session=bus.client_id)
             await _first(orphan.release.wait(), orphan.end.wait(), bus.over.wait())
         if orphan.end.is_set() or not bus.resumed:
             return await self._end(bus, handing, orphan)

@@ -184,7 +184,7 @@ class HttpServer:
         except OSError as error:
             if not self._or_any:
                 raise
-            log.warning("http port taken", port=port, error=error.strerror)
+            log.warning("http port in use", port=port, error=error.strerror)
             return await loop.create_server(lambda: self._admit(server), host or None, 0)
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:

@@ -147,7 +147,7 @@ class Escalation:
             concluded.reason, concluded.sent = "", True
         except OffloadError as error:
             concluded.reason, concluded.sent = error.reason, error.sent
-            log.debug("not answered", frame=frame.id.hex(), reason=error.reason, detail=error.detail[:256])
+            log.debug("request not answered", frame=frame.id.hex(), reason=error.reason, detail=error.detail[:256])
         except Exception:
             # a defect in asking must not cost the sample its answer
             log.exception("offload failed", frame=frame.id.hex())
@@ -191,7 +191,7 @@ class Escalation:
             mixed = mix(self.policy.mixture, here, there)
         except Exception:
             # answers of models may be of any form: one that cannot be mixed is the next tier's
-            log.exception("answers not mixed", frame=sample.frame.id.hex())
+            log.exception("predictions not fused", frame=sample.frame.id.hex())
             return
         if mixed is not there:
             concluded.mixed, concluded.overruled = mixed, mixed.label != there.label

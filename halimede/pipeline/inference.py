@@ -80,7 +80,7 @@ def prepare(model: Model, frame: Frame) -> Array:
     except SampleError as error:
         raise DecodeError(str(error)) from error
     except Exception as error:  # pre-processing may be a user's own
-        log.exception("frame not prepared", frame=frame.id.hex())
+        log.exception("frame not decoded", frame=frame.id.hex())
         raise DecodeError(f"pre-processing failed: {type(error).__name__}: {error}") from error
 
 

@@ -120,7 +120,7 @@ class Pipeline:
                     self._left.clear()
                     await self._left.wait()
         except TimeoutError:
-            log.warning("not all samples were answered in time", left=self.inside)
+            log.warning("samples not answered in time", left=self.inside)
             return False
         finally:
             for timer in patience:
@@ -329,10 +329,10 @@ class Pipeline:
                 self._give_up(sample, InferenceOutcome(error=error.detail))
                 return
             sample.stays = error.reason is OffloadReason.ERROR
-            log.debug("sample run here", frame=sample.frame.id.hex(), reason=error.reason)
+            log.debug("sample answered by edge", frame=sample.frame.id.hex(), reason=error.reason)
         except Exception:
             # a defect in sharing must not cost the sample its answer
-            log.exception("sharing failed", frame=sample.frame.id.hex())
+            log.exception("peer request failed", frame=sample.frame.id.hex())
         finally:
             self.elsewhere -= 1
         if reply is None:
@@ -383,7 +383,7 @@ class Pipeline:
             if self._group:
                 self._group.create_task(_fail(error), name="defect")
             else:
-                log.exception("pipeline failed at its end")
+                log.exception("pipeline not closed")
 
 
 async def _fail(error: Exception) -> None:

@@ -218,7 +218,7 @@ class ReplyResponder:
 
     def _unwritable(self, reply: Reply, error: Exception) -> Reply | None:
         """Return the reply that a prediction cannot be sent."""
-        self._limited_log.warning("prediction cannot be sent", error=str(error))
+        self._limited_log.warning("prediction not sent", error=str(error))
         if reply.error:
             return None
         return Reply(id=reply.id, worker=self._worker, error="failed", message="the prediction cannot be sent")
@@ -314,7 +314,7 @@ def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY)
 
 def _without_prediction(result: Result, error: Exception) -> Result | None:
     """Return a result that can be sent in place of one that is too large, or that cannot be written."""
-    log.warning("result cannot be sent whole", frame=result.id, error=str(error))
+    log.warning("result truncated", frame=result.id, error=str(error))
     if result.reason == TOO_LARGE:
         return None
     return msgspec.structs.replace(result, prediction=Prediction(), edge=None, reason=TOO_LARGE)

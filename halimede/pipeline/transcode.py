@@ -117,7 +117,7 @@ class UploadEncoder:
         self.refused[error.reason] += 1
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_S
-            log.warning("samples cannot be written as they are to go up", reason=error.reason, detail=error.detail)
+            log.warning("samples not encoded for upload", reason=error.reason, detail=error.detail)
 
 
 def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:

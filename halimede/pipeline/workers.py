@@ -143,7 +143,7 @@ class RequestWorker:
             async with asyncio.timeout_at(until):
                 await self.intake.stop()
         except TimeoutError:
-            log.warning("not all requests were answered in time", left=self.pipeline.inside)
+            log.warning("requests not answered in time", left=self.pipeline.inside)
             return False
         others: list[Abandonable] = [self.intake.escalation] if self.intake.escalation else []
         answered = await self.pipeline.drain(until - loop.time(), *others)

@@ -227,7 +227,7 @@ class Repository:
             self._refuse(served, wish, digest, TrialReason.MEMORY, "there is no memory for it beside the one in use")
             return
         except Exception as error:  # whatever a file makes a library do, what answers must go on
-            log.exception("taking a model broke", model=served.name)
+            log.exception("model not loaded", model=served.name)
             self._refuse(served, wish, digest, TrialReason.INVALID, f"opening it broke: {type(error).__name__}")
             return
         name = served.name

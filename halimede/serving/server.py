@@ -83,7 +83,7 @@ async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
                 work.result()
             shown.stop_listening()
             if not await rest.drain(settings.grace_s):
-                log.warning("not all requests were answered in the grace period")
+                log.warning("requests not answered in the grace period")
         finally:
             work.cancel()
             ending.cancel()
@@ -109,7 +109,7 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
                         raise HalimedeError(f"a model is not there: {_refused(models)}")
             except InvalidFieldError as error:
                 # who wrote it may write it anew; what is served goes on
-                log.warning("the wish cannot be followed", error=str(error))
+                log.warning("desired model not loaded", error=str(error))
                 await asyncio.sleep(desired_state.LOOK_S * 4)
 
 

@@ -87,7 +87,7 @@ class Ledger:
             self._use(mmap.mmap(-1, SIZE), content)
         self._started = _text(datetime.fromtimestamp(HEADER.unpack_from(content)[2], UTC))
         if lost := self.settle():
-            log.warning("frames of a predecessor were lost", lost=lost)
+            log.warning("frames of a previous process lost", lost=lost)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +208,7 @@ def _open(path: Path, uid: bytes, fresh: bytes) -> tuple[int, bytes]:
             return fd, content
         if content:
             path.with_suffix(".bad").write_bytes(content)
-            log.warning("ledger begins anew", reason="of another service, or damaged", kept=f"{path}.bad")
+            log.warning("ledger replaced", reason="of another service, or damaged", kept=f"{path}.bad")
         os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)

@@ -135,7 +135,7 @@ class Pump:
         self._thread.join(SETTLE_S)
         lost = self.lost + len(self._queue)
         if self.dropped or lost:
-            log.warning("traces were lost", dropped=self.dropped, lost=lost)
+            log.warning("traces lost", dropped=self.dropped, lost=lost)
 
     def _put(self, item: FrameRecord | Batch) -> None:
         if len(self._queue) >= QUEUE:
@@ -166,4 +166,4 @@ class Pump:
         now = time.monotonic()
         if now - self._complained >= COMPLAIN_S:
             self._complained = now
-            log.warning("traces are not exported", error=error, lost=self.lost, dropped=self.dropped)
+            log.warning("traces not exported", error=error, lost=self.lost, dropped=self.dropped)

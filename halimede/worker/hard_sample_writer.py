@@ -104,7 +104,7 @@ class HardSampleWriter:
                 self._refused(error)
             except Exception:
                 # a defect here must not end the worker, nor what is kept after it
-                log.exception("hard sample not kept", frame=sample.id)
+                log.exception("hard sample not stored", frame=sample.id)
                 self.dropped["disk"] += 1
             finally:
                 with self._lock:
@@ -115,7 +115,7 @@ class HardSampleWriter:
         self.dropped["disk"] += 1
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_S
-            log.warning("hard samples are not kept", folder=str(self.store.folder), error=str(error)[:256])
+            log.warning("hard samples not stored", folder=str(self.store.folder), error=str(error)[:256])
 
 
 @asynccontextmanager

@@ -137,7 +137,7 @@ class ModelReloader:
             self._rollout.settle(wish)
             self._refuse(reason, text, wish)
             return
-        log.info("model taken", version=wish.version, digest=wish.digest[:12], percent=wish.canary_percent)
+        log.info("model loaded", version=wish.version, digest=wish.digest[:12], percent=wish.canary_percent)
         self._rollout.forgive()
         self._rollout.settle(wish)
         self._report()
@@ -212,5 +212,5 @@ def _why(error: Exception) -> tuple[str, str]:
     if isinstance(error, MemoryError):
         return "TooMuchMemory", "there is no memory for it beside the model that answers: raise the memory limit"
     if not isinstance(error, HalimedeError):
-        log.error("taking a model broke", exc_info=error)
+        log.error("model not loaded", exc_info=error)
     return "ModelInvalid", f"{type(error).__name__}: {error}"

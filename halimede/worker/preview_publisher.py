@@ -71,7 +71,7 @@ class PreviewPublisher:
             log.debug("preview not sent", error=str(error))
         except Exception:
             # a picture for people's eyes must not end the worker
-            log.exception("no preview of a hard sample", frame=result.id)
+            log.exception("hard sample preview not made", frame=result.id)
 
     async def _send(self, sample: HardSample) -> None:
         clock = asyncio.get_running_loop()

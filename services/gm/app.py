@@ -146,7 +146,7 @@ class GlobalManager:
             try:
                 await self._bus.wait_connected(COMPLAIN_EVERY)
             except DisconnectedError as error:
-                log.warning("still waiting for the broker", error=str(error))
+                log.warning("broker not reachable yet", error=str(error))
             else:
                 await asyncio.sleep(COMPLAIN_EVERY)
 
@@ -166,7 +166,7 @@ class GlobalManager:
         except StoreError as error:
             reports.put_back(memory.reports)
             nodes.put_back(memory.nodes)
-            log.warning("reports not kept", error=str(error))
+            log.warning("reports not stored", error=str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -400,7 +400,7 @@ class DownstreamSender:
 
     def _refused(self, attempt: Attempt, topic: str, error: HalimedeError, patience: float) -> None:
         """Take note of what the broker does not take: the rest must not wait for it."""
-        log.warning("not sent", topic=topic, error=str(error))
+        log.warning("message not sent", topic=topic, error=str(error))
         attempt.count = REFUSED
         attempt.sent(_now(), patience)
 

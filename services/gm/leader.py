@@ -46,7 +46,7 @@ async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, na
                 try:
                     await elector.lead(work)
                 except LeadershipLostError as error:
-                    log.warning("does not lead any more", error=str(error))
+                    log.warning("leadership lost", error=str(error))
 
 
 def waiting_health(elector: LeaderElection) -> Health:

@@ -236,7 +236,7 @@ class Reconciler:
         if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in known]:
             self.queue.add(key)
         if work.conflict:
-            log.debug("looking again", key=str(key), reason=work.conflict)
+            log.debug("object changed meanwhile: retried", key=str(key), reason=work.conflict)
             self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
         if work.failure:
             raise work.failure

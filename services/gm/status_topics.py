@@ -68,7 +68,7 @@ class StatusTopics:
             key = Key(names["plural"], names["ns"], names["name"])
             stored = self._cluster.get(key)
             if delivery.packet.retain and stored is None:
-                log.info("status of a resource that is gone", key=str(key))
+                log.info("status of a deleted resource ignored", key=str(key))
                 self.gone(key)
 
         await bus.subscribe(STATUS.filter(), look)

@@ -102,10 +102,10 @@ class WorkQueue(Generic[K]):
                 await self._work(key)
             except HalimedeError as error:
                 delay = self._failed(key)
-                log.warning("work failed", queue=self.name, key=str(key), error=str(error), again_s=delay)
+                log.warning("work item failed", queue=self.name, key=str(key), error=str(error), again_s=delay)
             except Exception:
                 delay = self._failed(key)
-                log.exception("work failed", queue=self.name, key=str(key), again_s=delay)
+                log.exception("work item failed", queue=self.name, key=str(key), again_s=delay)
             else:
                 self._failures.pop(key, None)
             finally:

@@ -92,7 +92,7 @@ class Datasets:
             try:
                 await self._counted(want, path)
             except Exception as error:  # noqa: BLE001  # one dataset must not end the node's other work
-                log.warning("dataset broke", key=str(want.key), error=type(error).__name__)
+                log.warning("dataset not counted", key=str(want.key), error=type(error).__name__)
                 self._fail(want, "Internal", f"counting it broke: {type(error).__name__}")
                 await asyncio.sleep(BROKEN_S)
 

@@ -263,7 +263,7 @@ class GmChannel:
     def _overtaken(self, key: Key, stamp: SequenceNumber) -> bool:
         overtaken = self._store.said.later(key, stamp)
         if overtaken:
-            log.info("message came too late", key=str(key), number=stamp.number)
+            log.info("late message ignored", key=str(key), number=stamp.number)
         return overtaken
 
     # --- what the node says ------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ class OwnPresence:
             try:
                 await self._bus.send(self._birth)
             except BusError as error:
-                log.info("birth not sent", error=str(error))
+                log.info("birth message not sent", error=str(error))
 
     async def _on_presence(self, delivery: Delivery[Presence]) -> None:
         """Watch what stands under our name: our birth should, and nobody else's word.
@@ -402,7 +402,7 @@ class OwnPresence:
                 self._confirmed, self._confirmed_at = self.epoch, asyncio.get_running_loop().time()
             return
         if not ours and self._confirmed:
-            log.error("another local controller goes by our name", node=self._node, its_epoch=presence.epoch)
+            log.error("node name used twice", node=self._node, its_epoch=presence.epoch)
             self._bus.rival()
         elif not ours:
             self.strange = True

@@ -117,7 +117,7 @@ class NodeStatusReporter:
             try:
                 wait = await self._round()
             except (BusError, sqlite3.Error) as error:
-                log.info("reports wait", error=str(error))
+                log.info("reports deferred", error=str(error))
                 wait = RETRY_S
             if wait is None:
                 await self._wake.wait()

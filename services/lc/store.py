@@ -115,7 +115,7 @@ class DeferredWriter:
             for sql, values in [*self.owed, *more]:
                 self._db.execute(sql, values)
         if self.owed:
-            log.info("the store has room again", statements=len(self.owed))
+            log.info("store writable again", statements=len(self.owed))
         self.owed.clear()
 
 

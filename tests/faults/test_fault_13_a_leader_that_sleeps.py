@@ -79,7 +79,7 @@ async def test_fault_13_a_leader_that_slept_writes_nothing_and_is_not_followed(t
             await edit(o, 800)
             await o.w.reaches("Running", generation=3)
             await ear.has(3)
-            await eventually(lambda: first.says("does not lead any more"), PATIENCE)
+            await eventually(lambda: first.says("leadership lost"), PATIENCE)
             hang.end()
             await eventually(lambda: first.says("gm-1 leads"), PATIENCE)
             written = [r for r in o.api.control.writes(since=woken) if r.user == first.user]

@@ -103,7 +103,7 @@ async def test_fault_16_not_even_the_store_can_be_written(tmp_path: Path) -> Non
         assert n.lc.process.poll() is None
         await n.plane.delete("helmet")
         await n.plane.gone("helmet")
-        await n.plane.until(lambda: n.lc.says("the store has room again"), PATIENCE)
+        await n.plane.until(lambda: n.lc.says("store writable again"), PATIENCE)
 
 
 async def test_fault_16_a_node_that_starts_on_a_full_disk_takes_over_what_runs(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ async def alarmed(plane: Control, first: Child, second: Child) -> None:
 
     await plane.until(event)
     for child in (first, second):
-        await plane.until(lambda child=child: child.says("another local controller goes by our name"))
+        await plane.until(lambda child=child: child.says("node name used twice"))
 
 
 async def test_fault_23_a_second_lc_of_a_node_gives_way_and_gm_raises_an_event(tmp_path: Path) -> None:

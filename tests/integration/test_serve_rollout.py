@@ -97,7 +97,7 @@ async def test_a_corrupt_version_changes_nothing_but_what_is_told(tmp_path: Path
         assert value(found, "halimede_serve_refused_versions_total", model="m") == 1
         assert value(found, "halimede_serve_version_info", model="m", version="1", **{"as": "current"}) == 1
         file.write_text("{")  # nor does a wish that nobody can read
-        await eventually(lambda: made.said("the wish cannot be followed"), 60)
+        await eventually(lambda: made.said("desired model not loaded"), 60)
         desired_state.write(file, Desired(models=[wish(adds(tmp_path / "3.onnx", 3), version="3")]))
         await eventually(lambda: load.answers["3", 3] > 10, 60)
     assert load.failed == []

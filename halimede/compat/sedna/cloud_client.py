@@ -105,7 +105,7 @@ class CloudClient:
             return await self._offload.ask(frame, deadline_s)
         except OffloadError as error:
             fields = {"reason": str(error.reason), "detail": error.detail[:256]}
-            self._limited_log.warning("the cloud gave no answer", **fields)
+            self._limited_log.warning("cloud did not answer", **fields)
             raise
 
     def _counted(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
@@ -125,7 +125,7 @@ class CloudClient:
             if self._ready.done():
                 if not threading.main_thread().is_alive():
                     return  # Python ends, and starts no more threads: connecting anew needs one
-                log.exception("the connection to the bus has ended")
+                log.exception("bus connection closed")
             else:
                 self._ready.set_exception(error)
         finally:
@@ -166,4 +166,4 @@ class CloudClient:
         try:
             await self._bus.wait_connected(min(FIRST_S, self._settings.deadline_s))
         except BusError as error:
-            log.warning("the broker is not there yet: the edge answers alone", reason=str(error))
+            log.warning("broker not reachable: samples are answered by the edge only", reason=str(error))

@@ -75,7 +75,7 @@ class EmbeddingBank:
         try:
             self._index.save(self._folder)
         except (OSError, RuntimeError) as error:  # the graph is made anew from the file
-            log.warning("index of the gallery not written", error=str(error))
+            log.warning("gallery index not written", error=str(error))
             return False
         return True
 

@@ -190,7 +190,7 @@ class UploadPolicy:
             agreed = agrees(edge, cloud)
         except Exception:
             # values are of models' own forms
-            log.exception("answers not compared")
+            log.exception("predictions not compared")
             agreed = False
         if self.drift:
             self.drift.audited(agreed)

@@ -111,7 +111,7 @@ class Router:
             _, predictions = self.reader.read(answer)
         except UnreadableError as error:
             self.mining_errors += 1
-            self._limited_log.warning("edge's answer not judged", error=str(error)[:256])
+            self._limited_log.warning("edge prediction not mined", error=str(error)[:256])
             return [], True
         verdicts = [judge(self.miner, prediction) for prediction in predictions]
         for verdict in verdicts:

@@ -139,7 +139,7 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
         shown.stop_listening()
         leaving = [group.create_task(cameras.drain(grace_s), name="drain")] if cameras else []
         if not await rest.drain(grace_s):
-            log.warning("not all requests were answered in the grace period")
+            log.warning("requests not answered in the grace period")
         await asyncio.gather(*leaving)
         for task in tasks:
             task.cancel()
@@ -209,7 +209,7 @@ async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backen
         try:
             upstream.move(url)
         except InvalidFieldError as error:
-            log.warning("url not usable", service=service, error=str(error))
+            log.warning("url not accepted", service=service, error=str(error))
         else:
             log.info("model found", service=service, url=url)
 

@@ -51,7 +51,7 @@ class PoisonJournal:
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("what a life before has left is unreadable", file=str(self._path), error=str(error))
+            log.warning("state of an earlier process not readable", file=str(self._path), error=str(error))
             return
         for name in dict.fromkeys(journal.trial):
             journal.deaths[name] = journal.deaths.pop(name, 0) + 1
@@ -108,7 +108,7 @@ class PoisonJournal:
             try:
                 self._path.write_bytes(msgspec.json.encode(self._journal))
             except OSError as error:
-                log.warning("suspects not written", error=str(error))
+                log.warning("poison journal not written", error=str(error))
 
 
 def _name(payload: bytes) -> str:

@@ -188,7 +188,7 @@ class LocalCluster:
         try:
             self._store.add_event(type_, reason, about, message, times=times)
         except StoreError as error:
-            log.warning("event not kept", reason=reason, about=about, message=message, error=str(error))
+            log.warning("event not stored", reason=reason, about=about, message=message, error=str(error))
 
     async def remember(self, memory: Memory) -> None:
         """Keep reports and nodes."""

@@ -285,7 +285,7 @@ def _readable(body: bytes, wanted: type[T], node: str) -> T | None:
     try:
         return msgspec.json.decode(body, type=wanted)
     except msgspec.DecodeError as error:
-        log.warning("memory not readable", node=node, error=str(error))
+        log.warning("stored report not readable", node=node, error=str(error))
         return None
 
 

@@ -103,7 +103,7 @@ class DashboardRoutes:
                 await response.prepare(request)
                 await self._tell(response)
             except (ConnectionError, TimeoutError) as error:
-                log.debug("page left", reason=type(error).__name__)
+                log.debug("page closed by client", reason=type(error).__name__)
             return response
 
     async def _tell(self, response: web.StreamResponse) -> None:

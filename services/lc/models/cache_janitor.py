@@ -92,7 +92,7 @@ class CacheJanitor:
             for digest in await in_thread(self._cache.evict, running | wanted, self._most):
                 log.info("model removed to make room", digest=digest)
         except OSError as error:
-            log.warning("room not made", error=error.strerror)
+            log.warning("cache space not freed", error=error.strerror)
             return False
         return not self._gone
 

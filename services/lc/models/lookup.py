@@ -102,7 +102,7 @@ class ParsedResources:
         except InvalidFieldError as error:
             return ParsedResource(held, None, str(error))
         except Exception as error:  # one resource that nobody foresaw must not end the node's other work
-            log.exception("reading a resource broke", key=str(held.key))
+            log.exception("resource not read", key=str(held.key))
             return ParsedResource(held, None, f"reading it broke: {type(error).__name__}", "Internal")
         if resource.kind.api_version != SEDNA:
             return ParsedResource(held, None, f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}")

@@ -97,7 +97,7 @@ class Preparer:
         """Prepare again what was ready at a path where nothing is any more: someone has cleared the cache."""
         for key, known in list(self.preparations.items()):
             if known.phase == "Ready" and known.path == path:
-                log.warning("a prepared file is gone", key=str(key), path=str(path))
+                log.warning("prepared file missing", key=str(key), path=str(path))
                 message = f"{path} is gone: it is brought to this node again"
                 self._begin(Preparation(known.want, reason="ModelMissing", message=message))
                 self._changed(key)
@@ -137,7 +137,7 @@ class Preparer:
             self._room.came()  # it takes room all the same
             return _patience(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # noqa: BLE001  # one model that breaks a library must not end the node's other work
-            log.warning("preparation broke", key=str(want.key), error=type(error).__name__)
+            log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
             self._set(Preparation(want, "Failed", "Internal", f"the download broke: {type(error).__name__}"))
             return LONGEST_DELAY
@@ -268,4 +268,4 @@ def _remember(record: Path, trial: Trial) -> None:
     try:
         write_atomic(record, msgspec.json.encode(trial))
     except OSError as error:
-        log.info("verdict not kept", error=error.strerror)
+        log.info("model trial result not stored", error=error.strerror)

@@ -48,7 +48,7 @@ class ResourceState:
 
 def broke(key: Key, error: Exception) -> Lack:
     """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
-    log.error("planning a resource broke", key=str(key), exc_info=error)
+    log.error("resource not planned", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")
 
 

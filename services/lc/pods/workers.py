@@ -119,7 +119,7 @@ class PodWorkers:
             try:
                 self._store.pods.forget(over)
             except sqlite3.Error as error:  # as with counts that cannot be written: later
-                log.warning("counts of pods not forgotten", error=str(error))
+                log.warning("pod counts not removed", error=str(error))
                 return
             for owner in over:
                 del self._services[owner]
@@ -191,7 +191,7 @@ class PodWorkers:
     def _end_silent(self, now: float) -> None:
         for owner, service in self._services.items():
             for worker in service.silent(now):
-                log.info("pod has gone silent", worker=str(worker), service=str(owner[0]))
+                log.info("pod timed out", worker=str(worker), service=str(owner[0]))
                 self._end(owner, [worker])
                 self._changed(owner[0])
 
@@ -214,7 +214,7 @@ class PodWorkers:
                     rows.retire(owner, worker, role, counts)
                     service.retire(worker, role, counts)
         except sqlite3.Error as error:
-            log.warning("counts of pods not written", error=str(error))
+            log.warning("pod counts not written", error=str(error))
 
     def _record(self, owner: Owner, worker: Worker) -> PodRecord:
         pod = self._services[owner].pods[worker]

@@ -115,7 +115,7 @@ class LinuxLauncher:
                 if process:
                     found[record.worker] = process
             elif here.record.pid != record.pid:
-                log.warning("a second process of a worker is left alone", worker=str(record.worker), pid=record.pid)
+                log.warning("second process of a worker ignored", worker=str(record.worker), pid=record.pid)
         return list(found.values())
 
     def last_line(self, worker: Worker) -> str:

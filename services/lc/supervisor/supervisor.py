@@ -248,7 +248,7 @@ class Supervisor:
         except StartError:
             raise
         except Exception as error:
-            log.exception("starting a worker broke", worker=str(entry.worker))
+            log.exception("worker not started", worker=str(entry.worker))
             raise StartError("Internal", f"starting it broke: {type(error).__name__}") from error
         entry.patience_s = STABLE_S if _imports_halimede(entry.start.spec) else SILENT_S
         with _unless_store_fails():
@@ -325,11 +325,11 @@ async def until_end(entry: WorkerState, process: Process) -> int | None:
             process.terminate()
             await asyncio.wait({ended}, timeout=grace(entry) + EXTRA_S)
         if not ended.done():
-            log.warning("worker did not stop in time, killed", worker=str(entry.worker))
+            log.warning("worker killed after its grace period", worker=str(entry.worker))
             process.kill()
             await asyncio.wait({ended}, timeout=KILL_S)
         if not ended.done():
-            log.error("worker cannot be killed, given up", worker=str(entry.worker), pid=process.record.pid)
+            log.error("worker not killed: abandoned", worker=str(entry.worker), pid=process.record.pid)
             return None
         return ended.result()
     finally:
@@ -411,9 +411,9 @@ class ModelAssignment:
             tell(folder, wish)
         except OSError as error:  # it is tried again when the worker speaks next
             entry.untold = f"{folder} cannot be written to: {error.strerror}: free some space"
-            log.warning("worker not told its model", worker=str(entry.worker), error=error.strerror)
+            log.warning("model not assigned to worker", worker=str(entry.worker), error=error.strerror)
             return
-        log.info("worker told another model", worker=str(entry.worker), version=wish.version)
+        log.info("model assigned to worker", worker=str(entry.worker), version=wish.version)
         entry.told, entry.answering, entry.untold = wish, None, ""
 
     def ended(self, entry: WorkerState, how: str) -> None:

@@ -123,7 +123,7 @@ def told(folder: Path) -> DesiredModel | None:
     try:
         desired = wishes.read(folder / WISH)
     except InvalidFieldError as error:
-        log.warning("wish unreadable", error=str(error))
+        log.warning("desired model not readable", error=str(error))
         return None
     return desired.only if desired else None
 

@@ -124,7 +124,7 @@ async def test_a_full_disk_costs_samples_and_one_line(
                 frame = new_frame(np.zeros((4, 4), np.uint8))
                 keeps.offer(frame, None, result(frame))
     shown = capsys.readouterr()
-    assert (shown.out + shown.err).count("hard samples are not kept") == 1
+    assert (shown.out + shown.err).count("hard samples not stored") == 1
     assert keeps.dropped == {"busy": 0, "disk": 5}
     assert not keeps.store.page(KeptRequest()).entries
 

@@ -111,7 +111,7 @@ def worded(about: object) -> Iterator[None]:
     try:
         yield
     except (ForbiddenError, RefusedObjectError) as error:
-        log.info("not accepted", object=str(about), error=str(error))
+        log.info("object not accepted", object=str(about), error=str(error))
         raise error.about(str(about)) from error
 
 

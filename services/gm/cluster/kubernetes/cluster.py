@@ -395,7 +395,7 @@ class Events:
                 await self._write_event(happened, times)
             except KubernetesApiError as error:
                 self.dropped += 1
-                log.warning("event not told", reason=happened.reason, message=happened.message, error=str(error))
+                log.warning("event not published", reason=happened.reason, message=happened.message, error=str(error))
 
     async def _write_event(self, happened: Happened, times: int) -> None:
         for attempt in range(1, TRIES + 1):

@@ -243,7 +243,7 @@ class LeaderElection:
             else:
                 self._deadline = 0.0 if lost else self._deadline
         if lost:
-            log.warning("epoch not raised", epoch=epoch, why=lost)
+            log.warning("epoch not increased", epoch=epoch, why=lost)
         return not lost
 
     # --- beginning, going on, ending --------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class LeaderElection:
                 self._troubled_at = asyncio.get_running_loop().time()
             self.trouble = trouble
             if began:
-                log.info("leads", lease=self.name, identity=self.identity, epoch=self.epoch)
+                log.info("leadership acquired", lease=self.name, identity=self.identity, epoch=self.epoch)
                 return
             if why != told:
                 say = log.warning if trouble else log.info
@@ -325,7 +325,7 @@ class LeaderElection:
         body["spec"]["holderIdentity"] = ""
         with contextlib.suppress(KubernetesApiError):
             self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
-            log.info("leads no more", lease=self.name, identity=self.identity)
+            log.info("leadership released", lease=self.name, identity=self.identity)
 
     # --- the Lease itself -------------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ async def _stop(task: asyncio.Future[Any]) -> bool:
     task.cancel()
     await asyncio.wait({task}, timeout=STOP)
     if not task.done():
-        log.error("does not end", task=str(task))
+        log.error("task did not stop", task=str(task))
     elif not task.cancelled() and (error := task.exception()):
-        log.error("ended badly", task=str(task), error=str(error))
+        log.error("task failed at stop", task=str(task), error=str(error))
     return task.done()

@@ -118,7 +118,7 @@ class OwnedObjects:
         try:
             existing = await self._client.get(informer.api, ref.namespace, ref.name)
         except KubernetesApiError as error:
-            log.info("not read again", object=str(ref), error=str(error))
+            log.info("object not read again", object=str(ref), error=str(error))
         else:
             informer.learn(existing, seen)
 

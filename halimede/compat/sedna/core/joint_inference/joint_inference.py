@@ -181,7 +181,7 @@ class JointInference(JobBase):
         names = {"node": settings.node, "service": f"{settings.namespace}/{settings.service}"}
         logging.configure(**names, worker=settings.worker)
         if ignored := [name for name, value in _beyond(settings).items() if value]:
-            log.warning("a script decides by its rule alone", not_held=ignored)
+            log.warning("budget and audits not applied to a script", not_held=ignored)
         bus = CloudClient(settings, connect_to(broker))
         bus.open()
         _stop_in_order()
@@ -190,7 +190,7 @@ class JointInference(JobBase):
     def _rule(self, given: Mapping[str, Any] | None) -> Mined | Own | None:
         chosen = given or self.get_hem_algorithm_from_config()
         if not chosen:
-            log.warning("no hard example mining: no sample goes to the cloud")
+            log.warning("hard example mining not configured: no sample goes to the cloud")
             return None
         return rule_of(chosen, self._settings.calibration if self._settings else None)
 
@@ -229,7 +229,7 @@ class JointInference(JobBase):
         except OffloadError as error:
             sent = error.sent
             if error.reason == OffloadReason.ERROR:
-                log.warning("the cloud failed on a sample", error=error.detail[:256])
+                log.warning("cloud failed on a sample", error=error.detail[:256])
             reply = None
         else:
             sent = True
