@@ -102,7 +102,7 @@ class PlayedWorkers:
     def _start(self, start: Start) -> None:
         worker = start.worker
         self._running[worker] = ObservedWorker(
-            worker, start.service, start.uid, start.spec.digest, model=start.wish, swaps=True
+            worker, start.service, start.uid, start.spec.digest, model=start.desired_model, swaps=True
         )
         self._reports[worker] = WorkerReport(name=worker.name, role=start.role, phase="Running")
         self._counts.setdefault(worker, TaskInfo(inference_number=1, edge_inference_number=1))

@@ -252,7 +252,7 @@ def is_ours(spec: InferenceModelSpec) -> bool:
     return spec.framework_type.lower() in OURS
 
 
-def wanted(spec: InferenceModelSpec) -> int:
+def desired_servers(spec: InferenceModelSpec) -> int:
     """Return how many servers there shall be (on Kubernetes; elsewhere one a node): at the edge one at most."""
     replicas = 1 if spec.replicas is None else spec.replicas
     return min(1, replicas) if spec.deploy_to_layer == "edge" else replicas

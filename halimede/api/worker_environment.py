@@ -48,7 +48,7 @@ class MountedModel:
     model: Resource[ModelSpec]
     path: str
 
-    def told(self, name: str) -> dict[str, str]:
+    def variables(self, name: str) -> dict[str, str]:
         """Return what says so, as variables that begin with ``name``."""
         spec = msgspec.structs.replace(self.model.spec, url=self.path, credential_name="")
         return {f"{name}_URL": self.path, f"{name}_SPEC": _json(spec)}
@@ -76,7 +76,7 @@ def common(
         "GRACE_S": f"{grace_s:g}",
     }
     for what, model in models.items():
-        facts |= model.told(what.upper())
+        facts |= model.variables(what.upper())
     if isinstance(placement.worker, Deferral):
         facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorkerSpec):

@@ -138,7 +138,7 @@ class GlobalManager:
         self._plane.reconnected()
 
     async def _quiet_connected(self) -> None:
-        self._plane.say_all()
+        self._plane.publish_all()
 
     async def _complain(self) -> None:
         """Say now and then that the broker is away: the bus itself says it once."""
@@ -213,14 +213,14 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
     seen: list[GmPresence] = []
     found = asyncio.Event()
 
-    async def look(delivery: Delivery[GmPresence]) -> None:
+    async def on_presence(delivery: Delivery[GmPresence]) -> None:
         seen.append(delivery.body)
         found.set()
 
     async with bus:
         with contextlib.suppress(DisconnectedError, TimeoutError):
             await bus.wait_connected(CONNECT_S)
-            await bus.subscribe(GM_PRESENCE.filter(), look)
+            await bus.subscribe(GM_PRESENCE.filter(), on_presence)
             async with asyncio.timeout(LOOK_S):
                 await found.wait()  # there is one such message at most
     for other in seen:

@@ -23,7 +23,7 @@ from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
 from services.gm.status_topics import StatusTopics
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import places
+from services.gm.workloads.pod_status import nodes_by_worker
 from services.gm.workqueue import WorkQueue, reached
 
 log = structlog.get_logger()
@@ -164,9 +164,9 @@ class ControlPlane:
                 self.downstream.returned(name)
         self._doubt.set()
         self.reconciler.settled_at = min(self.reconciler.settled_at, asyncio.get_running_loop().time() + SETTLED_S)
-        self.say_all()
+        self.publish_all()
 
-    def say_all(self) -> None:
+    def publish_all(self) -> None:
         """The connection by which we speak is there (again): send what waits, show how everything stands."""
         self.downstream.wake()
         self.display.all()
@@ -198,7 +198,7 @@ class ControlPlane:
     def _scheduled(self, key: Key) -> None:
         """Take note of the nodes where a service's pods are."""
         if self._pods:
-            for each in self.index.scheduled(key, places(self._cluster.workers(key).pods)):
+            for each in self.index.scheduled(key, nodes_by_worker(self._cluster.workers(key).pods)):
                 self.queue.add(each)
 
 
@@ -218,7 +218,7 @@ class SyncResponder:
         self.count = 0
         self.queue: WorkQueue[str] = WorkQueue("syncs", self._answer)
 
-    def heard(self, node: str, sync: Sync, *, described: bool) -> None:
+    def receive(self, node: str, sync: Sync, *, described: bool) -> None:
         """A node said what it holds and asks for what it should; ``described``: its labels are known."""
         self.count += 1
         self._waiting[node] = sync

@@ -117,7 +117,7 @@ class Downstream:
 
     # --- what nodes should hold -------------------------------------------------------------------------------
 
-    def want(self, node: str, resource: Resource[Any]) -> None:
+    def set_desired(self, node: str, resource: Resource[Any]) -> None:
         """The node shall hold this generation."""
         line = self._line(node)
         _, key, version = self._identity(resource)

@@ -183,7 +183,7 @@ class Reconciler:
         """Have a node hold something, or not."""
         match action:
             case Send(node, resource):
-                self._downstream.want(node, resource)
+                self._downstream.set_desired(node, resource)
             case Keep(node, key, uid):
                 self._downstream.keep(node, key, uid)
             case Forget(node, key, uid, generation):

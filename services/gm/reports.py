@@ -77,7 +77,7 @@ class NodeReports:
                     counted[node] += len(report.status.workers)
         return counted
 
-    def heard(self, node: str, epoch: int) -> None:
+    def begin_epoch(self, node: str, epoch: int) -> None:
         """The node counts its connections from this one on: a lower epoch than before if its store is a new one."""
         stamps = self._stamps.get(node, {})
         for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:

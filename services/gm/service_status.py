@@ -82,7 +82,7 @@ class Share:
         return self.known is not None and self.known.online
 
     @property
-    def told(self) -> NodeStatus | None:
+    def reported(self) -> NodeStatus | None:
         """What the node last said, unless it has forgotten the service since."""
         return self.report.status if self.report and self.report.live else None
 
@@ -121,7 +121,7 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
     """Count a node that starts workers itself."""
     if share.known is None:
         return  # named and never seen: that is among what is missing
-    told = share.told
+    told = share.reported
     if not share.online:
         gone = f"node {share.node} is offline (gone for good: `halimede delete node {share.node}`)"
         tally.offline.append(Problem("NodeOffline", gone))
@@ -286,7 +286,7 @@ def service_status(
     else:
         count_pods(pods, wanted or {}, tally)
     gone = list(left)
-    shown_first = sorted(shares, key=lambda share: share.told is not None and share.told.phase == "Running")
+    shown_first = sorted(shares, key=lambda share: share.reported is not None and share.reported.phase == "Running")
     summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
     summaries += [_left(report) for report in gone if report.edge and report.status.output]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
@@ -334,7 +334,7 @@ def _over(condition: Condition, now: str) -> Condition:
 
 
 def _summary(share: Share) -> NodeSummary:
-    told = share.told
+    told = share.reported
     return NodeSummary(
         node=share.node,
         online=share.online,

@@ -63,7 +63,7 @@ class StatusTopics:
         if not self._cluster.complete:
             return
 
-        async def look(delivery: Delivery[StatusDocument]) -> None:
+        async def on_status(delivery: Delivery[StatusDocument]) -> None:
             names = delivery.names
             key = Key(names["plural"], names["ns"], names["name"])
             stored = self._cluster.get(key)
@@ -71,7 +71,7 @@ class StatusTopics:
                 log.info("status of a deleted resource ignored", key=str(key))
                 self.gone(key)
 
-        await bus.subscribe(STATUS.filter(), look)
+        await bus.subscribe(STATUS.filter(), on_status)
         while not bus.connected:
             with contextlib.suppress(DisconnectedError):
                 await bus.wait_connected(LOOK_S)

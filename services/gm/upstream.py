@@ -89,7 +89,7 @@ class IngressLimiter:
         """Messages that wait because of their node's rate limit."""
         return sum(len(topics) for topics in self._nodes.values())
 
-    def heard(self) -> None:
+    def count(self) -> None:
         """Count a message, of whomever: what the broker sends because it retains it is none."""
         if not self._crowd.spend(""):
             self._calm_at = asyncio.get_running_loop().time() + CALM
@@ -191,7 +191,7 @@ class Upstream:
 
     async def _sync_allowed(self, names: Mapping[str, str]) -> bool:
         # the longest there may be takes tens of milliseconds to read; a node asks again until it is answered
-        self.intake.heard()
+        self.intake.count()
         return await self.intake.allows(names["node"])
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
@@ -206,11 +206,11 @@ class Upstream:
             return
         await self._plane.behind(sync.gm_epoch)
         await self._plane.node_changed(node, self._plane.nodes.synced(node, sync.epoch))
-        self._plane.reports.heard(node, sync.epoch)
+        self._plane.reports.begin_epoch(node, sync.epoch)
         holds = {Key(held.plural, held.namespace, held.name): held.uid for held in sync.holds}
         for key in self._plane.reports.missing(node, holds):  # a sync is the whole truth
             self._cleared(node, key)
-        self._plane.syncs.heard(node, sync, described=self._plane.nodes.described(node))
+        self._plane.syncs.receive(node, sync, described=self._plane.nodes.described(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
         node, key, stamp = delivery.names["node"], _key(delivery.names), SequenceNumber.read(delivery.properties)
@@ -238,7 +238,7 @@ class Upstream:
     async def _offer(self, delivery: Delivery[Any], work: Work, cost: float = 1.0) -> None:
         node = delivery.names["node"]
         if not delivery.packet.retain:
-            self.intake.heard()
+            self.intake.count()
         if await self._admitted(node):
             await self.intake.offer(node, delivery.address.text, work, size=len(delivery.packet.payload), cost=cost)
 
@@ -270,7 +270,7 @@ class Upstream:
 
     async def _dead_letter(self, delivery: Delivery[DeadLetter]) -> None:
         self.dead_letters += 1
-        self.intake.heard()
+        self.intake.count()
         second = int(asyncio.get_running_loop().time())
         self._letters = self._letters + 1 if second == self._second else 1
         self._second = second

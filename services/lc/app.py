@@ -136,8 +136,8 @@ class LocalController:
                 figures.work = ()
                 for task in work:
                     task.cancel()
-                rooms.preparer.want({})
-                rooms.datasets.want({})
+                rooms.preparer.set_required({})
+                rooms.datasets.set_required({})
                 await rooms.workers.stop_all()
 
 
@@ -204,8 +204,8 @@ class _Components:
             running = self.workers.running
             known = {**self.preparer.preparations, **self.datasets.preparations}
             decided = plan(items, known, running, self.part, complete=self.store.complete)
-            self.preparer.want({key: want for key, want in decided.prepare.items() if key.plural != DATASETS})
-            self.datasets.want({key: want for key, want in decided.prepare.items() if key.plural == DATASETS})
+            self.preparer.set_required({key: want for key, want in decided.prepare.items() if key.plural != DATASETS})
+            self.datasets.set_required({key: want for key, want in decided.prepare.items() if key.plural == DATASETS})
             self.workers.carry_out(decided)
             self.reporter.update(decided.standings)
             self.channel.lack(lacking=decided.lacking)

@@ -65,7 +65,7 @@ class Datasets:
         #: one count at a time: it is a disk's work
         self._place = asyncio.Semaphore(1)
 
-    def want(self, wanted: Mapping[Key, RequiredFile]) -> None:
+    def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
         """Look after exactly these from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             del self.preparations[key]

@@ -104,7 +104,7 @@ class NodeStatusReporter:
         info, names = delivery.body, delivery.names
         worker = Worker(names["ns"], names["worker"])
         agrees = (info.namespace, info.name) == (worker.namespace, worker.name)
-        service = self._workers.heard(worker, info) if agrees else None
+        service = self._workers.receive(worker, info) if agrees else None
         if service is None:
             log.warning("worker info ignored", worker=str(worker), owner=info.owner_name)
         else:

@@ -44,7 +44,7 @@ class FolderPicture:
     modified_ns: int
 
 
-def look(folder: Path) -> list[FolderPicture]:
+def scan(folder: Path) -> list[FolderPicture]:
     """Return the pictures in a folder, by name. Raises OSError."""
     found = []
     with os.scandir(folder) as entries:
@@ -106,7 +106,7 @@ class FolderSource(FrameSource):
 
     async def _scan(self, *, strict: bool = False) -> list[FolderPicture]:
         try:
-            return await asyncio.to_thread(look, self._folder)
+            return await asyncio.to_thread(scan, self._folder)
         except OSError as error:
             if strict:
                 raise InvalidFieldError(

@@ -21,11 +21,11 @@ from halimede.api.inferencemodel import (
     InferenceModelSpec,
     Ingress,
     ModelFile,
+    desired_servers,
     is_ours,
     pod,
     target,
     to_sedna,
-    wanted,
 )
 from halimede.api.neptune import native
 from halimede.errors import InvalidFieldError, hide_secrets
@@ -56,7 +56,7 @@ class InferenceModelController(Controller):
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that serve it. Where the cluster runs pods, nodes have no part in it."""
-        if observed.as_pods or not wanted(desired.spec):
+        if observed.as_pods or not desired_servers(desired.spec):
             yield from forget(desired, replace(observed, placed={}))
             return
         useless = any(_unserved(desired.spec))
@@ -87,9 +87,9 @@ def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, 
     """Return the status by what nodes say, the first address of a server, and what that answers with."""
     shares = observed.shares
     missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed)]
-    status = _summed(desired, observed, shares if wanted(desired.spec) else [], missing)
+    status = _summed(desired, observed, shares if desired_servers(desired.spec) else [], missing)
     for share in shares:
-        for worker in share.told.workers if share.told and share.online else ():
+        for worker in share.reported.workers if share.reported and share.online else ():
             if worker.role == ROLE and worker.phase == "Running" and worker.url:
                 return status, worker.url, worker.model or ModelInUse()
     return status, "", ModelInUse()
@@ -133,7 +133,7 @@ def _summed(
         pods=pods,
         wanted=number,
     )
-    if wanted(desired.spec) or missing:
+    if desired_servers(desired.spec) or missing:
         return status
     return conclude(status, NONE_WANTED, observed.status, desired.metadata.generation, observed.now)
 
@@ -149,7 +149,7 @@ def _served(desired: Resource[Any], observed: Observed, status: Status, url: str
         url_of = hide_secrets(file.download_url)
         served = ServedVersion(version=name, url=url_of, digest=digest, since=observed.now)
         versions = remembered(versions, served)
-    if before and not url and status.active == 0 and wanted(desired.spec):
+    if before and not url and status.active == 0 and desired_servers(desired.spec):
         url, name = before.url or "", before.serving_version or ""  # it comes back there, as it was
     return msgspec.structs.replace(
         status,

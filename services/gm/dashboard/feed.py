@@ -69,10 +69,10 @@ class DashboardFeed:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            self.look()
+            self.record()
             await asyncio.sleep(EVERY)
 
-    def look(self) -> None:
+    def record(self) -> None:
         """Take note of every service's counts, and tell those who wait."""
         found = {}
         for stored in self._shown():

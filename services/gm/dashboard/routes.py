@@ -101,12 +101,12 @@ class DashboardRoutes:
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
             try:
                 await response.prepare(request)
-                await self._tell(response)
+                await self._send_changes(response)
             except (ConnectionError, TimeoutError) as error:
                 log.debug("page closed by client", reason=type(error).__name__)
             return response
 
-    async def _tell(self, response: web.StreamResponse) -> None:
+    async def _send_changes(self, response: web.StreamResponse) -> None:
         await _send(response, b"retry: 2000\n\n")
         sent: Mapping[str, bytes] = {}
         while True:

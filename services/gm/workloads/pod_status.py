@@ -75,7 +75,7 @@ def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
             )
 
 
-def places(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
+def nodes_by_worker(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
     """Return the nodes of each worker's pods. One on its way out counts until it is gone: it has last words to say."""
     nodes: dict[str, set[str]] = {}
     known = tuple(pods)

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 import msgspec
 
 from halimede.api import Resource
-from halimede.api.inferencemodel import InferenceModelSpec, Ingress, ServedVersionSpec, model_spec, pod, target, wanted
+from halimede.api.inferencemodel import (
+    InferenceModelSpec,
+    Ingress,
+    ServedVersionSpec,
+    desired_servers,
+    model_spec,
+    pod,
+    target,
+)
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.models.desired_state import Desired, DesiredModel
@@ -59,7 +67,7 @@ def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | No
         return Built(kept=frozenset({"serve"}), problems=problems)
     name, spec = service.metadata.name, service.spec
     deployment: Body = {
-        "replicas": wanted(spec),
+        "replicas": desired_servers(spec),
         "revisionHistoryLimit": 1,
         "selector": {"matchLabels": object_names.selector(service, "serve")},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},

@@ -83,7 +83,7 @@ class Preparer:
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(PARALLEL)
 
-    def want(self, wanted: Mapping[Key, RequiredFile]) -> None:
+    def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
         """Prepare exactly this from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             gone = self.preparations.pop(key)

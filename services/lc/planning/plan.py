@@ -101,7 +101,10 @@ def plan(
     swap = [
         s
         for worker, s in starts.items()
-        if worker in running and worker not in stop and running[worker].swaps and s.wish != running[worker].model
+        if worker in running
+        and worker not in stop
+        and running[worker].swaps
+        and s.desired_model != running[worker].model
     ]
     start = [s for worker, s in starts.items() if worker not in running or not running[worker].confirmed]
     return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings, tuple(swap))
@@ -111,9 +114,9 @@ def _replaces(start: Start, runs: ObservedWorker) -> bool:
     """Whether a worker has to be started anew: as another process, or since it takes no other model as it is."""
     if start.spec.digest != runs.spec_hash:
         return True
-    if start.wish is None or start.wish == runs.model or runs.swaps is not False:
+    if start.desired_model is None or start.desired_model == runs.model or runs.swaps is not False:
         return False
-    return runs.model is None or not start.wish.same(runs.model)
+    return runs.model is None or not start.desired_model.same(runs.model)
 
 
 def _known(item: ParsedResource, part: WorkerPart, models: Models) -> tuple[NodeKind, NodeItem] | None:
@@ -155,7 +158,7 @@ class WorkerBackend(Protocol):
     def carry_out(self, plan: Plan) -> None:
         """Do what a plan says about workers."""
 
-    def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
+    def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Take what a worker says of itself; return its service, None if it is not one of ours."""
 
     def status(self, standing: ResourceState) -> NodeStatus:

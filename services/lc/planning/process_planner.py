@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 
 from halimede.api import Resource, matches, placements
-from halimede.api.inferencemodel import InferenceModelSpec, ServedVersionSpec, is_ours, model_spec, pod, target, wanted
+from halimede.api.inferencemodel import (
+    InferenceModelSpec,
+    ServedVersionSpec,
+    desired_servers,
+    is_ours,
+    model_spec,
+    pod,
+    target,
+)
 from halimede.api.model import ModelSpec
 from halimede.api.placement import Placement, Service, worker_name
 from halimede.api.quantity import quantity
@@ -111,7 +119,7 @@ class NodeContext:
         return ResourceState(held.key, held.uid, held.generation, {worker: "serve"}, lacks, facts=facts), starts
 
     def _serves(self, resource: Resource[InferenceModelSpec]) -> bool:
-        return wanted(resource.spec) > 0 and matches(pod(resource.spec), self.name, self.labels)
+        return desired_servers(resource.spec) > 0 and matches(pod(resource.spec), self.name, self.labels)
 
     def _find_paths(
         self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models

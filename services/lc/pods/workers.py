@@ -125,7 +125,7 @@ class PodWorkers:
                 del self._services[owner]
             self._unwritten = {heard: None for heard in self._unwritten if heard[0] not in over}
 
-    def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
+    def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Take what a pod says."""
         plural = OWNERS.get(info.owner_kind)
         if plural is None:
@@ -136,7 +136,7 @@ class PodWorkers:
             return None
         owner = (key, held.uid)
         service = self._services.setdefault(owner, PodCounts())
-        if not service.hear(worker, info.role, info, asyncio.get_running_loop().time()):
+        if not service.update(worker, info.role, info, asyncio.get_running_loop().time()):
             return None
         self._unwritten.pop((owner, worker), None)
         self._unwritten[owner, worker] = None
@@ -264,7 +264,7 @@ class PodCounts:
     pods: dict[Worker, Pod] = field(default_factory=dict)
     retired: dict[Role, TaskInfo] = field(default_factory=dict)
 
-    def hear(self, worker: Worker, role: Role, info: WorkerInfo, now: float) -> bool:
+    def update(self, worker: Worker, role: Role, info: WorkerInfo, now: float) -> bool:
         """Take a pod's word; return False where there are too many to take a new one."""
         known = self.pods.get(worker)
         if (known is None or known.gone) and len(self.live) >= MAX_LIVE:

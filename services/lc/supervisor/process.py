@@ -80,7 +80,7 @@ class Start:
     desired: Desired | None = None
 
     @property
-    def wish(self) -> DesiredModel | None:
+    def desired_model(self) -> DesiredModel | None:
         """The one model that it is to answer with."""
         return self.desired.only if self.desired else None
 

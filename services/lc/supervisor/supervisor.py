@@ -35,10 +35,10 @@ from services.lc.supervisor.worker_state import (
     WorkerState,
     answers,
     load,
+    read_assigned,
     save,
     stand,
-    tell,
-    told,
+    write_assigned,
 )
 from services.lc.worker_files import put_aside
 
@@ -144,7 +144,7 @@ class Supervisor:
         entry = self._entries.get(start.worker)
         if entry is None:
             entry = WorkerState(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
-            entry.asked = start.wish
+            entry.asked = start.desired_model
             self._supervise(entry, None)
         elif entry.spec_hash == start.spec.digest:
             entry.start = start
@@ -153,7 +153,7 @@ class Supervisor:
         """Ask a worker that runs for another model."""
         entry = self._entries.get(start.worker)
         if entry and entry.spec_hash == start.spec.digest:
-            entry.start, entry.asked = start, start.wish
+            entry.start, entry.asked = start, start.desired_model
             self._telling.next(entry)
             self._changed(entry.service)
 
@@ -171,14 +171,14 @@ class Supervisor:
         if tasks := [entry.task for entry in entries if entry.task]:
             await asyncio.wait(tasks, timeout=longest + 1)
 
-    def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
+    def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Take what a worker says of itself; return its service, None if it is not one of ours."""
         entry = self._entries.get(worker)
         if entry is None or entry.service.name != info.owner_name:
             return None
         took = swaps(entry)
         entry.info = info
-        self._telling.heard(entry, info)
+        self._telling.receive(entry, info)
         if swaps(entry) is not took:
             self._changed(entry.service)  # what was asked of it may be due now
         entry.task_info = info.task_info or info.owner_info or entry.task_info
@@ -367,59 +367,59 @@ class ModelAssignment:
         folder = self._folders.worker(entry.worker)
         entry.rollout = load(folder)
         if entry.adopted:
-            entry.told = entry.asked = told(folder)
+            entry.assigned = entry.asked = read_assigned(folder)
 
     def first(self, entry: WorkerState) -> Path | None:
         """Tell a worker that is about to start what to begin with; return that model's file. Raises StartError."""
         start = entry.start
-        if start is None or start.wish is None:
+        if start is None or start.desired_model is None:
             return start.model if start else None
-        self._keep(entry, entry.rollout.asked(start.wish))
-        wish = entry.rollout.first(start.wish, entry.spec_hash)
+        self._keep(entry, entry.rollout.asked(start.desired_model))
+        wish = entry.rollout.first(start.desired_model, entry.spec_hash)
         folder = self._folders.worker(entry.worker)
         try:
-            tell(folder, wish)
+            write_assigned(folder, wish)
         except OSError as error:
             text = f"{folder} cannot be written to: {error.strerror}: free some space, or correct its permissions"
             raise StartError("StateUnusable", text) from error
-        entry.told, entry.answering, entry.untold = wish, None, ""
+        entry.assigned, entry.answering, entry.unassigned = wish, None, ""
         return Path(wish.path)
 
-    def heard(self, entry: WorkerState, info: WorkerInfo) -> None:
+    def receive(self, entry: WorkerState, info: WorkerInfo) -> None:
         """Take what a worker says of its model, and tell it the next one if that is due."""
-        now, said, known = asyncio.get_running_loop().time(), info.model, entry.told
+        now, said, known = asyncio.get_running_loop().time(), info.model, entry.assigned
         if said and known:
             taken = answers(said, known) and not said.refused and not said.canary_version
             entry.answering = (entry.answering or now) if taken else None
             proven = entry.answering is not None and now - entry.answering >= PROVEN_S
-            self._keep(entry, entry.rollout.heard(known, said, entry.spec_hash, proven=proven))
+            self._keep(entry, entry.rollout.received(known, said, entry.spec_hash, proven=proven))
         self.next(entry)
 
     def next(self, entry: WorkerState) -> None:
         """Tell a worker what it is asked for, if it can be told and nothing is known against it."""
-        wish = entry.start.wish if entry.start else None
+        wish = entry.start.desired_model if entry.start else None
         if wish is None:
             return
         self._keep(entry, entry.rollout.asked(wish))
-        if wish == entry.told or entry.rollout.refusal(wish) or not swaps(entry):
+        if wish == entry.assigned or entry.rollout.refusal(wish) or not swaps(entry):
             return
         if not Path(wish.path).is_file():  # it is told once it is here again, when the worker speaks next
             self._missing(Path(wish.path))
             return
         folder = self._folders.worker(entry.worker)
         try:
-            tell(folder, wish)
+            write_assigned(folder, wish)
         except OSError as error:  # it is tried again when the worker speaks next
-            entry.untold = f"{folder} cannot be written to: {error.strerror}: free some space"
+            entry.unassigned = f"{folder} cannot be written to: {error.strerror}: free some space"
             log.warning("model not assigned to worker", worker=str(entry.worker), error=error.strerror)
             return
         log.info("model assigned to worker", worker=str(entry.worker), version=wish.version)
-        entry.told, entry.answering, entry.untold = wish, None, ""
+        entry.assigned, entry.answering, entry.unassigned = wish, None, ""
 
     def ended(self, entry: WorkerState, how: str) -> None:
         """Take that a worker has ended by itself."""
-        if entry.told:
-            self._keep(entry, entry.rollout.ended(entry.told, how, entry.spec_hash))
+        if entry.assigned:
+            self._keep(entry, entry.rollout.ended(entry.assigned, how, entry.spec_hash))
 
     def _keep(self, entry: WorkerState, rollout: WorkerRollout) -> None:
         if rollout != entry.rollout:
@@ -440,7 +440,7 @@ def swaps(entry: WorkerState) -> bool | None:
 def model(entry: WorkerState) -> ModelInUse | None:
     """Return what a worker says of its model, with what it refused before it was started anew."""
     said = entry.info.model if entry.info else None
-    refusal = entry.rollout.refusal(entry.start.wish if entry.start else None)
+    refusal = entry.rollout.refusal(entry.start.desired_model if entry.start else None)
     if said is None or refusal is None or said.refused:
         return said
     return msgspec.structs.replace(said, refused=refusal.digest, reason=refusal.reason, message=refusal.message)
@@ -448,20 +448,20 @@ def model(entry: WorkerState) -> ModelInUse | None:
 
 def trouble(entry: WorkerState) -> tuple[str, str]:
     """Return reason and message of a worker that runs without the model that it is asked to have; empty: it has it."""
-    wish = entry.start.wish if entry.start else None
+    wish = entry.start.desired_model if entry.start else None
     said = entry.info.model if entry.info else None
     if wish and (refusal := entry.rollout.refusal(wish)):
         kept = f"version {said.version}" if said and said.version else "the one before"
         new = f"version {wish.version} of model {wish.name}"
         return FAILED, f"{new} was not taken, {kept} goes on: {refusal.reason}: {refusal.message}"
-    if entry.untold:
-        return FAILED, entry.untold
+    if entry.unassigned:
+        return FAILED, entry.unassigned
     return (FAILED, said.message) if said and said.reason and not said.refused else ("", "")
 
 
 def used(entry: WorkerState) -> list[Path | str]:
     """Return the models that a worker uses or may go back to, by path or digest."""
     start, said = entry.start, entry.info.model if entry.info else None
-    wishes = [wish for wish in (entry.told, entry.rollout.good) if wish]
+    wishes = [wish for wish in (entry.assigned, entry.rollout.good) if wish]
     found: list[Path | str] = [Path(wish.path) for wish in wishes]
     return [*found, *([start.model] if start and start.model else []), *([said.digest] if said else [])]

@@ -88,7 +88,7 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
             return wish
         return good
 
-    def heard(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
+    def received(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
         """Take what a worker says of the model that it was told. ``proven``: it has answered with it long enough."""
         if not answers(said, told):
             return self
@@ -118,7 +118,7 @@ def answers(said: ModelInUse, told: DesiredModel) -> bool:
     return said.mark == told.mark if said.mark else told.digest in {said.digest, said.refused}
 
 
-def told(folder: Path) -> DesiredModel | None:
+def read_assigned(folder: Path) -> DesiredModel | None:
     """Return what the worker of a folder was told last, None where that is not known."""
     try:
         desired = wishes.read(folder / WISH)
@@ -128,9 +128,9 @@ def told(folder: Path) -> DesiredModel | None:
     return desired.only if desired else None
 
 
-def tell(folder: Path, wish: DesiredModel) -> None:
+def write_assigned(folder: Path, wish: DesiredModel) -> None:
     """Tell the worker of a folder what to answer with. Raises OSError."""
-    if told(folder) != wish:
+    if read_assigned(folder) != wish:
         wishes.write(folder / WISH, Desired(models=[wish]))
 
 
@@ -189,10 +189,10 @@ class WorkerState:
     delay: float = FIRST_DELAY
     #: the model that plans ask of it, the one that it was told last, and when it first answered with that
     asked: DesiredModel | None = None
-    told: DesiredModel | None = None
+    assigned: DesiredModel | None = None
     answering: float | None = None
     #: why it could not be told; empty once it was
-    untold: str = ""
+    unassigned: str = ""
     rollout: WorkerRollout = field(default_factory=WorkerRollout)
 
 

@@ -9,7 +9,7 @@ import pytest
 from halimede import api
 from halimede.api.base import SEDNA as GROUP
 from halimede.api.inferencemodel import KUBEEDGE as OTHER
-from halimede.api.inferencemodel import InferenceModelSpec, model_spec, pod, target, to_sedna, wanted
+from halimede.api.inferencemodel import InferenceModelSpec, desired_servers, model_spec, pod, target, to_sedna
 from halimede.api.model import ModelSpec, in_force, measured, task_of
 from halimede.errors import InvalidFieldError
 from tests.integration.gm_world import model
@@ -33,7 +33,7 @@ def test_the_seeds_samples_are_read_as_they_stand(text: str, port: int) -> None:
     assert found is not None
     assert (found.version, found.has_digest) == ("4", True)
     assert found.url.endswith("/model_emotion_4.tar.gz")
-    assert (resource.spec.serving_port, wanted(resource.spec)) == (port, 1)
+    assert (resource.spec.serving_port, desired_servers(resource.spec)) == (port, 1)
     assert pod(resource.spec).node_name == "precision-5820"
 
 
@@ -76,7 +76,7 @@ def test_without_a_node_it_asks_for_those_of_its_layer() -> None:
     ("layer", "replicas", "servers"), [("cloud", None, 1), ("cloud", 3, 3), ("edge", 3, 1), ("edge", 0, 0)]
 )
 def test_at_the_edge_there_is_one_server_at_most(layer: str, replicas: int | None, servers: int) -> None:
-    assert wanted(spec(deployToLayer=layer, replicas=replicas)) == servers
+    assert desired_servers(spec(deployToLayer=layer, replicas=replicas)) == servers
 
 
 def test_the_other_groups_form_becomes_sednas() -> None:

@@ -30,7 +30,7 @@ def downstream(*online: str) -> Downstream:
 async def test_the_last_node_that_is_there_ends_the_wait() -> None:
     down, small = downstream("a", "b"), resource()
     for node in ("a", "b", "away"):
-        down.want(node, small)
+        down.set_desired(node, small)
     assert not down.acknowledged("a", small.key, "u1", 1)
     assert down.acknowledged("b", small.key, "u1", 1)
     assert not down.acknowledged("b", small.key, "u1", 1), "once"
@@ -40,7 +40,7 @@ async def test_the_last_node_that_is_there_ends_the_wait() -> None:
 @simulated
 async def test_an_older_generation_or_another_uid_acknowledges_nothing() -> None:
     down, small = downstream("a"), resource(generation=2)
-    down.want("a", small)
+    down.set_desired("a", small)
     assert not down.acknowledged("a", small.key, "u1", 1)
     assert not down.acknowledged("a", small.key, "u0", 7)
     assert down.acknowledged("a", small.key, "u1", 2)
@@ -50,7 +50,7 @@ async def test_an_older_generation_or_another_uid_acknowledges_nothing() -> None
 async def test_a_node_that_leaves_or_lets_go_is_not_waited_for() -> None:
     down, small = downstream("a", "b", "c", "d"), resource()
     for node in ("a", "b", "c", "d"):
-        down.want(node, small)
+        down.set_desired(node, small)
     down.returned("a")
     down.forget("b", small.key, "u1", 1)
     down.remove("c")
@@ -61,10 +61,10 @@ async def test_a_node_that_leaves_or_lets_go_is_not_waited_for() -> None:
 async def test_what_is_wanted_again_is_sent_once() -> None:
     down, small = downstream("a"), resource()
     for _ in range(3):
-        down.want("a", small)
+        down.set_desired("a", small)
     assert down.queue.waiting == 1
     assert down.acknowledged("a", small.key, "u1", 1)
-    down.want("a", small)
+    down.set_desired("a", small)
     assert down.held(small.key).keys() == {"a"}
     assert not down.acknowledged("a", small.key, "u1", 1), "it holds it: nothing was sent anew"
 
@@ -72,10 +72,10 @@ async def test_what_is_wanted_again_is_sent_once() -> None:
 @simulated
 async def test_what_a_node_forgot_is_awaited_again_after_its_sync() -> None:
     down, small = downstream("a"), resource()
-    down.want("a", small)
+    down.set_desired("a", small)
     down.acknowledged("a", small.key, "u1", 1)
     down.synced("a", [])
-    down.want("a", small)
+    down.set_desired("a", small)
     assert down.acknowledged("a", small.key, "u1", 1)
 
 
@@ -124,7 +124,7 @@ async def test_no_node_waits_for_the_brokers_word_on_another() -> None:
     bus = Slow()
     async with sending(bus) as down:
         for number in range(300):
-            down.want(f"n{number}", resource())
+            down.set_desired(f"n{number}", resource())
         await eventually(lambda: len(bus.answers) == 300, FIRST_RESEND / 2)
         assert down.sender.sent == 0
         for answer in bus.answers:
@@ -136,7 +136,7 @@ async def test_no_node_waits_for_the_brokers_word_on_another() -> None:
 async def test_what_was_under_way_on_a_lost_connection_is_sent_again_once_it_is_back() -> None:
     bus = Slow()
     async with sending(bus) as down:
-        down.want("a", resource())
+        down.set_desired("a", resource())
         await eventually(lambda: len(bus.answers) == 1)
         bus.answers[0].set_exception(DisconnectedError("gone"))
         await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_what_was_under_way_on_a_lost_connection_is_sent_again_once_it_is_
 async def test_what_the_broker_refuses_is_tried_again_as_seldom_as_can_be() -> None:
     bus = Slow()
     async with sending(bus) as down:
-        down.want("a", resource())
+        down.set_desired("a", resource())
         await eventually(lambda: len(bus.answers) == 1)
         bus.answers[0].set_result(0x87)
         await asyncio.sleep(LAST_RESEND - 1)
@@ -163,9 +163,9 @@ async def test_what_is_too_large_keeps_no_other_node_from_anything() -> None:
     bus = Slow()
     async with sending(bus) as down:
         bus.error = TooLargeError("too large")
-        down.want("a", resource())
+        down.set_desired("a", resource())
         await asyncio.sleep(1)
         bus.error = None
-        down.want("b", resource())
+        down.set_desired("b", resource())
         await eventually(lambda: len(bus.answers) == 1)
         assert down.sender.sent == 0

@@ -57,7 +57,7 @@ def test_of_two_reports_on_one_generation_the_later_one_counts_whatever_comes_fi
     assert not reports.take(KEY, "n", told(), SequenceNumber(7, 3))
     assert not reports.take(KEY, "n", told(), SequenceNumber(6, 9)), "of an earlier connection"
     assert reports.take(KEY, "n", told(), SequenceNumber(7, 4)), "the same again does no harm"
-    reports.heard("n", 2)
+    reports.begin_epoch("n", 2)
     assert reports.take(KEY, "n", told(), SequenceNumber(2, 1)), "the node has a new store and counts anew"
 
 

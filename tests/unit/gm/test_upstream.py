@@ -113,11 +113,11 @@ async def test_once_a_crowd_is_over_that_is_reported_once() -> None:
     traffic = Traffic()
     running = asyncio.create_task(traffic.limiter.run())
     for _ in range(int(CROWD_BURST)):
-        traffic.limiter.heard()
+        traffic.limiter.count()
     await asyncio.sleep(2 * CALM)
     assert traffic.calm == 0  # many, but no crowd
     for _ in range(3 * int(CROWD_BURST)):
-        traffic.limiter.heard()
+        traffic.limiter.count()
     await asyncio.sleep(CALM / 2)
     assert traffic.calm == 0
     await asyncio.sleep(CALM)

@@ -53,7 +53,7 @@ async def test_a_dataset_is_counted_at_once_and_again_when_it_changes(tmp_path: 
     path.write_text("a\nb\n")
     async with asyncio.TaskGroup() as tasks:
         watched = Watched(tasks, tmp_path / "kept")
-        watched.datasets.want(want(path))
+        watched.datasets.set_required(want(path))
         await asyncio.sleep(2)
         assert watched.changes == [
             ("Pending", "Counting", "counting: 50 %, 7 samples so far"),
@@ -67,10 +67,10 @@ async def test_a_dataset_is_counted_at_once_and_again_when_it_changes(tmp_path: 
         assert watched.last == ("Ready", "", "3 samples")
         assert watched.changes[-2][0] == "Ready"  # what is known stays known meanwhile
         assert watched.datasets.facts[IMAGES].number_of_samples == 3
-        watched.datasets.want(want(path, "csv", 2))  # an edit is no reason to wait
+        watched.datasets.set_required(want(path, "csv", 2))  # an edit is no reason to wait
         await asyncio.sleep(2)
         assert watched.last == ("Ready", "", "2 samples")
-        watched.datasets.want({})
+        watched.datasets.set_required({})
         assert not watched.datasets.preparations
 
 
@@ -81,7 +81,7 @@ async def test_files_of_a_folder_that_are_written_over_are_seen_in_the_end(tmp_p
     path.write_text("a\n")
     async with asyncio.TaskGroup() as tasks:
         watched = Watched(tasks, tmp_path / "kept")
-        watched.datasets.want(want(tmp_path / "d"))
+        watched.datasets.set_required(want(tmp_path / "d"))
         await asyncio.sleep(2)
         path.write_text("a\nb\n")  # the folder's own time stays
         await asyncio.sleep(700)
@@ -89,7 +89,7 @@ async def test_files_of_a_folder_that_are_written_over_are_seen_in_the_end(tmp_p
         (tmp_path / "d" / "b.txt").write_text("c\n")
         await asyncio.sleep(62)
         assert watched.last == ("Ready", "", "3 samples")
-        watched.datasets.want({})
+        watched.datasets.set_required({})
 
 
 @simulated
@@ -97,7 +97,7 @@ async def test_a_dataset_that_is_missing_or_broken_heals(tmp_path: Path) -> None
     path = tmp_path / "data.json"
     async with asyncio.TaskGroup() as tasks:
         watched = Watched(tasks, tmp_path / "kept")
-        watched.datasets.want(want(path, "coco"))
+        watched.datasets.set_required(want(path, "coco"))
         await asyncio.sleep(2)
         assert watched.last[:2] == ("Failed", "DatasetNotFound")
         path.write_text("[]")
@@ -109,7 +109,7 @@ async def test_a_dataset_that_is_missing_or_broken_heals(tmp_path: Path) -> None
         await asyncio.sleep(20)
         told = "1 samples, 1 broken: data.json: images[1]: image 2 has no file_name"
         assert watched.last == ("Ready", "", told)
-        watched.datasets.want({})
+        watched.datasets.set_required({})
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ async def test_what_cannot_be_counted_here_says_so(
     (tmp_path / "data").mkdir()
     async with asyncio.TaskGroup() as tasks:
         watched = Watched(tasks, tmp_path / "kept")
-        watched.datasets.want(want(url.replace("/data", str(tmp_path / "data")), "hdf5"))
+        watched.datasets.set_required(want(url.replace("/data", str(tmp_path / "data")), "hdf5"))
         await asyncio.sleep(5)
         assert watched.last[:2] == (phase, reason)
         assert message in watched.last[2]
         assert "secret" not in watched.last[2]
-        watched.datasets.want({})
+        watched.datasets.set_required({})
 
 
 @simulated
@@ -142,17 +142,17 @@ async def test_what_was_kept_of_datasets_long_gone_is_removed(tmp_path: Path, mo
     path.write_text("a\n")
     async with asyncio.TaskGroup() as tasks:
         watched = Watched(tasks, kept)
-        watched.datasets.want(want(path))
+        watched.datasets.set_required(want(path))
         await asyncio.sleep(2)
         before = list(kept.iterdir())
         assert len(before) == 1
         monkeypatch.setattr("services.lc.dataset_counts.KEPT_S", -1.0)
         other = Key("datasets", "default", "other")
-        watched.datasets.want({other: RequiredFile(other, "v", 1, str(path), format="txt")})
+        watched.datasets.set_required({other: RequiredFile(other, "v", 1, str(path), format="txt")})
         await asyncio.sleep(2)
         assert len(list(kept.iterdir())) == 1
         assert list(kept.iterdir()) != before
-        watched.datasets.want({})
+        watched.datasets.set_required({})
 
 
 def dataset(path: Path, form: str = "txt", generation: int = 1) -> dict[str, Any]:

@@ -174,15 +174,15 @@ def changed_model(ready: Any = True, **fields: Any) -> Plan:
     """Plan for a worker that runs an earlier model than is asked for."""
     before = decide(model(), service()).start[0]
     new = model(generation=2, url="/new.onnx", labels=["a"])
-    return decide(new, service(), ready=ready, running=[runs(before.spec.digest, model=before.wish, **fields)])
+    return decide(new, service(), ready=ready, running=[runs(before.spec.digest, model=before.desired_model, **fields)])
 
 
 def test_a_changed_model_is_given_to_a_worker_that_takes_it_while_it_runs() -> None:
     decided = changed_model(swaps=True)
     assert (decided.start, decided.stop) == ((), ())
     (swap,) = decided.swap
-    assert swap.wish
-    assert (swap.worker, swap.wish.spec["labels"]) == (EDGE, ["a"])
+    assert swap.desired_model
+    assert (swap.worker, swap.desired_model.spec["labels"]) == (EDGE, ["a"])
 
 
 def test_a_changed_model_replaces_a_worker_that_does_not_take_it() -> None:
@@ -206,7 +206,7 @@ def test_what_only_describes_a_model_concerns_no_worker() -> None:
     before = decide(model(), service()).start[0]
     about = model(generation=2, metrics=[{"key": "accuracy", "value": "0.9"}], task="classification")
     for swaps in (True, False):
-        running = [runs(before.spec.digest, model=before.wish, swaps=swaps)]
+        running = [runs(before.spec.digest, model=before.desired_model, swaps=swaps)]
         decided = decide(about, service(), running=running)
         assert (decided.start, decided.stop, decided.swap) == ((), (), ())
 
@@ -214,9 +214,9 @@ def test_what_only_describes_a_model_concerns_no_worker() -> None:
 def test_a_share_of_the_samples_is_asked_for_without_a_new_start() -> None:
     before = decide(model(), service()).start[0]
     part = model(generation=2, rollout={"canaryPercent": 10})
-    swapping = decide(part, service(), running=[runs(before.spec.digest, model=before.wish, swaps=True)])
-    assert [s.wish and s.wish.canary_percent for s in swapping.swap] == [10]
-    fixed = decide(part, service(), running=[runs(before.spec.digest, model=before.wish, swaps=False)])
+    swapping = decide(part, service(), running=[runs(before.spec.digest, model=before.desired_model, swaps=True)])
+    assert [s.desired_model and s.desired_model.canary_percent for s in swapping.swap] == [10]
+    fixed = decide(part, service(), running=[runs(before.spec.digest, model=before.desired_model, swaps=False)])
     assert (fixed.stop, fixed.swap) == ((), ())
 
 

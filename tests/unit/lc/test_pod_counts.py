@@ -85,7 +85,7 @@ def gone(counts: PodCounts, number: int, status: Any, now: float) -> list[Worker
     pods = [Worker("default", f"pod-{n}") for n in range(first, first + number)]
     for pod in pods:
         info = WorkerInfo(name=pod.name, namespace="default", owner_name="helmet", status=status)
-        assert counts.hear(pod, "edge", info, now)
+        assert counts.update(pod, "edge", info, now)
         counts.end(pod)
     return pods
 

@@ -103,11 +103,11 @@ async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: P
     async with asyncio.TaskGroup() as tasks:
         preparer = Preparer(cache, tasks, lambda _: None, bring, room)
         tidying = tasks.create_task(room.run())
-        preparer.want({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
+        preparer.set_required({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
         await asyncio.sleep(10)
         assert preparer.preparations[SMALL].reason == "UnsafeModel"
         assert looked
-        preparer.want({})
+        preparer.set_required({})
         tidying.cancel()
 
 

@@ -20,7 +20,7 @@ from halimede.frames import encode_image
 from halimede.frames.payloads import ID_BYTES
 from halimede.tracing import TraceContext
 from halimede.worker.sources import SourceContext, create
-from halimede.worker.sources.folder import Done, camera_of, id_of, look
+from halimede.worker.sources.folder import Done, camera_of, id_of, scan
 from tests.simulated import eventually, simulated
 from tests.small_disk import fill, small_disk
 from tests.unit.worker.world import EASY, HARD, world
@@ -238,7 +238,7 @@ async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_de
     async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", source=source):
         await eventually(lambda: len(w.results) == 200, 60)
         assert {(r.by, r.degraded) for r in w.results.values()} == {("cloud", False)}
-        assert set(w.results) == {id_of("helmet/u-1/node-e0", picture, 0).hex() for picture in look(folder)}
+        assert set(w.results) == {id_of("helmet/u-1/node-e0", picture, 0).hex() for picture in scan(folder)}
         put(folder, "bad.png", b"\x89PNG\r\n\x1a\n broken")
         put(folder, "good.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
         await eventually(lambda: len(w.results) == 201)

@@ -9,7 +9,7 @@ from halimede.api import Resource, parse
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built, build, replicas
 from services.gm.workloads.diff import Remove, differences
-from services.gm.workloads.pod_status import places, read_pods
+from services.gm.workloads.pod_status import nodes_by_worker, read_pods
 from tests.integration.gm_world import multi_edge
 from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons, service
 
@@ -127,7 +127,7 @@ def test_pods_are_compared_with_the_template_of_their_own_worker() -> None:
     assert {(view.of, view.current) for view in read_pods(of, pods)} == {
         ("north", True), ("south", True), ("joint", True),
     }  # fmt: skip
-    assert places(pods) == dict.fromkeys(("north", "south", "joint"), frozenset({"n"}))
+    assert nodes_by_worker(pods) == dict.fromkeys(("north", "south", "joint"), frozenset({"n"}))
 
 
 # --- edits ----------------------------------------------------------------------------------------------------

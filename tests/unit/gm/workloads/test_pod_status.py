@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.gm.cluster.port import Ref
-from services.gm.workloads.pod_status import PodView, places, read_pods
+from services.gm.workloads.pod_status import PodView, nodes_by_worker, read_pods
 from tests.unit.gm.workloads.world import built, container, service, template
 
 SIDECAR = {"name": "agent", "image": "x"}  # its status comes first: the kubelet sorts by name
@@ -176,8 +176,8 @@ def test_a_pod_on_its_way_out_is_still_somewhere() -> None:
     elsewhere["spec"]["nodeName"] = "edge1"
     nowhere = pod({"phase": "Pending"}, role="cloud")
     nowhere["spec"] = {}
-    assert places([leaving, elsewhere, nowhere]) == {"edge": {"edge0", "edge1"}}
-    assert places([elsewhere]) == {"edge": {"edge1"}}
+    assert nodes_by_worker([leaving, elsewhere, nowhere]) == {"edge": {"edge0", "edge1"}}
+    assert nodes_by_worker([elsewhere]) == {"edge": {"edge1"}}
 
 
 def test_they_come_by_role_and_name() -> None:
