@@ -198,7 +198,7 @@ async def soak(frames: int, large: int, home: Path) -> dict[str, Any]:
 async def settle(run: Soak) -> None:
     """Wait until nothing comes any more and the counts stand still.
 
-    A process whose connection ended often within seconds pauses up to 40 s (``halimede/bus/client_id_conflict.py``), so
+    A process whose connection ended often within seconds pauses up to 40 s (``halimede/bus/reconnect.py``), so
     counts that are behind the results get ``COUNTED`` seconds to come.
     """
     began = quiet = time.monotonic()

@@ -16,8 +16,8 @@ from halimede.messages import CameraStatus
 State = Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
 #: seconds over which frame rates are measured
 OVER_S = 5.0
-#: of the rate at which a source is held back, and of what comes that is passed over: then it floods
-NEARLY, MOST_SKIPPED = 0.9, 0.5
+#: share of the rate at which a source is held back: from there on it floods
+NEARLY = 0.9
 FLOOD = "it sends more than can be used ({rate:.0f} frames a second): the newest are taken, lower its rate"
 
 

@@ -31,8 +31,8 @@ def refuse(status: int, text: str) -> web.Response:
 
 
 def tensor_response(body: bytes, head: int, status: int = 200) -> web.Response:
-    """Return an answer whose first ``head`` bytes are JSON."""
-    if head == len(body):
+    """Return an answer whose first ``head`` bytes are JSON; 0: all of it."""
+    if not head:
         return web.Response(status=status, body=body, content_type=rest_codec.JSON)
     headers = {rest_codec.HEADER_LENGTH: str(head), "Content-Type": rest_codec.BINARY}
     return web.Response(status=status, body=body, headers=headers)

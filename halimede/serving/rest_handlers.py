@@ -74,7 +74,7 @@ class RestHandlers(BoundedRequests):
         )
         parts, head = rest_codec.write(asked, names["model"], version.version, answers)
         body = b"".join(parts)
-        return tensor_response(body, head or len(body))
+        return tensor_response(body, head)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
         return json_response({"name": NAME, "version": __version__, "extensions": EXTENSIONS})

@@ -181,6 +181,7 @@ class Ledger:
         content = self._map[:]
         try:
             if self._fd < 0:
+                self._folder.mkdir(parents=True, exist_ok=True)
                 self._fd, _ = _open(self._folder / NAME, self._uid, content)
             self._store(content)
         except (OSError, LedgerBusyError):

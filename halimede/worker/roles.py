@@ -29,7 +29,7 @@ from halimede.worker.model_reload import ModelOpener
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.sources import FrameSource
 from halimede.worker.sources.poison_journal import PoisonJournal
-from halimede.worker.status_reporter import SOURCE_FAILED, StatusReporter
+from halimede.worker.status_reporter import DISK_FULL, SOURCE_FAILED, StatusReporter
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -120,7 +120,7 @@ def source_of(
             suspects,
         )
     )
-    parts.reporter.troubles.append((SOURCE_FAILED, lambda: source.trouble))
+    parts.reporter.troubles += [(SOURCE_FAILED, lambda: source.trouble), (DISK_FULL, lambda: source.unrecorded)]
     parts.ledger.follow(Count.SKIPPED, lambda: source.skipped)
     parts.ledger.follow(Count.REJECTED, lambda: source.rejected)
     return source

@@ -366,7 +366,7 @@ PEER_COLUMNS = (
 NODE_COLUMNS = (
     ScreenColumn("NODE", lambda row: row["name"]),
     ScreenColumn("STATUS", lambda row: row["status"]),
-    ScreenColumn("SERVICE_COLUMNS", _count("services"), 60),
+    ScreenColumn("SERVICES", _count("services"), 60),
     ScreenColumn("WORKERS", _count("workers")),
     ScreenColumn("VERSION", lambda row: row["version"] or "-", 70),
 )

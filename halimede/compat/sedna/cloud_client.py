@@ -31,7 +31,7 @@ from halimede.worker.errors import as_mistake
 from halimede.worker.metrics import WorkerMetrics
 from halimede.worker.roles import BusFactory
 from halimede.worker.settings import WorkerSettings
-from halimede.worker.status_reporter import Status, StatusReporter
+from halimede.worker.status_reporter import DISK_FULL, Status, StatusReporter
 
 log = structlog.get_logger()
 
@@ -148,6 +148,7 @@ class CloudClient:
             self._reporter = StatusReporter(bus, settings)
             self._reporter.http = shown.url
             self._reporter.counts = self._ledger.info
+            self._reporter.troubles.append((DISK_FULL, lambda: self._ledger.trouble))
             channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
             self._offload = OffloadClient(bus, channel)
             self._ledger.follow(Count.LATE, lambda: self._offload.late)

@@ -250,7 +250,7 @@ class RouterHandlers(BoundedRequests):
         headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
         routed = await self._router.answer(body, headers)
         said, head = response_of(routed, self._name)
-        return tensor_response(said, head, routed.answer.status)
+        return tensor_response(said, head if head < len(said) else 0, routed.answer.status)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
         return json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})

@@ -75,6 +75,9 @@ class FrameSource(ABC):
     #: whether it has stopped before all that was its own to answer is answered; another worker can go on with it
     unfinished: bool = False
 
+    #: why it cannot record on disk what was answered, empty if it can
+    unrecorded: str = ""
+
     @property
     def trouble(self) -> str:
         """Why no frames arrive, empty if they do. The source keeps trying, so the worker continues."""

@@ -22,8 +22,8 @@ from halimede.bus import Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import ID_BYTES
-from halimede.log import RateLimitedLogger
 from halimede.names import MAX_LABEL
+from halimede.system.files import FULL
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
 log = structlog.get_logger()
@@ -85,6 +85,11 @@ class FolderSource(FrameSource):
         self._known: set[bytes] = set()
         self._turn = 0
 
+    @property
+    def unrecorded(self) -> str:  # type: ignore[override]  # its memory's
+        """Why answered pictures would be answered again after a restart, empty if they would not."""
+        return self._memory.trouble
+
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
         """Submit pictures until ``stop``. Raises InvalidFieldError if there is no such folder at the start."""
         before = await self._scan(strict=True)
@@ -143,7 +148,8 @@ class Done:
         self._path = path
         #: ids that found no space on the disk: written with the next one that does
         self._unwritten = b""
-        self._log = RateLimitedLogger()
+        #: why they are still to be written
+        self.trouble = ""
 
     def read(self) -> set[bytes]:
         """Return the ids in the file, without a last one that a crash cut off."""
@@ -166,9 +172,11 @@ class Done:
                     file.truncate(size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._log.warning("answered pictures not recorded", file=str(self._path), error=error.strerror)
+            if error.errno not in FULL:
+                raise
+            self.trouble = f"{self._path}: answered pictures are not recorded: {error.strerror}: make room"
         else:
-            self._unwritten = b""
+            self._unwritten, self.trouble = b"", ""
 
 
 def _read(path: Path) -> bytes:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
+import stat
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from pathlib import Path
 
@@ -46,6 +48,8 @@ log = structlog.get_logger()
 LONGEST_DELAY = 60.0
 #: exit code of a worker that was given something wrong: starting it again at once is of no use
 USERS_MISTAKE = 2
+#: bytes of a user's script that are read: it imports what it needs at its beginning
+MOST_OF_SCRIPT = 256 * 1024
 #: seconds beyond its grace until a process is killed, and until one that was killed is given up
 EXTRA_S, KILL_S = 1.0, 10.0
 
@@ -243,6 +247,7 @@ class Supervisor:
         if path and not path.is_file():
             self._missing(path)
             raise StartError("ModelMissing", f"{path} is gone: it is brought to this node again")
+        entry.patience_s = STABLE_S if _may_report(entry.start.spec) else SILENT_S
         try:
             process = self._launcher.start(entry.start)
         except StartError:
@@ -250,7 +255,6 @@ class Supervisor:
         except Exception as error:
             log.exception("worker not started", worker=str(entry.worker))
             raise StartError("Internal", f"starting it broke: {type(error).__name__}") from error
-        entry.patience_s = STABLE_S if _imports_halimede(entry.start.spec) else SILENT_S
         with _unless_store_fails():
             self._store.process_started(process.record)
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
@@ -298,12 +302,21 @@ class Supervisor:
             self._store.process_ended(worker)
 
 
-def _imports_halimede(spec: ProcessSpec) -> bool:
-    """Whether a process is a Python script that names this package: it may report, once its imports are done."""
+def _may_report(spec: ProcessSpec) -> bool:
+    """Whether a command names this package, itself or in its Python script: it may report once its imports are done."""
+    if any("halimede" in argument for argument in spec.argv):
+        return True
+    script = next((argument for argument in spec.argv[1:] if argument.endswith(".py")), "")
     try:
-        return len(spec.argv) > 1 and b"halimede" in Path(spec.cwd, spec.argv[1]).read_bytes()
+        # what has another end than a file's must not hold the controller up
+        with open(Path(spec.cwd, script), "rb", opener=_without_waiting) as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"halimede" in file.read(MOST_OF_SCRIPT)
     except (OSError, ValueError):  # no file, or no name of one
         return False
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,8 @@ def test_sednas_modules_are_ours_under_another_name() -> None:
     assert theirs is ours
     assert ours.__spec__ is not None
     assert (ours.__name__, ours.__spec__.name) == ("halimede.compat.sedna.common.class_factory",) * 2
-    assert importlib.import_module("sedna").core is importlib.import_module("sedna.core")
+    core = importlib.import_module("sedna.core")
+    assert importlib.import_module("sedna").core is core
     with pytest.raises(ModuleNotFoundError, match=r"no sedna.core.lifelong_learning: .*docs/sedna.md"):
         importlib.import_module("sedna.core.lifelong_learning")
 

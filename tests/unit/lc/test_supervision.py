@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -138,15 +139,28 @@ async def test_a_changed_spec_starts_a_failing_worker_at_once(tmp_path: Path) ->
 
 @simulated
 @pytest.mark.parametrize(
-    ("code", "after_s"), [("import time", 5), ("import torch\nfrom halimede.worker import run_edge", 30)]
+    ("command", "after_s"),
+    [
+        ("python steady.py", 5),
+        ("python reports.py", 30),
+        ("python -u reports.py", 30),
+        ("python -m halimede.compat.sedna steady.py", 30),
+        ("python absent.py", 5),
+        ("python pipe.py", 5),
+        ("python folder.py", 5),
+        ("cat /dev/zero", 5),
+    ],
 )
 async def test_a_script_that_never_reports_counts_as_running_later_if_it_may_well_report(
-    tmp_path: Path, code: str, after_s: float
+    tmp_path: Path, command: str, after_s: float
 ) -> None:
-    script = tmp_path / "infer.py"
-    script.write_text(code)
+    code = tmp_path / "code"
+    (code / "folder.py").mkdir(parents=True)
+    (code / "steady.py").write_text("import time")
+    (code / "reports.py").write_text("import torch\nfrom halimede.worker import run_edge")
+    os.mkfifo(code / "pipe.py")
     async with world(tmp_path) as node:
-        await node.gm.insert(model(), service(edge={"command": ["python", str(script)]}))
+        await node.gm.insert(model(), service(edge={"command": command.split(), "workingDir": str(code)}))
         await node.gm.reaches(HELMET, "Pending", "Starting")
         started = asyncio.get_running_loop().time()
         await node.gm.reaches(HELMET, "Running")
