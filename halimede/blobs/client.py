@@ -96,7 +96,7 @@ class BlobClient:
             raise HalimedeError(f"{node_of(source)} refused: {answer.message}")
         return answer
 
-    def distrust(self, digest: str, sources: Sequence[str]) -> None:
+    def tls_error(self, digest: str, sources: Sequence[str]) -> None:
         """Note that a file had wrong bytes, of which these gave some."""
         now = asyncio.get_running_loop().time()
         self._wrong = {known: until for known, until in self._wrong.items() if until > now}

@@ -234,10 +234,10 @@ class BusOpener:
             while len(self._gave) > REMEMBERED:
                 del self._gave[next(iter(self._gave))]
 
-    def distrust(self, digest: str) -> str:
+    def tls_error(self, digest: str) -> str:
         """Ask those no more for a digest who gave other bytes under it; return who they are, empty for nobody."""
         gave = self._gave.pop(digest, [])
-        self._client.distrust(digest, gave)
+        self._client.tls_error(digest, gave)
         return ", ".join(map(node_of, gave))
 
 
@@ -258,14 +258,14 @@ async def with_fallback(
     """
     openers = openers or {}
 
-    async def off_the_bus(where: str, digest: str) -> Fetched:
+    async def fetch_from_bus(where: str, digest: str) -> Fetched:
         try:
             return await fetch(where, digest, cache, progress, openers=openers, **more)
         except FetchError as error:
             opener = openers.get(SCHEME)
             if error.reason is not FetchReason.DIGEST_MISMATCH or not isinstance(opener, BusOpener):
                 raise
-            who = opener.distrust(digest)
+            who = opener.tls_error(digest)
             if not who:
                 raise
             text = f"what {who} gave as sha256:{digest} is something else: others are asked from now on"
@@ -277,7 +277,7 @@ async def with_fallback(
         if sha256 not in {"", digest}:
             text = f"sha256 {sha256} is another than that of {url_}: correct one of the two"
             raise FetchError(FetchReason.DIGEST_MISMATCH, text)
-        return await off_the_bus(url_, digest)
+        return await fetch_from_bus(url_, digest)
     try:
         return await fetch(url_, sha256, cache, progress, openers=openers, **more)
     except FetchError as error:
@@ -288,7 +288,7 @@ async def with_fallback(
             "origin not reachable: blob requested on the bus", url=redact(url_), reason=error.reason, digest=sha256
         )
         try:
-            return await off_the_bus(url(ANY, sha256), sha256)
+            return await fetch_from_bus(url(ANY, sha256), sha256)
         except FetchError as second:
             log.info("blob not available on the bus", digest=sha256, reason=second.reason, message=str(second))
             raise error from second

@@ -33,7 +33,7 @@ class MqttBus(ReconnectingBus):
         )
         self._settings = settings
 
-    async def knock(self) -> None:
+    async def check_reachable(self) -> None:
         """Connect once and disconnect: a command checks with it that it can reach the broker.
 
         Raises OSError, TimeoutError, DisconnectedError, or NotAllowedError when the broker does not let us in.

@@ -185,7 +185,7 @@ class Transport(ABC):
             answer.exception()  # whoever asked may have left: an error that nobody reads is none
 
 
-async def let_in(link: Transport, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
+async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
     """Wait for the broker's CONNACK. Raises DisconnectedError, or NotAllowedError if the broker refuses us."""
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:
@@ -198,10 +198,10 @@ async def let_in(link: Transport, accepted: asyncio.Future[None], settings: Mqtt
         link.abort("cancelled")
         raise
     if link.ended.done():
-        raise turned_away(link.ended.result(), secure=settings.secure)
+        raise refusal_error(link.ended.result(), secure=settings.secure)
 
 
-def turned_away(ended: Ended, *, secure: bool) -> DisconnectedError:
+def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
     """Return the error for a connection that ended before the broker accepted us."""
     if ended.barred:
         return NotAllowedError(ended.reason)
@@ -211,7 +211,7 @@ def turned_away(ended: Ended, *, secure: bool) -> DisconnectedError:
     return DisconnectedError(f"{ended.reason} before the broker had answered; one that wants TLS does that (mqtts://)")
 
 
-def distrust(error: OSError) -> NotAllowedError:
+def tls_error(error: OSError) -> NotAllowedError:
     """Return the error for a TLS handshake that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return NotAllowedError(f"the broker's certificate is not accepted: {error.verify_message}")
@@ -221,7 +221,7 @@ def distrust(error: OSError) -> NotAllowedError:
     )
 
 
-def hasten(sock: socket.socket) -> None:
+def disable_socket_delays(sock: socket.socket) -> None:
     """Switch off delays of the socket: Nagle's algorithm, and pacing within one machine.
 
     Nagle's algorithm against delayed acknowledgements makes 40 ms of a QoS 1 round trip. A machine's congestion control

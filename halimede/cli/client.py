@@ -71,7 +71,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         if self._broker:
-            await knock(self._broker)
+            await check_reachable(self._broker)
         await self.bus.__aenter__()
         try:
             await self.bus.wait_connected(CONNECT_S)
@@ -219,13 +219,13 @@ def no_broker(where: str, cause: Exception) -> NoBrokerError:
     return NoBrokerError(f"no MQTT broker answers at {where}: {cause}. What to do: {START_IT}")
 
 
-async def knock(broker: BrokerAddress) -> None:
+async def check_reachable(broker: BrokerAddress) -> None:
     """Find out at once that nothing listens there or lets us in: the bus would go on trying, as a service should."""
     from halimede.bus.mqtt import MqttBus  # as in ``to``
 
     try:
         async with asyncio.timeout(CONNECT_S):
-            await MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings).knock()
+            await MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings).check_reachable()
     except NotAllowedError as error:
         raise not_let_in(broker, error) from error
     except TimeoutError as error:

@@ -11,7 +11,7 @@ import aiomqtt
 
 from halimede import codec
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.client import knock, no_broker
+from halimede.cli.client import check_reachable, no_broker
 from halimede.cli.output import warn
 from halimede.errors import DecodeError
 from halimede.topic import Filter
@@ -27,7 +27,7 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
     """
     topics, settings = {each.topic.id: each.topic for each in filters}.values(), broker.settings
     once, away = False, False
-    await knock(broker)
+    await check_reachable(broker)
     while True:
         try:
             user, password = settings.login()

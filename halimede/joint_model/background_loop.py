@@ -155,7 +155,7 @@ class BackgroundLoop:
             return partial(_in_memory, MemoryBroker()), ""
         try:
             async with asyncio.timeout(CONNECT_S):
-                await MqttBus(f"sdk.{secrets.token_hex(8)}", self._broker).knock()
+                await MqttBus(f"sdk.{secrets.token_hex(8)}", self._broker).check_reachable()
         except NotAllowedError as error:
             raise NotAllowedError(f"{error}. What to do: {CREDENTIALS}") from error
         except (OSError, TimeoutError, DisconnectedError) as error:

@@ -45,7 +45,7 @@ SESSION_S = 60
 HAND_BACK_S = 2.0
 
 
-class MemberWorkerProcess:
+class MemberJob:
     """One edge worker. ``run`` until it is to stop; it drains then."""
 
     def __init__(self, settings: MemberSettings, application: Application, parts: WorkerContext) -> None:

@@ -210,12 +210,12 @@ class Balance(LoadBalancer):
         What it took tells more of how busy the worker is than its last advertisement does, and comes more often.
         """
         if known := self._workers.get(worker):
-            way_ms = max(0.0, took_ms - there_ms)
-            before = way_ms if known.way_ms is None else known.way_ms
-            known.way_ms = before + (FASTER if way_ms < before else SLOWER) * (way_ms - before)
+            network_ms = max(0.0, took_ms - there_ms)
+            before = network_ms if known.network_ms is None else known.network_ms
+            known.network_ms = before + (FASTER if network_ms < before else SLOWER) * (network_ms - before)
             if known.service_ms:
-                waited = min(MOST, (took_ms - known.way_ms) / known.service_ms)
-                known.queued = max(known.mine, round(waited) - 1)
+                waited = min(MOST, (took_ms - known.network_ms) / known.service_ms)
+                known.queued = max(known.in_flight, round(waited) - 1)
 
     def _best(self, now: float) -> PeerChoice | None:
         """Return the peer that would be done first, if that is before this worker."""
@@ -230,9 +230,9 @@ class Balance(LoadBalancer):
 
         How many wait there is a guess: one sample of ours is added for that, or frames would travel for nothing.
         """
-        way_ms = FIRST_WAY_MS if known.way_ms is None else known.way_ms
-        before = max(known.queued, known.mine)
-        return (before + 1) * (known.service_ms or self._usual_ms) + way_ms + self._usual_ms
+        network_ms = FIRST_WAY_MS if known.network_ms is None else known.network_ms
+        before = max(known.queued, known.in_flight)
+        return (before + 1) * (known.service_ms or self._usual_ms) + network_ms + self._usual_ms
 
 
 class SpareCapacity:

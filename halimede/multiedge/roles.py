@@ -17,7 +17,7 @@ from halimede.inference import Model, open_model
 from halimede.models.desired_state import DesiredModel
 from halimede.multiedge.application import Application, StagesModel, create
 from halimede.multiedge.joint_runner import JointRunner
-from halimede.multiedge.member_worker import MemberWorkerProcess
+from halimede.multiedge.member_worker import MemberJob
 from halimede.multiedge.membership import Membership, peer_will
 from halimede.multiedge.settings import OWNER_KIND, MemberSettings, read_member
 from halimede.pipeline.executor import ModelThread
@@ -66,7 +66,7 @@ def member(settings: MemberSettings) -> RoleJob:
         return StagesModel.make(application, models, settings.parameters, worker=worker.worker, node=worker.node)
 
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-        await MemberWorkerProcess(settings, application, parts).run(ready)
+        await MemberJob(settings, application, parts).run(ready)
 
     return RoleJob(run, _announce(settings), compose, owner_kind=OWNER_KIND)
 

@@ -23,29 +23,29 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """The known load of a worker. ``queued``: samples before the next one; ``mine``: sent from here, not answered yet.
+    """The known load of a worker. ``queued``: samples before the next one; ``in_flight``: sent from here, not answered.
 
-    ``way_ms``: how long an answer of its takes beside waiting and being computed there, where that is measured.
-    ``heard``: when it last answered a sample from here.
+    ``network_ms``: round trip without the worker's queue and compute time, where it is measured.
+    ``advertised``, ``last_answer``: when the worker last advertised, and last answered a sample from here.
     """
 
     credits: int
     service_ms: float
     queued: int
-    seen: float
-    mine: int = 0
-    way_ms: float | None = None
-    heard: float = -math.inf
+    advertised: float
+    in_flight: int = 0
+    network_ms: float | None = None
+    last_answer: float = -math.inf
 
     @property
     def rank(self) -> tuple[float, int]:
         """The sort key: expected time of its answer, then credits; lower is better.
 
-        Credits alone would fill a slow worker's queue as far as a fast one's. One of which no speed is known yet gets a
-        sample to show it, and more only where there is no better one.
+        Credits alone would fill a slow worker's queue as far as a fast one's. A worker of unknown speed gets one sample
+        to measure it, and more only if no worker is better.
         """
         if not self.service_ms:
-            return (math.inf if self.mine else 0.0), -self.credits
+            return (math.inf if self.in_flight else 0.0), -self.credits
         return (self.queued + 1) * self.service_ms, -self.credits
 
 
@@ -67,10 +67,10 @@ class LoadBalancer:
             return True
         gone = self._is_stale(known, now)
         if gone:
-            known.mine = 0
-        coming = max(0, known.mine - load.queued)  # on their way there: it has not counted them yet
+            known.in_flight = 0
+        coming = max(0, known.in_flight - load.queued)  # on their way there: it has not counted them yet
         known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
-        known.service_ms, known.seen = load.service_ms, now
+        known.service_ms, known.advertised = load.service_ms, now
         return gone
 
     def remove(self, worker: str) -> bool:
@@ -88,7 +88,7 @@ class LoadBalancer:
     def free(self, now: float) -> list[str]:
         """Return the workers that have credits."""
         seen = now - self._stale_s
-        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.seen >= seen]
+        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.advertised >= seen]
 
     def left(self, now: float) -> dict[str, int]:
         """Return the credits of each worker that is there."""
@@ -102,14 +102,14 @@ class LoadBalancer:
         """Take one credit: its next advertisement will have counted the sample."""
         if entry := self._workers.get(worker):
             entry.credits = max(0, entry.credits - 1)
-            entry.queued, entry.mine = entry.queued + 1, entry.mine + 1
+            entry.queued, entry.in_flight = entry.queued + 1, entry.in_flight + 1
 
     def answered(self, worker: str, now: float = -math.inf) -> None:
         """Give one credit back; at ``now`` it answered."""
         if entry := self._workers.get(worker):
             entry.credits += 1
-            entry.queued, entry.mine = max(0, entry.queued - 1), max(0, entry.mine - 1)
-            entry.heard = max(entry.heard, now)
+            entry.queued, entry.in_flight = max(0, entry.queued - 1), max(0, entry.in_flight - 1)
+            entry.last_answer = max(entry.last_answer, now)
 
     def exhausted(self, worker: str) -> None:
         """Send nothing more until the worker advertises again: it refused."""
@@ -122,12 +122,12 @@ class LoadBalancer:
         Its place is not free: the worker may still be at it, and will say so.
         """
         if entry := self._workers.get(worker):
-            entry.mine = max(0, entry.mine - 1)
-            if entry.heard < since:
+            entry.in_flight = max(0, entry.in_flight - 1)
+            if entry.last_answer < since:
                 entry.credits = 0
 
     def _is_stale(self, entry: WorkerLoad, now: float) -> bool:
-        return now - entry.seen > self._stale_s
+        return now - entry.advertised > self._stale_s
 
     def _forget_stale(self, now: float) -> bool:
         stale = [name for name, entry in self._workers.items() if self._is_stale(entry, now)]

@@ -1,4 +1,4 @@
-"""The local controller put together: one task group, one loop that plans and acts, and the rooms around it.
+"""The local controller put together: one task group, one loop that plans and acts, and the components around it.
 
 It starts what its store holds before it has heard from anybody, and goes on when GM or the broker leaves. Stopped
 cleanly it stops its workers; killed it leaves them running, and adopts them when it starts again. Where workers are
@@ -117,17 +117,17 @@ class LocalController:
 
     async def _run(self, stopping: asyncio.Event, store: NodeStore) -> None:
         async with asyncio.TaskGroup() as tasks:
-            rooms = _Components(self, store, tasks)
-            figures = rooms.figures
+            components = _Components(self, store, tasks)
+            figures = components.figures
             registered = registry("lc", figures.collect)
             shown = HttpServer(self.config.http, health=figures.health(), registry=registered)
-            rooms.workers.adopt()
-            self.bus.announce = rooms.channel.announce
+            components.workers.adopt()
+            self.bus.announce = components.channel.announce
             async with shown, self.bus:
-                rooms.channel.presence.http = shown.url
-                running = await rooms.start()
+                components.channel.presence.http = shown.url
+                running = await components.start()
                 if self._blobs:
-                    running["blobs"] = _once_alone(self._blobs, rooms.channel)
+                    running["blobs"] = _once_alone(self._blobs, components.channel)
                 work = [tasks.create_task(run, name=name) for name, run in running.items()]
                 figures.work = work
                 log.info("local controller runs", node=self.config.node, http=shown.url)
@@ -136,9 +136,9 @@ class LocalController:
                 figures.work = ()
                 for task in work:
                     task.cancel()
-                rooms.preparer.set_required({})
-                rooms.datasets.set_required({})
-                await rooms.workers.stop_all()
+                components.preparer.set_required({})
+                components.datasets.set_required({})
+                await components.workers.stop_all()
 
 
 class _Components:

@@ -130,10 +130,10 @@ async def test_attack_05_whose_certificate_does_not_count_is_not_let_in(
     own = tmp_path / "attacker"
     shutil.copytree(world.folder / GM.folder, own)
     settings = replace(world.settings(GM), credentials=Credentials(own))
-    await MqttBus("gm", settings).knock()
+    await MqttBus("gm", settings).check_reachable()
     how(world.folder, own)
     with pytest.raises(NotAllowedError):
-        await MqttBus("gm", settings).knock()
+        await MqttBus("gm", settings).check_reachable()
     async with MqttBus("gm", settings) as bus:
         with pytest.raises(DisconnectedError):
             await bus.wait_connected(1)
@@ -173,7 +173,7 @@ async def test_attack_05_our_client_refuses_a_broker_with_old_tls(tmp_path: Path
     context.load_cert_chain(tmp_path / "broker" / "tls.crt", tmp_path / "broker" / "tls.key")
     async with listening(context) as (port, said):
         with pytest.raises(NotAllowedError, match="there is no TLS with the broker"):
-            await MqttBus("gm", settings(tmp_path, port)).knock()
+            await MqttBus("gm", settings(tmp_path, port)).check_reachable()
         assert said == []
 
 
@@ -188,7 +188,7 @@ async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: Access
     writer.close()
     assert not heard.startswith(b"\x20")
     with pytest.raises(DisconnectedError):
-        await MqttBus("gm", f"mqtt://127.0.0.1:{world.broker.port}").knock()
+        await MqttBus("gm", f"mqtt://127.0.0.1:{world.broker.port}").check_reachable()
 
 
 @pytest.mark.usefixtures("each_client")
@@ -198,10 +198,10 @@ async def test_attack_05_without_a_password_or_with_a_wrong_one_nobody_gets_in(t
         tmp_path / "run", port=free_port(), access=listener_lines(tmp_path, tls=False)
     ) as broker:
         password = (tmp_path / "gm" / "password").read_text().strip()
-        await MqttBus("gm", f"mqtt://gm:{password}@127.0.0.1:{broker.port}").knock()
+        await MqttBus("gm", f"mqtt://gm:{password}@127.0.0.1:{broker.port}").check_reachable()
         for who in ("", "gm@", "gm:@", f"gm:{password[:-1]}@", f"lc.edge0:{password}@", f"nobody:{password}@"):
             with pytest.raises(NotAllowedError):
-                await MqttBus("gm", f"mqtt://{who}127.0.0.1:{broker.port}").knock()
+                await MqttBus("gm", f"mqtt://{who}127.0.0.1:{broker.port}").check_reachable()
 
 
 @pytest.mark.usefixtures("each_client")
@@ -219,7 +219,7 @@ async def test_attack_05_our_client_does_not_fall_back_to_plain_text(tmp_path: P
         assert not [bytes_ for bytes_ in said if b"MQTT" in bytes_ or b"a-secret" in bytes_]
     async with MosquittoProcess(tmp_path / "run", port=free_port()) as plain:
         with pytest.raises(NotAllowedError, match="it may not speak it"):
-            await MqttBus("gm", settings(tmp_path, plain.port)).knock()
+            await MqttBus("gm", settings(tmp_path, plain.port)).check_reachable()
 
 
 async def test_attack_05_certificates_are_not_shown_on_a_plain_connection(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_attack_05_our_client_refuses_a_broker_that_is_not_ours(tmp_path: 
     context.load_cert_chain(served / "tls.crt", served / "tls.key")
     async with listening(context) as (port, said):
         with pytest.raises(NotAllowedError, match="the broker's certificate is not accepted"):
-            await MqttBus("gm", settings(tmp_path / "ours", port, host)).knock()
+            await MqttBus("gm", settings(tmp_path / "ours", port, host)).check_reachable()
         assert said == []
 
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 from halimede.bus import Packet
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.client import NotLetInError, knock
+from halimede.cli.client import NotLetInError, check_reachable
 from tests.e2e.running import DIGITS, System, digits, running
 from tests.typed import halimede
 
@@ -172,7 +172,7 @@ async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_kee
         for a, b in ((one, two), (two, one)):
             theirs = replace(a.settings, credentials=b.settings.credentials)
             with pytest.raises(NotLetInError, match=r"Not authorized.*belongs to a user of this broker's site"):
-                await knock(BrokerAddress(theirs, "the test"))
+                await check_reachable(BrokerAddress(theirs, "the test"))
         kept = (tmp_path / "one" / "site" / "nodes" / "edge0" / "lc" / "password").read_bytes()
         gone = (tmp_path / "one" / "site" / "nodes" / "edge1" / "lc" / "password").read_bytes()
     async with running(tmp_path / "one", "edge0,edge2") as one:
@@ -184,7 +184,7 @@ async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_kee
         (old / "username").write_text("lc.edge1")
         (old / "password").write_bytes(gone)
         with pytest.raises(NotLetInError):
-            await knock(BrokerAddress(replace(one.settings, credentials=Credentials(old)), "the test"))
+            await check_reachable(BrokerAddress(replace(one.settings, credentials=Credentials(old)), "the test"))
 
 
 async def test_insecure_is_said_loudly_and_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

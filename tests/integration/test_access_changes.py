@@ -39,10 +39,10 @@ def settings(broker: MosquittoProcess, folder: Path, user: Principal) -> MqttSet
     return MqttSettings.from_url(broker.url, credentials=folder / user.folder)
 
 
-async def knock(broker: MosquittoProcess, folder: Path, site: Site = SITE) -> None:
+async def check_reachable(broker: MosquittoProcess, folder: Path, site: Site = SITE) -> None:
     """Everybody can connect."""
     for user in site.principals():
-        await MqttBus(f"knock-{user.username}", settings(broker, folder, user)).knock()
+        await MqttBus(f"check_reachable-{user.username}", settings(broker, folder, user)).check_reachable()
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["certificates", "passwords"])
@@ -75,11 +75,11 @@ async def test_a_removed_node_loses_its_rights_at_the_brokers_next_reload(tmp_pa
                     await asyncio.sleep(0.05)
             heard.clear()
             assert await gm.send(Packet(PRESENCE.at(node="edge1").text, b"x")) in {0, 0x10}
-            await knock(broker, tmp_path, FEWER)
+            await check_reachable(broker, tmp_path, FEWER)
             assert heard == []
             if not tls:
                 with pytest.raises(NotAllowedError):
-                    await MqttBus("again", stolen).knock()
+                    await MqttBus("again", stolen).check_reachable()
 
 
 async def _refused(bus: MqttBus, packet: Packet) -> bool:
@@ -96,7 +96,7 @@ async def test_a_node_that_is_added_gets_in_after_a_reload(tmp_path: Path) -> No
         make_passwords(SITE, tmp_path)
         reload(broker)
         await until(lambda: "Reloading config" in broker.log.read_text())
-        await knock(broker, tmp_path)
+        await check_reachable(broker, tmp_path)
 
 
 async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
         await worker.wait_connected(PATIENCE)
         make_certificates(SITE, tmp_path, rotate=True)
         reload(broker)
-        await knock(broker, tmp_path)
+        await check_reachable(broker, tmp_path)
         # who is connected stays so, and connects again with the new one
         packet = Packet(RESULT.at(ns=NAMES["ns"], service=NAMES["service"]).text, b"{}")
         assert await worker.send(packet) == 0x10
@@ -123,18 +123,18 @@ async def test_a_new_authority_locks_nobody_out_at_any_step(tmp_path: Path) -> N
     access = listener_lines(tmp_path, tls=True)
     async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker:
         rotate_authority(SITE, tmp_path)
-        await knock(broker, tmp_path)  # it has the old one alone
+        await check_reachable(broker, tmp_path)  # it has the old one alone
         await broker.restart()
-        await knock(broker, tmp_path)
+        await check_reachable(broker, tmp_path)
         make_certificates(SITE, tmp_path, rotate=True, only=["broker", WORKER.username])
         reload(broker)
-        await knock(broker, tmp_path)  # old and new certificates side by side
+        await check_reachable(broker, tmp_path)  # old and new certificates side by side
         make_certificates(SITE, tmp_path, rotate=True)
-        await knock(broker, tmp_path)
+        await check_reachable(broker, tmp_path)
         finish_authority(SITE, tmp_path)
-        await knock(broker, tmp_path)
+        await check_reachable(broker, tmp_path)
         await broker.restart()
-        await knock(broker, tmp_path)
+        await check_reachable(broker, tmp_path)
 
 
 async def test_the_written_configuration_runs_as_it_is(tmp_path: Path) -> None:

@@ -100,12 +100,14 @@ async def test_everyone_whose_secret_is_mounted_is_let_in_and_nobody_else(tmp_pa
     async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=made.secure) as broker:
         folders = {name: made.mounts[name] for name in ("halimede-gm", "halimede-edge-worker", "halimede-cloud-worker")}
         for folder in (*folders.values(), taken / "lc"):
-            await MqttBus("t", MqttSettings.from_url(broker.url, credentials=folder)).knock()
+            await MqttBus("t", MqttSettings.from_url(broker.url, credentials=folder)).check_reachable()
         with pytest.raises(NotAllowedError if not made.secure else HalimedeError):
-            await MqttBus("t", MqttSettings.from_url(broker.url)).knock()
+            await MqttBus("t", MqttSettings.from_url(broker.url)).check_reachable()
         other = make(tmp_path / "other", overlay)
         with pytest.raises(HalimedeError):
-            await MqttBus("t", MqttSettings.from_url(broker.url, credentials=other.mounts["halimede-gm"])).knock()
+            await MqttBus(
+                "t", MqttSettings.from_url(broker.url, credentials=other.mounts["halimede-gm"])
+            ).check_reachable()
 
 
 @MODES

@@ -19,7 +19,7 @@ from halimede.access.site import Site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.broker_address import find
-from halimede.cli.client import Client, NoBrokerError, NotLetInError, knock
+from halimede.cli.client import Client, NoBrokerError, NotLetInError, check_reachable
 from halimede.cli.follow import follow
 from halimede.errors import NotAllowedError, RefusedError
 from halimede.topics import GM_PRESENCE
@@ -65,7 +65,7 @@ async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
     tmp_path: Path, unique: str, security: Security
 ) -> None:
     async with guarded(tmp_path / "a", security) as a:
-        await MqttBus(unique, a.settings(a.site.operator)).knock()
+        await MqttBus(unique, a.settings(a.site.operator)).check_reachable()
         other = LocalSite(tmp_path / "b", ["edge0"], security)
         other.make()
         for folder in (None, other.operator):
@@ -73,7 +73,7 @@ async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
                 "127.0.0.1", a.broker.port, secure=a.site.secure, credentials=a.settings(folder).credentials
             )
             with pytest.raises(NotAllowedError):
-                await MqttBus(unique, settings).knock()
+                await MqttBus(unique, settings).check_reachable()
 
 
 @MODES
@@ -100,18 +100,18 @@ async def test_a_command_says_at_once_why_it_is_not_let_in_and_what_to_do(tmp_pa
 async def test_an_address_of_the_wrong_kind_is_told_from_a_broker_that_is_not_there(tmp_path: Path) -> None:
     async with guarded(tmp_path / "a", Security.TLS) as tls, guarded(tmp_path / "b", Security.PASSWORDS) as plain:
         with pytest.raises(NoBrokerError, match=r"wants TLS .*mqtts://"):
-            await knock(find(f"127.0.0.1:{tls.broker.port}", {}))
+            await check_reachable(find(f"127.0.0.1:{tls.broker.port}", {}))
         with pytest.raises(NotLetInError, match="it may not speak it"):
-            await knock(find(f"mqtts://127.0.0.1:{plain.broker.port}", {}))
+            await check_reachable(find(f"mqtts://127.0.0.1:{plain.broker.port}", {}))
         with pytest.raises(NoBrokerError, match="refused"):
-            await knock(find(f"mqtts://127.0.0.1:{free_port()}", {}))
+            await check_reachable(find(f"mqtts://127.0.0.1:{free_port()}", {}))
 
 
 async def test_the_run_files_credentials_go_with_the_run_files_broker_alone(tmp_path: Path) -> None:
     async with guarded(tmp_path, Security.PASSWORDS) as a:
         (tmp_path / "run.json").write_text(json.dumps({"broker": a.broker.url, "credentials": str(a.site.operator)}))
         home = {"HALIMEDE_HOME": str(tmp_path)}
-        await knock(find("", home))
+        await check_reachable(find("", home))
         assert find(a.broker.url, home).settings.credentials is None
         chosen = find("", {**home, "HALIMEDE_CREDENTIALS": str(a.site.gm)}).settings.credentials
         assert chosen

@@ -138,12 +138,12 @@ async def test_more_pages_than_a_few_are_told_to_wait(tmp_path: Path) -> None:
             assert answer.status == 503
         watching[0].close()
 
-        async def let_in() -> bool:
+        async def wait_for_connack() -> bool:
             async with session.get(f"{url}/stream") as answer:
                 return answer.status == 200
 
         async with asyncio.timeout(20):
-            while not await let_in():
+            while not await wait_for_connack():
                 await asyncio.sleep(0.2)
         for answer in watching:
             answer.close()

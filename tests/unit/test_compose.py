@@ -74,9 +74,9 @@ async def test_its_broker_lets_in_those_to_whom_its_site_gives_credentials(
             assert [m for m in mounts if m.startswith("/site")] == [given], "its own credentials, and no others"
             folders[service] = Path(given.replace("/site", str(tmp_path))) / ("" if service == "gm" else "lc")
         for folder in folders.values():
-            await MqttBus("compose", MqttSettings.from_url(broker.url, credentials=folder)).knock()
+            await MqttBus("compose", MqttSettings.from_url(broker.url, credentials=folder)).check_reachable()
         with pytest.raises(NotAllowedError):
-            await MqttBus("compose", MqttSettings.from_url(broker.url)).knock()
+            await MqttBus("compose", MqttSettings.from_url(broker.url)).check_reachable()
 
 
 def test_its_broker_keeps_the_limits_of_the_embedded_one() -> None:

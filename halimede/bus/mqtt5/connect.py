@@ -13,7 +13,7 @@ from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.settings import MqttSettings
-from halimede.bus.transport import Deliver, distrust, hasten, let_in
+from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wait_for_connack
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 
@@ -50,7 +50,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     except BaseException:
         link.abort("not begun")
         raise
-    await let_in(link, link.accepted, settings)
+    await wait_for_connack(link, link.accepted, settings)
     return link
 
 
@@ -76,7 +76,7 @@ async def _dial(host: str, port: int) -> socket.socket:
         try:
             sock.settimeout(0)
             await loop.sock_connect(sock, address)
-            hasten(sock)
+            disable_socket_delays(sock)
         except OSError as error:
             sock.close()
             # asyncio's own text says where, and not what happened
@@ -94,7 +94,7 @@ async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ss
     try:
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except OSError as error:
-        raise distrust(error) from error
+        raise tls_error(error) from error
     try:
         while True:
             try:
@@ -108,7 +108,7 @@ async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ss
     except OSError as error:
         secured.close()
         if isinstance(error, ssl.SSLError | ConnectionResetError):
-            raise distrust(error) from error
+            raise tls_error(error) from error
         raise
     except BaseException:
         secured.close()

@@ -16,7 +16,7 @@ from paho.mqtt.packettypes import PacketTypes
 from halimede.bus.message import Packet
 from halimede.bus.paho.connection import PahoTransport, ReadingClient, no_properties, v5_properties
 from halimede.bus.settings import MqttSettings
-from halimede.bus.transport import Deliver, distrust, hasten, let_in
+from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wait_for_connack
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline
@@ -40,10 +40,10 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         if tls:
             tls.close()
         if isinstance(error, ssl.SSLError) or (tls and isinstance(error, ConnectionResetError)):
-            raise distrust(error) from error
+            raise tls_error(error) from error
         raise
     link = PahoTransport(client, settings, deliver)
-    await let_in(link, link.accepted, settings)
+    await wait_for_connack(link, link.accepted, settings)
     return link
 
 
@@ -76,7 +76,7 @@ def _client(
 
 
 def _opened(_: Client, __: Any, sock: Any) -> None:
-    hasten(sock)
+    disable_socket_delays(sock)
 
 
 async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:

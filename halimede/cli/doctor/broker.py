@@ -127,7 +127,7 @@ async def strangers(settings: MqttSettings) -> Check:
         answer = await greet(settings, _stranger(settings), V5)
     except (OSError, TimeoutError):
         answer = ProbeReply(None, V5)
-    if not answer.let_in:
+    if not answer.wait_for_connack:
         return ok(name, "a client without credentials is refused")
     do = "set `allow_anonymous false` and a password or certificates for each user: docs/security.md"
     return warning(name, "anybody may connect without credentials", do)
@@ -247,7 +247,7 @@ class ProbeReply:
     level: int
 
     @property
-    def let_in(self) -> bool:
+    def wait_for_connack(self) -> bool:
         """Whether the client may stay."""
         return self.code == 0
 

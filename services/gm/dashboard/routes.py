@@ -95,8 +95,8 @@ class DashboardRoutes:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send each section when it has changed (server-sent events), until the page goes away."""
-        with self._feed.watched() as let_in:
-            if not let_in:
+        with self._feed.watched() as wait_for_connack:
+            if not wait_for_connack:
                 return web.Response(status=503, text="too many pages watch already: close one\n", headers=HEADERS)
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
             try:

@@ -37,9 +37,9 @@ from services.lc.supervisor.worker_state import (
     WorkerState,
     answers,
     load,
+    phase_of,
     read_assigned,
     save,
-    stand,
     write_assigned,
 )
 from services.lc.worker_files import put_aside
@@ -196,7 +196,7 @@ class Supervisor:
 
     def report(self, entry: WorkerState) -> WorkerReport:
         """Return how a worker stands now."""
-        phase, reason, message = stand(entry, asyncio.get_running_loop().time())
+        phase, reason, message = phase_of(entry, asyncio.get_running_loop().time())
         if phase == "Running" and not reason:
             reason, message = trouble(entry)
         return WorkerReport(

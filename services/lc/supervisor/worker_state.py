@@ -196,7 +196,7 @@ class WorkerState:
     rollout: WorkerRollout = field(default_factory=WorkerRollout)
 
 
-def stand(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
+def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
     """Return phase, reason and message. One that keeps failing is not called Running before it has proved itself."""
     info = entry.info
     looping = entry.mistaken or entry.failures >= QUICK_FAILURES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.bus.transport import hasten, within_machine
+from halimede.bus.transport import disable_socket_delays, within_machine
 
 KNOWN = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 paced = pytest.mark.skipif(
@@ -25,7 +25,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def test_small_packets_leave_at_once() -> None:
     ours, theirs = pair()
     with ours, theirs:
-        hasten(ours)
+        disable_socket_delays(ours)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
@@ -35,7 +35,7 @@ def test_what_stays_within_a_machine_is_not_paced() -> None:
     with ours, theirs:
         ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         assert within_machine(ours)
-        hasten(ours)
+        disable_socket_delays(ours)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"cubic"
 
 
@@ -45,7 +45,7 @@ def test_what_leaves_the_machine_is_sent_as_the_machine_says(monkeypatch: pytest
     with ours, theirs:
         ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         monkeypatch.setattr("halimede.bus.transport.within_machine", lambda _: False)
-        hasten(ours)
+        disable_socket_delays(ours)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
 
 
@@ -54,5 +54,5 @@ def test_a_connection_that_ended_at_once_is_no_error_here() -> None:
     with ours, theirs:
         ours.shutdown(socket.SHUT_RDWR)
         theirs.shutdown(socket.SHUT_RDWR)
-        hasten(ours)
+        disable_socket_delays(ours)
         assert not within_machine(ours)
