@@ -26,7 +26,7 @@ def test_topics_md_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_topic_has_one_example_and_one_section() -> None:
-    assert list(EXAMPLES) == [topic.id for topic in CONTRACT]
+    assert sorted(EXAMPLES) == sorted(topic.id for topic in CONTRACT)
     document = render.render()
     for topic in CONTRACT:
         assert document.count(f"\n## {topic.id}\n") == 1
