@@ -262,4 +262,5 @@ async def test_the_two_terminals_of_the_readme(tmp_path: Path) -> None:
                 assert len(seen.splitlines()) >= 101, seen
             else:
                 assert '"phase":"Running"' in seen.replace(" ", "")
-                assert "default/sedna/status/jointinferenceservices/digits" in seen.split("\n")[-2], seen[-500:]
+                # with the service its models went: their statuses are cleared in any order
+                assert "default/sedna/status/jointinferenceservices/digits (null)" in seen, seen[-500:]

@@ -42,7 +42,7 @@ def settings(broker: MosquittoProcess, folder: Path, user: Principal) -> MqttSet
 async def check_reachable(broker: MosquittoProcess, folder: Path, site: Site = SITE) -> None:
     """Everybody can connect."""
     for user in site.principals():
-        await MqttBus(f"check_reachable-{user.username}", settings(broker, folder, user)).check_reachable()
+        await MqttBus(f"knock-{user.username}", settings(broker, folder, user)).check_reachable()
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["certificates", "passwords"])
