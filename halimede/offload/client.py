@@ -28,9 +28,8 @@ from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply
 from halimede.offload.channel import Channel
-from halimede.offload.circuit_breaker import CircuitBreaker, State
-from halimede.offload.congestion_window import CongestionWindow
 from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.limits import CircuitBreaker, CongestionWindow, State
 from halimede.offload.load_balancer import MAX_WORKERS, LoadBalancer
 from halimede.system.lru import LruCache
 from halimede.topic import Address, Filter

@@ -31,8 +31,8 @@ from halimede.frames.transcode_policy import (
     following,
 )
 from halimede.messages import Box, Frame, Prediction, Reply
-from halimede.offload.circuit_breaker import CircuitBreaker
 from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.limits import CircuitBreaker
 from halimede.tracing.latency import Distribution
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from halimede.messages.counters import Count, ExportedBy
 from halimede.observe import Health
 from halimede.observe.metrics import Samples, buses, counter, gauge, ledger_counters, sizes, times
 from halimede.offload import OffloadClient
-from halimede.offload.circuit_breaker import State
+from halimede.offload.limits import State
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.transcode import UploadEncoder
 from halimede.pipeline.upload_policy.budget import Budget

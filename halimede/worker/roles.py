@@ -15,7 +15,7 @@ from halimede.bus import Announce, Bus
 from halimede.frames.transcode_policy import UploadFormat
 from halimede.inference import Model
 from halimede.messages import Count
-from halimede.offload.circuit_breaker import CircuitBreaker
+from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.responders import Origin

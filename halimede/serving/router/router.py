@@ -16,8 +16,8 @@ import structlog
 from halimede.log import RateLimitedLogger
 from halimede.messages import Prediction
 from halimede.mining import Miner, judge
-from halimede.offload.circuit_breaker import CircuitBreaker
 from halimede.offload.errors import OffloadReason
+from halimede.offload.limits import CircuitBreaker
 from halimede.serving.errors import ModelUnavailableError
 from halimede.serving.router.backend_client import (
     Backend,

@@ -27,7 +27,7 @@ from halimede.mining.pre_inference import AFTER, modes_of
 from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
-from halimede.offload.circuit_breaker import State
+from halimede.offload.limits import State
 from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
 from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepts
 from halimede.serving.router.backend_client import PASSED, Backend, ResponseReader

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.offload.circuit_breaker import CircuitBreaker, State
+from halimede.offload.limits import CircuitBreaker, State
 
 
 def opened(now: float = 0.0) -> CircuitBreaker:

@@ -16,9 +16,9 @@ from halimede.errors import DisconnectedError
 from halimede.messages import Frame, Prediction, Reply
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.offload.circuit_breaker import CircuitBreaker, State
 from halimede.offload.client import PendingRequest
 from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.limits import CircuitBreaker, State
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.offload.congestion_window import MOST, CongestionWindow
+from halimede.offload.limits import MOST, CongestionWindow
 
 SIZE = 60_000
 

@@ -15,8 +15,8 @@ from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import measure
 from halimede.frames.transcode_policy import SizeEstimator, UploadFormat
 from halimede.messages import Box, Frame, Prediction, Reply
-from halimede.offload.circuit_breaker import CircuitBreaker
 from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.transcode import Upload, UploadEncoder, write
 from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros

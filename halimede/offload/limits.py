@@ -1,10 +1,4 @@
-"""A circuit breaker: while no request is answered, the edge answers hard samples at once.
-
-Pure: ``now`` is the caller's monotonic time in seconds. Closed lets everything through. It opens at once when the
-broker says that nobody listens, or after some timeouts in a row. A timeout while others were answered is a sign of a
-busy cloud and not of a dead one: it does not count. Open refuses; once its back-off is over a single probe goes through
-(half-open), and its fate decides.
-"""
+"""Limits of requests to the next tier: a circuit breaker, and a congestion window in bytes. Both are pure."""
 
 from __future__ import annotations
 
@@ -12,6 +6,9 @@ import math
 from enum import StrEnum
 
 from halimede.system.backoff import Backoff
+
+#: bytes: where it starts, and what is never exceeded
+MOST = 256 * 1024 * 1024
 
 
 class State(StrEnum):
@@ -23,7 +20,13 @@ class State(StrEnum):
 
 
 class CircuitBreaker:
-    """Whether it is worth asking the cloud. ``failures`` timeouts in a row open it; the back-off doubles."""
+    """Whether it is worth asking the cloud. ``failures`` timeouts in a row open it; the back-off doubles.
+
+    Pure: ``now`` is the caller's monotonic time in seconds. Closed lets everything through. It opens at once when the
+    broker says that nobody listens, or after some timeouts in a row. A timeout while others were answered is a sign of
+    a busy cloud and not of a dead one: it does not count. Open refuses; once its back-off is over a single probe goes
+    through (half-open), and its fate decides.
+    """
 
     def __init__(self, *, failures: int = 5, retry_s: float = 1.0, max_retry_s: float = 30.0) -> None:
         self.state = State.CLOSED
@@ -90,3 +93,35 @@ class CircuitBreaker:
         self.state = State.CLOSED
         self._timeouts = 0
         self._backoff.reset()
+
+
+class CongestionWindow:
+    """The limit in bytes. Call ``allows`` before each sample, then ``carried`` or ``late``.
+
+    What a client has written cannot be taken back. Where a line is too slow for what a camera sees, samples whose
+    deadline is over still stand in the stream, and results, reports and every later sample wait behind them. So the
+    bytes that the broker has not acknowledged are bounded, the way TCP bounds what is in the network (Chiu and Jain
+    1989, additive increase and multiplicative decrease): halved when a sample's deadline finds it not even
+    acknowledged, raised by one sample for each window that is. A line that keeps up never notices. Pure.
+    """
+
+    def __init__(self) -> None:
+        #: bytes
+        self.window = MOST
+
+    def allows(self, size: int, owed: int) -> bool:
+        """Whether a sample of ``size`` bytes may go while ``owed`` are not acknowledged.
+
+        It may behind what is less than itself: results and reports are always on their way, and must not keep it back.
+        """
+        return owed < size or owed + size <= self.window
+
+    def carried(self, size: int) -> None:
+        """A sample was acknowledged within its time."""
+        if self.window < MOST:
+            self.window = min(MOST, self.window + max(1, size * size // self.window))
+
+    def late(self, size: int, owed: int) -> None:
+        """The deadline of a sample is over and it is not acknowledged; ``owed`` bytes are not, its own included."""
+        if owed:
+            self.window = max(size, min(self.window, owed) // 2, 1)
