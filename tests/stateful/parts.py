@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +17,7 @@ from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import WorkerInfo
+from halimede.models import Cache, Fetched
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
@@ -30,10 +33,38 @@ T = TypeVar("T")
 KEPT = 300
 #: seconds between two reports of a worker: one may be lost, or come while the broker is away
 HEARTBEAT_S = 10.0
+#: what the clock on the wall shows when a simulation begins, in seconds since 1970: epochs count from it
+BEGAN_S = 1_700_000_000
+
+
+async def fetch(url: str, sha256: str, cache: Cache, progress: Any = None) -> Fetched:
+    """Fetch a model at once; its file is as old as the simulation says."""
+    fetched = await fetch_at_once(url, sha256, cache, progress)
+    now = BEGAN_S + asyncio.get_running_loop().time()
+    os.utime(fetched.path, (now, now))
+    return fetched
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """A task that sets order by its number, not by its address, which differs from run to run."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._number = next(self._numbers)
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class Loop(SimulatedLoop):
     """A loop without threads: what would run in one runs at once, so that every run is the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        NumberedTask._numbers = itertools.count()
+        self.set_task_factory(lambda loop, coro, **context: NumberedTask(coro, loop=loop, **context))
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
@@ -161,7 +192,7 @@ class Node(Part):
 
         def run(bus: MemoryBus) -> Coroutine[Any, Any, None]:
             config = Config(self.node, self.home, "memory", {"site": self.site})
-            return LocalController(config, bus, launcher=self.workers, bring=plain(fetch_at_once)).run(self._stopping)
+            return LocalController(config, bus, launcher=self.workers, bring=plain(fetch)).run(self._stopping)
 
         self._begin(run)
 

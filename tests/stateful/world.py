@@ -10,18 +10,24 @@ import itertools
 import random
 import shutil
 import tempfile
+import time
 import types
+import uuid
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
+import services.gm.cluster.port
+import services.gm.cluster.sqlite_file
 import services.gm.cluster.store
+import services.lc.store
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
-from tests.stateful.parts import Broker, Gm, Loop, Node, Part
+from tests.stateful.parts import BEGAN_S, Broker, Gm, Loop, Node, Part
 
 T = TypeVar("T")
 
@@ -46,6 +52,10 @@ class World:
         )
         numbers = itertools.count(1)
         services.gm.cluster.store.uuid = types.SimpleNamespace(uuid4=lambda: f"uid-{next(numbers)}")  # type: ignore[assignment]
+        clock: Any = types.SimpleNamespace(time=lambda: BEGAN_S + self.loop.time())
+        services.gm.cluster.sqlite_file.time = services.lc.store.time = clock
+        dates: Any = types.SimpleNamespace(now=lambda zone: datetime.fromtimestamp(clock.time(), zone))
+        services.gm.cluster.port.datetime = dates
         self.folder = Path(tempfile.mkdtemp(prefix="halimede-", dir=FOLDER))
         self.run(self._build(seed))
 
@@ -106,13 +116,15 @@ class World:
     def close(self) -> None:
         """End everything that runs, and remove all files."""
         try:
-            for task in asyncio.all_tasks(self.loop):
+            for task in sorted(asyncio.all_tasks(self.loop), key=hash):
                 task.cancel()
             self.loop.run_until_complete(asyncio.sleep(0.01))
             self.run(self.gm.cluster.__aexit__(None, None, None)) if self.gm.running else None
         finally:
             structlog.configure(**self._log)
-            services.gm.cluster.store.uuid = _uuid  # type: ignore[assignment]
+            services.gm.cluster.store.uuid = uuid  # type: ignore[assignment]
+            services.gm.cluster.sqlite_file.time = services.lc.store.time = time  # type: ignore[assignment]
+            services.gm.cluster.port.datetime = datetime  # type: ignore[misc]
             self.loop.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -122,6 +134,3 @@ class World:
 
     def _unhandled(self, _loop: Any, context: dict[str, Any]) -> None:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
-
-
-_uuid = services.gm.cluster.store.uuid
