@@ -136,6 +136,7 @@ async def test_attack_10_decoded_frames_wait_for_memory_in_the_order_in_which_th
     assert (order, memory.taken) == (["large", "small"], 10)
 
 
+@pytest.mark.slow
 async def test_attack_10_an_edge_worker_decodes_no_more_than_it_has_memory_for(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
@@ -153,6 +154,7 @@ async def test_attack_10_an_edge_worker_decodes_no_more_than_it_has_memory_for(
         await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))
 
 
+@pytest.mark.slow
 async def test_attack_10_a_cloud_worker_takes_no_more_at_once_than_it_has_memory_for(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

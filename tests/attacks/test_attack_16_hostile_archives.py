@@ -174,6 +174,7 @@ def overlapping(copies: int = 5000) -> bytes:
     return content[:start] + directory + tail
 
 
+@pytest.mark.slow
 async def test_attack_16_bombs_are_stopped_by_what_comes_out_of_them(cache: Cache) -> None:
     for bomb in (zeros(1024), zipped({"a.bin": bytes(200 << 20)})):
         assert len(bomb) < 2_000_000
@@ -251,6 +252,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
+@pytest.mark.slow
 async def test_attack_16_no_refusal_takes_memory(tmp_path: Path) -> None:
     paths = []
     for i, content in enumerate([zeros(1024), overlapping(), *(make() for make in HEADERS.values())]):

@@ -46,6 +46,7 @@ async def test_a_stopped_edge_worker_waits_for_the_clouds_answers(world: World) 
         assert "cloud" in {result.by for result in results}
 
 
+@pytest.mark.slow
 async def test_a_stopped_edge_worker_waits_for_a_silent_cloud_no_longer_than_its_grace_period(world: World) -> None:
     cloud = ScriptedCloud(world)
     await cloud.start()
@@ -105,6 +106,7 @@ async def test_a_stopped_worker_answers_the_requests_that_it_has_and_takes_no_ne
         await requester.replies(6)
 
 
+@pytest.mark.slow
 async def test_a_stopped_tier_gives_its_own_answer_where_the_next_tier_is_silent(world: World) -> None:
     cloud = ScriptedCloud(world, tier="cloud")
     await cloud.start()

@@ -64,6 +64,7 @@ async def test_what_waits_goes_to_the_model_together_and_no_batch_is_larger_than
         await until(lambda: (world.counts("c0").served, world.counts("c0").batches) == (12, len(model.calls)))
 
 
+@pytest.mark.slow
 @kinds
 async def test_a_sample_waits_for_others_where_that_is_set_and_no_longer(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: Kind

@@ -117,6 +117,7 @@ def ask(url: str, rows: np.ndarray) -> np.ndarray:
         return scores.argmax(axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["sedna.io", "ai.kubeedge.io"])
 async def test_the_seeds_samples_reach_serving_and_take_a_new_version_while_they_serve(
     tmp_path: Path, group: str

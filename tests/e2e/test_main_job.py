@@ -54,6 +54,7 @@ async def everything_retained(system: System, credentials: Path) -> list[str]:
     return topics
 
 
+@pytest.mark.slow
 async def test_all_listen_on_loopback_for_health_alone_and_speak_to_the_broker_alone(shared: System) -> None:
     await shared.send(digits()[:50])
     broker = shared.processes()["broker"]

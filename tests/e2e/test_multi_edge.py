@@ -91,6 +91,7 @@ async def figures_are_documented(system: System) -> None:
     assert {name for name in shown if name.startswith(MULTI_EDGE)} == theirs
 
 
+@pytest.mark.slow
 async def test_three_nodes_share_vote_and_go_on_without_one(tmp_path: Path) -> None:
     pictures = digits()
     async with running(tmp_path / "home", ",".join(NODES.values())) as system:

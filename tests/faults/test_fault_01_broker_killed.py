@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.faults.control import Control, control
 from tests.proxy import Proxy
 
@@ -20,6 +22,7 @@ async def restart(plane: Control) -> None:
     await plane.broker.start()
 
 
+@pytest.mark.slow
 async def test_fault_01_an_empty_broker_is_filled_again_and_a_delete_in_the_gap_holds(tmp_path: Path) -> None:
     async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy:
         plane.gm_process()
@@ -56,6 +59,7 @@ async def test_fault_01_an_empty_broker_is_filled_again_and_a_delete_in_the_gap_
         assert plane.workers("kept") == before
 
 
+@pytest.mark.slow
 async def test_fault_01_five_kills_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
     async with control(tmp_path) as plane, plane.gm(), plane.lc():
         await three_services(plane)

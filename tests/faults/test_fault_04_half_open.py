@@ -67,6 +67,7 @@ async def test_fault_04_gm_and_lc_find_it_and_go_on_after_it(tmp_path: Path, who
             assert (await plane.node()).online
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("each_client")
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "speaking"])
 async def test_fault_04_a_connection_that_goes_on_sending_is_found_as_soon(tmp_path: Path, busy: bool) -> None:
@@ -104,6 +105,7 @@ async def edge_worker(plane: Control, proxy: Proxy, buses: list[MqttBus]) -> Asy
         await running
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("each_client")
 async def test_fault_04_a_worker_finds_it_on_both_its_connections_and_answers_again(tmp_path: Path) -> None:
     buses: list[MqttBus] = []

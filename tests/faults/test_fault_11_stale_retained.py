@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from halimede import topics
 from halimede.bus import Packet
@@ -30,6 +31,7 @@ async def kept(plane: Control, topic: str) -> bytes:
     return seen[0] if seen else b""
 
 
+@pytest.mark.slow
 async def test_fault_11_an_old_gms_presence_and_orders_are_rejected(tmp_path: Path) -> None:
     async with control(tmp_path) as plane, plane.lc():
         async with plane.gm():
@@ -62,6 +64,7 @@ async def test_fault_11_an_old_gms_presence_and_orders_are_rejected(tmp_path: Pa
             await plane.until(lambda: plane.workers("ghost"))
 
 
+@pytest.mark.slow
 async def test_fault_11_a_node_that_comes_to_an_old_gms_retained_presence_waits_for_the_new_one(tmp_path: Path) -> None:
     async with control(tmp_path) as plane:
         async with plane.gm(), plane.lc(killed=True):

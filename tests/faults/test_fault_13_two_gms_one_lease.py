@@ -22,6 +22,7 @@ PATIENCE = 30.0
 TIMING = {"duration_s": 8.0, "give_up_s": 5.0, "retry_s": 0.5}
 
 
+@pytest.mark.slow
 async def test_one_leads_and_a_clean_stop_hands_over_at_once(tmp_path: Path) -> None:
     async with on_double(tmp_path) as api, world(api, play=False) as w, w.gm("gm-0") as first:
         assert first.elector
@@ -51,6 +52,7 @@ async def test_the_next_one_takes_over_in_a_higher_epoch_when_the_leader_stops(t
                 assert second.elector.epoch == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang", *(pytest.param(how, marks=pytest.mark.slow) for how in ("fail", "drop"))])
 async def test_a_leader_that_is_cut_off_stops_before_the_other_begins(tmp_path: Path, how: str) -> None:
     async with on_double(tmp_path) as api, world(api, play=False) as w:

@@ -38,6 +38,7 @@ def once(s: Site) -> None:
     assert set(s.copies.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_fault_17_with_another_worker_what_the_dead_one_had_is_sent_again(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

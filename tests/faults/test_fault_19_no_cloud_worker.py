@@ -29,6 +29,7 @@ async def send(s: Site, digits: Digits, count: int = FRAMES) -> Counter[str]:
     return Counter(result.reason for result in new)
 
 
+@pytest.mark.slow
 async def test_fault_19_the_circuit_opens_without_a_cloud_and_closes_with_one_again_and_again(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

@@ -15,6 +15,7 @@ from tests.simulated import eventually
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.slow
 async def test_fault_21_a_late_reply_is_counted_and_its_frame_has_one_result(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from halimede import codec, topics
 from halimede.bus import Announcement, Packet
@@ -31,6 +32,7 @@ async def stays_online(plane: Control, epoch: int) -> None:
     assert await settled()
 
 
+@pytest.mark.slow
 async def test_fault_22_the_broker_fires_the_old_will_when_the_node_is_back_before_it_was_missed(
     tmp_path: Path,
 ) -> None:
@@ -55,6 +57,7 @@ async def test_fault_22_the_broker_fires_the_old_will_when_the_node_is_back_befo
         assert plane.workers() == before
 
 
+@pytest.mark.slow
 async def test_fault_22_an_old_will_that_comes_after_the_new_birth_changes_nothing(tmp_path: Path) -> None:
     """As of a cluster of brokers, one of which finds out late that the old connection is gone."""
     async with control(tmp_path) as plane, plane.gm(), plane.lc() as lc:

@@ -70,6 +70,7 @@ async def back(broker: HostileBroker, bus: MqttBus, heard: list[Packet], connect
     await eventually(lambda: [packet.payload for packet in heard] == [b"well again"], PATIENCE)
 
 
+@pytest.mark.slow
 async def test_a_peer_that_stops_reading_is_left_and_holds_no_more_than_a_window(
     broker: HostileBroker, client: Client
 ) -> None:
@@ -95,6 +96,7 @@ async def test_a_peer_that_stops_reading_is_left_and_holds_no_more_than_a_window
         assert bus.owed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [1, 2, 5, 30], ids="{} bytes of it".format)
 async def test_half_a_packet_and_then_silence_is_found_by_the_keepalive(
     broker: HostileBroker, client: Client, head: int

@@ -93,6 +93,7 @@ async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(broker: Mo
     assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
 
 
+@pytest.mark.slow
 async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(
     broker: MosquittoProcess, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: MosquittoPr
     assert {bytes(f.data) for f in seen.frames["yard"]} <= sent
 
 
+@pytest.mark.slow
 async def test_files_that_shall_begin_together_do_and_every_frame_of_them_leaves(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ async def test_fewer_frames_are_taken_where_fewer_are_wanted(
     assert [number_of(bytes(f.data)) for f in seen.frames["a"]] == [i % 16 for i in range(0, 50, 5)]
 
 
+@pytest.mark.slow
 async def test_the_process_ends_its_readers_and_its_will_says_that_it_is_gone(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
                 await MqttBus(unique, settings).check_reachable()
 
 
+@pytest.mark.slow
 @MODES
 async def test_a_command_says_at_once_why_it_is_not_let_in_and_what_to_do(tmp_path: Path, security: Security) -> None:
     async with guarded(tmp_path / "a", security) as a:

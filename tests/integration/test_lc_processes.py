@@ -161,6 +161,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
                         process.kill()
 
 
+@pytest.mark.slow
 async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -> None:
     await node.apply("steady")
     pid = await node.has_worker()
@@ -184,6 +185,7 @@ async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -
     assert node.leftovers() == []
 
 
+@pytest.mark.slow
 async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -> None:
     await node.apply("steady")
     pid = await node.has_worker()
@@ -196,6 +198,7 @@ async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -
     await node.gm.reaches(HELMET, "Running", generation=2)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node) -> None:
     await node.apply("steady")
     pid = await node.has_worker()
@@ -214,6 +217,7 @@ async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node)
     assert node.workers() == [pid]
 
 
+@pytest.mark.slow
 async def test_a_deleted_service_leaves_neither_process_nor_report(node: Node) -> None:
     await node.apply("steady")
     await node.has_worker()
@@ -223,6 +227,7 @@ async def test_a_deleted_service_leaves_neither_process_nor_report(node: Node) -
     assert node.leftovers() == []
 
 
+@pytest.mark.slow
 async def test_a_clean_stop_leaves_no_process_whatever_the_workers_are(node: Node) -> None:
     family = service(edge={"image": "any", "command": ["sh", "-c", FAMILY], "workingDir": str(node.folder)})
     stubborn = service(
@@ -266,6 +271,7 @@ async def test_a_mistake_of_the_users_shows_what_the_worker_said(node: Node) -> 
     assert "there is no mining algorithm Nargin" in status.message
 
 
+@pytest.mark.slow
 async def test_a_script_folder_that_is_missing_heals_when_it_appears(node: Node) -> None:
     body = service(edge={"command": ["python3", "../steady.py"], "workingDir": str(node.folder / "code")})
     await node.gm.insert(model(url=str(node.folder / "model.onnx")), body)
@@ -275,6 +281,7 @@ async def test_a_script_folder_that_is_missing_heals_when_it_appears(node: Node)
     await node.gm.reaches(HELMET, "Running")
 
 
+@pytest.mark.slow
 async def test_a_node_without_broker_starts_what_it_holds(node: Node) -> None:
     await node.apply("steady")
     await node.gm.reaches(HELMET, "Running")
@@ -295,6 +302,7 @@ async def test_a_second_controller_of_a_node_is_refused(node: Node) -> None:
     assert node.process.poll() is None
 
 
+@pytest.mark.slow
 async def test_the_log_of_a_worker_is_read_over_the_bus(node: Node) -> None:
     await node.apply("steady")
     await node.gm.reaches(HELMET, "Running")

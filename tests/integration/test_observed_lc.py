@@ -108,6 +108,7 @@ async def test_it_is_ready_once_gm_has_answered_and_not_while_the_broker_is_away
     assert 0 <= value(families, "halimede_lc_sync_age_seconds") < PATIENCE
 
 
+@pytest.mark.slow
 async def test_its_figures_agree_with_what_it_did(seen: Seen) -> None:
     steady = {"command": ["python3", "steady.py"], "workingDir": str(seen.folder)}
     await seen.gm.insert(model(url=str(seen.folder / "model.onnx")), service(edge=steady))
@@ -135,6 +136,7 @@ async def test_its_figures_agree_with_what_it_did(seen: Seen) -> None:
     assert failures >= 1
 
 
+@pytest.mark.slow
 async def test_a_worker_is_reported_with_its_address_as_long_as_it_lives(seen: Seen) -> None:
     steady = {"command": ["python3", "steady.py"], "workingDir": str(seen.folder)}
     await seen.gm.insert(model(url=str(seen.folder / "model.onnx")), service(edge=steady))

@@ -47,6 +47,7 @@ async def reported(s: Site, edge: str, frames: int) -> None:
     await eventually(lambda: s.counts(edge).inference_number == frames and s.counts(edge).queued == 0, PATIENCE)
 
 
+@pytest.mark.slow
 async def test_figures_agree_with_the_ledger_the_results_and_one_another(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any
 ) -> None:

@@ -76,6 +76,7 @@ def ask(client: Any, model: str, tensors: dict[str, tuple[str, np.ndarray]], **m
     return client.infer(model, inputs, **more)
 
 
+@pytest.mark.slow
 def test_it_is_there_and_says_what_it_has(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()

@@ -41,6 +41,7 @@ METRICS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_it_tells_its_local_controller_which_model_it_has_and_where(
     tmp_path: Path, broker: MosquittoProcess
 ) -> None:
@@ -82,6 +83,7 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(
             await eventually(lambda: infos[-1].status == "completed")
 
 
+@pytest.mark.slow
 async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: MosquittoProcess) -> None:
     infos: list[WorkerInfo] = []
 

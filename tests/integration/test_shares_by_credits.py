@@ -73,6 +73,7 @@ async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[C
     return answered, sorted(took)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast_ms", [0.5, 2.0, 20.0])
 @pytest.mark.parametrize("flight", [1, 4, 16, 48])
 def test_a_cloud_worker_ten_times_as_slow_gets_about_its_share_and_hardly_delays_anybody(

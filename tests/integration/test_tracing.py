@@ -48,6 +48,7 @@ def only(spans: list[Span], name: str, worker: str = "") -> Span:
     return found[0]
 
 
+@pytest.mark.slow
 async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

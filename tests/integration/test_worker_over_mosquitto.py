@@ -62,6 +62,7 @@ def once(s: Site) -> None:
     assert set(s.copies.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_every_sample_is_answered_exactly_once_and_the_cloud_makes_answers_better(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
@@ -176,6 +177,7 @@ async def test_a_bare_jpeg_of_qos_0_is_answered(
         assert next(iter(s.results.values())).camera == unique
 
 
+@pytest.mark.slow
 async def test_sigterm_drains_what_was_taken_and_exits_with_0(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:

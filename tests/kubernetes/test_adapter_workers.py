@@ -253,6 +253,7 @@ async def test_pods_are_their_services_by_its_uid_in_its_namespace_if_a_deployme
         await eventually(lambda: a.cluster.workers(of.key).pods == (), PATIENCE)
 
 
+@pytest.mark.slow
 async def test_secrets_are_seen_without_what_they_hold(api: Api) -> None:
     async with adapter(api) as a:
         meta = {"name": "bucket", "annotations": {"s3-endpoint": "https://s3.example.com"}}

@@ -177,6 +177,7 @@ async def test_no_replicas_serve_nothing_and_some_serve_again(api: Api) -> None:
         assert (await serving(w))["active"] == 2
 
 
+@pytest.mark.slow
 async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the_first_goes(api: Api) -> None:
     async with world(api) as w, w.gm():
         await w.apply(inference_model())

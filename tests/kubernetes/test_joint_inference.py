@@ -162,6 +162,7 @@ async def test_what_no_node_ever_got_is_deleted_at_once_and_leaves_no_topic(api:
             await eventually(lambda: w.shown() is None, 20)
 
 
+@pytest.mark.slow
 async def test_a_service_that_is_edited_a_hundred_times_in_a_second_ends_as_the_last_edit_says(api: Api) -> None:
     async with world(api) as w, w.gm() as gm, w.node(w.edge) as edge, w.node(w.cloud):
         await w.apply_all()

@@ -77,6 +77,7 @@ async def test_gm_forgets_what_is_deleted(broker: BrokerAddress, peers: None, fi
         await blob.delete_file(broker, DIGEST)
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_is_said_in_one_line(
     broker: BrokerAddress, peers: None, file: Path, tmp_path: Path
 ) -> None:

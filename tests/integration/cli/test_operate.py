@@ -62,6 +62,7 @@ async def test_status_without_a_gm_or_a_broker_says_so_and_fails(broker: BrokerA
     assert json.loads(capsys.readouterr().out)["broker"]["reachable"] is False
 
 
+@pytest.mark.slow
 async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_container_with_a_broker_has_its_allocator_pinned(told: dict[str, str]
     assert {name: told.get(name) for name in ENVIRONMENT} == ENVIRONMENT
 
 
+@pytest.mark.slow
 def test_there_are_brokers_to_look_at() -> None:
     assert len(list(written())) >= 7
     assert len(list(containers())) >= 5

@@ -40,6 +40,7 @@ def test_what_is_written_is_found_right(written: Path) -> None:
     assert main(["--check", str(written)]) == 0
 
 
+@pytest.mark.slow
 def test_an_edited_a_missing_and_a_left_over_file_are_named(
     written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

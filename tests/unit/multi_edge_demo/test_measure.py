@@ -42,6 +42,7 @@ def street(*, wrong: bool = False, rim: bool = False) -> measure.Street:
     return measure.street(made.run(), SECONDS, Alike(), THINGS)
 
 
+@pytest.mark.slow
 def test_who_is_always_right_has_an_idf1_of_one() -> None:
     assert street().idf1 == pytest.approx(1.0)
     assert street().identities == 12
