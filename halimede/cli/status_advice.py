@@ -68,6 +68,12 @@ def on_resources(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Task]:
     return [_on_resource(kind, body) for body in wrong]
 
 
+def on_manager(said: Mapping[str, Any]) -> list[Task]:
+    """Return what there is to do about the global manager, by its own word."""
+    do = "until then its statuses are in memory alone, and edits are refused: docs/operations.md, A full disk"
+    return [Task("gm", str(said["store"]), do)] if said.get("store") else []
+
+
 def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
     """Return what there is to do about nodes. ``version`` is GM's."""
     if not nodes:

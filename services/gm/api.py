@@ -146,9 +146,9 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             case "drain" | "uncordon":
                 return await self._drain(request)
             case "version":
-                # the time is for those who ask themselves whether clocks agree
+                # the time is for those who ask themselves whether clocks agree; "store" is what is wrong with ours
                 value = {"version": __version__, "epoch": self._cluster.epoch, "time": utc_now()}
-                return ApiReply(value=value)
+                return ApiReply(value=value | {"store": self._cluster.check()})
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
         if self._editor is None:

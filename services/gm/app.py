@@ -17,6 +17,7 @@ from halimede.blobs.uris import GM
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
+from halimede.log import RateLimitedLogger
 from halimede.messages import GmPresence
 from halimede.models import Cache
 from halimede.observe import HttpServer
@@ -73,6 +74,7 @@ class GlobalManager:
         #: what the web page shows, and what Prometheus reads
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
         self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
+        self._log = RateLimitedLogger()
         #: where they are, said in our presence
         self.http = ""
 
@@ -159,14 +161,12 @@ class GlobalManager:
         """Keep what nodes reported since the last time: a thousand reports are one write."""
         reports, nodes = self._plane.reports, self._plane.nodes
         memory = Memory(reports.take_dirty(), nodes.take_dirty())
-        if not memory.reports and not memory.nodes:
-            return
         try:
             await self._cluster.remember(memory)
         except StoreError as error:
             reports.put_back(memory.reports)
             nodes.put_back(memory.nodes)
-            log.warning("reports not stored", error=str(error))
+            self._log.warning("reports not stored", error=str(error))
 
 
 @dataclass(frozen=True, slots=True)

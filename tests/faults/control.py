@@ -33,6 +33,7 @@ from services.lc.app import Config, LocalController
 from tests.integration.workers import PREPROCESS, train
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.typed import halimede
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
@@ -135,8 +136,8 @@ class Control:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def gm_process(self, **env: str) -> Child:
-        return self._child("gm", ["--store", str(self.home / "gm")], env)
+    def gm_process(self, *, store: Path | None = None, **env: str) -> Child:
+        return self._child("gm", ["--store", str(store or self.home / "gm")], env)
 
     def lc_process(self, node: str = "edge0", *, home: Path | None = None, port: int = 0, **env: str) -> Child:
         arguments = ["--node", node, "--home", str(home or self.home)]
@@ -175,6 +176,42 @@ class Control:
 
     async def node(self, name: str = "edge0") -> NodeInfo:
         return next(node for node in (await self.ask("nodes")).nodes if node.name == name)
+
+    async def halimede(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Type a command, as an operator does."""
+        env = {**os.environ, "HALIMEDE_BROKER": self.broker.url, "COLUMNS": "1000"}
+        return await asyncio.to_thread(halimede, *words, env=env)
+
+    async def status_names(self, *words: str) -> str:
+        """Wait until `halimede status` ends with 1 and has all these words: as soon as any fault has to be named."""
+        shown = ""
+
+        async def named() -> bool:
+            nonlocal shown
+            ended = await self.halimede("status")
+            shown = ended.stdout
+            return ended.returncode == 1 and all(word in shown for word in words)
+
+        try:
+            await eventually(named, CONVERGES, 0.3)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {words} not in: {shown}") from error
+        return shown
+
+    async def status_is_well(self, within_s: float = PATIENCE) -> None:
+        """Wait until `halimede status` ends with 0."""
+        shown = ""
+
+        async def well() -> bool:
+            nonlocal shown
+            ended = await self.halimede("status")
+            shown = ended.stdout + ended.stderr
+            return ended.returncode == 0
+
+        try:
+            await eventually(well, within_s, 0.3)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {shown}") from error
 
     def models(self, **spec: Any) -> list[dict[str, Any]]:
         return [

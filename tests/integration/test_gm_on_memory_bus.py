@@ -13,7 +13,7 @@ import pytest
 
 from halimede import codec, topics
 from halimede.bus import Packet
-from halimede.messages import ApiRequest, Histogram, Presence, TaskInfo, WorkerReport
+from halimede.messages import ApiRequest, Histogram, Presence, Sync, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.sqlite_file import StoreError
@@ -424,6 +424,39 @@ async def test_a_node_cannot_speak_for_another(tmp_path: Path) -> None:
         assert len(letters) == 1
         assert "node/edge0/sedna/presence" in letters[0].message
         assert "cloud0" not in {n.name for n in (await w.ask("nodes")).nodes}
+
+
+@simulated
+async def test_an_epoch_that_no_clock_explains_is_not_believed_of_a_node(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge:
+        await eventually(lambda: bool(edge.sent("synced")))
+        before = cluster.epoch
+        for claimed in (Sync(epoch=edge.epoch, gm_epoch=2**48), Sync(epoch=2**48)):
+            await edge.bus.publish(topics.SYNC.at(node="edge0"), claimed)
+        await edge.bus.publish(topics.PRESENCE.at(node="edge0"), Presence(node="edge0", epoch=2**48, online=False))
+        await asyncio.sleep(1)
+        assert cluster.epoch == before
+        [node] = (await w.ask("nodes")).nodes
+        assert (node.online, node.epoch) == (True, edge.epoch)
+        letters = [e for e in (await w.ask("events")).events if e.reason == "DeadLetter"]
+        assert sum(letter.count for letter in letters) == 3
+
+
+@simulated
+async def test_what_a_node_sends_is_taken_within_its_budget(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge:
+        await eventually(lambda: bool(edge.sent("synced")))
+        for number in range(200):
+            presence = Presence(node="edge0", epoch=edge.epoch, online=True, labels={"number": str(number)})
+            await edge.bus.publish(topics.PRESENCE.at(node="edge0"), presence)
+        events = (await w.ask("events")).events
+        assert [event.about for event in events if event.reason == "NodeFlood"] == ["node/edge0"]
+
+        async def newest() -> bool:
+            [node] = (await w.ask("nodes")).nodes
+            return node.labels.get("number") == "199"
+
+        await eventually(newest)
 
 
 @simulated

@@ -77,6 +77,7 @@ class Snapshot:
         if self.gm is None:
             return [Task("gm", self.error, "`halimede doctor` looks closer")]
         return [
+            *status_advice.on_manager(self.gm),
             *(task for kind, bodies in self.services.items() for task in status_advice.on_resources(kind, bodies)),
             *status_advice.on_resources("im", self.served),
             *status_advice.on_resources("model", self.models),

@@ -53,6 +53,8 @@ async def examine(client: Client) -> AsyncGenerator[Check, None]:
         return
     said = said if isinstance(said, Mapping) else {}
     yield manager(said, stores)
+    for task in status_advice.on_manager(said):
+        yield problem("global manager", task.what, task.do)
     yield clock(str(said.get("time") or ""), asked, took)
     for check in [*on_nodes(nodes, str(said.get("version") or "")), *on_services(found, models)]:
         yield check

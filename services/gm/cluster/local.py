@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,8 +34,6 @@ from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
 
-#: what a node may say that it follows: far above any clock's seconds, far below what an integer holds
-MAX_EPOCH = 2**48
 #: resources in all: what one node's sync may name, and thus what it can be told to hold
 MAX_RESOURCES = 10_000
 
@@ -50,6 +49,10 @@ class LocalCluster:
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
         self._repeats = EventDeduplicator()
+        #: resources whose latest status is in memory alone: the store could not be written
+        self._unwritten: set[Key] = set()
+        #: why reports could not be remembered, the last time
+        self._unremembered = ""
 
     async def __aenter__(self) -> Self:
         self._database.__enter__()
@@ -66,6 +69,8 @@ class LocalCluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with suppress(StoreError):
+            self._write_rest()
         self._database.__exit__(kind, error, trace)
 
     # --- Cluster ----------------------------------------------------------------------------------------------
@@ -77,8 +82,6 @@ class LocalCluster:
 
     async def overtake(self, epoch: int) -> bool:
         """Count on from there: this store's lock and ``refuse_a_second`` leave nobody else who could be the GM."""
-        if epoch > MAX_EPOCH:
-            return False
         self._database.raise_epoch(epoch)
         return True
 
@@ -93,8 +96,12 @@ class LocalCluster:
         return self._database.failures
 
     def check(self) -> str:
-        """Ask the store."""
-        return self._database.check()
+        """Write what could not be written before, and to the store in any case; return why that fails."""
+        try:
+            self._write_rest()
+        except StoreError as error:
+            return str(error)
+        return self._database.check() or self._unremembered
 
     @property
     def identity(self) -> str:
@@ -136,12 +143,22 @@ class LocalCluster:
                 yield key
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
-        """Replace a status. Raises ConflictError if the resource was edited since."""
+        """Replace a status. Raises ConflictError if the resource was edited since.
+
+        While the store cannot be written, the status is kept in memory: nodes repeat what it is made of.
+        """
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:
             raise ConflictError(f"{stored.key} was edited while its status was made")
-        self._store.write_status(stored.key, status)
         self._resources[stored.key] = StoredResource(now.resource, status)
+        if self._unwritten:
+            self._unwritten.add(stored.key)
+            return
+        try:
+            self._store.write_statuses({stored.key: status})
+        except StoreError as error:
+            self._unwritten.add(stored.key)
+            log.critical("statuses kept in memory", error=str(error))
 
     async def hold(self, key: Key, uid: str) -> None:
         """Deletions always wait here."""
@@ -191,8 +208,15 @@ class LocalCluster:
             log.warning("event not stored", reason=reason, about=about, message=message, error=str(error))
 
     async def remember(self, memory: Memory) -> None:
-        """Keep reports and nodes."""
-        self._store.remember(memory.reports, memory.nodes)
+        """Keep reports and nodes, and what could not be written before. Raises StoreError."""
+        self._unremembered = ""
+        try:
+            self._write_rest()
+            if memory.reports or memory.nodes:
+                self._store.remember(memory.reports, memory.nodes)
+        except StoreError as error:
+            self._unremembered = str(error)
+            raise
 
     async def forget_node(self, node: str) -> None:
         """Drop what is kept of a node."""
@@ -228,6 +252,14 @@ class LocalCluster:
     def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
         """Return events, oldest first."""
         return self._store.events(after, about, limit, before)
+
+    def _write_rest(self) -> None:
+        """Write the statuses that are in memory alone. Raises StoreError."""
+        if self._unwritten:
+            stored = (self._resources.get(key) for key in self._unwritten)
+            self._store.write_statuses({each.key: each.status for each in stored if each and each.status})
+            log.info("statuses written again", statuses=len(self._unwritten))
+            self._unwritten.clear()
 
     def _announce(self, key: Key) -> None:
         self._changed[key] = None

@@ -23,6 +23,7 @@ from typing import Self
 
 import structlog
 
+from halimede.bus.ordering import plausible_epoch
 from halimede.errors import HalimedeError
 from halimede.system import sqlite
 
@@ -141,14 +142,16 @@ class Database:
             self.trouble = ""
         except sqlite3.Error as error:
             self.failures += 1
-            self.trouble = f"the store {self.path} cannot be written: {error}"
+            self.trouble = f"the store {self.path} cannot be written: {error}: make room on its disk, or mend it"
             raise StoreError(self.trouble) from error
 
     def check(self) -> str:
-        """Return why the store cannot be written to, trying once more where it could not be; empty if all is well."""
-        if self.trouble:
-            with suppress(StoreError), self.transaction(durable=True) as connection:
-                connection.execute("UPDATE meta SET value = value")
+        """Write to the store; return why that fails, empty if all is well."""
+        with suppress(StoreError), self.transaction() as connection:
+            # another value each time: SQLite writes nothing where nothing changes
+            connection.execute(
+                "INSERT INTO meta VALUES ('checks', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
+            )
         return self.trouble
 
     def _acquire(self) -> int:
@@ -175,18 +178,24 @@ class Database:
             log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
             self.quarantined = f"{moved} ({error})"
             self._connection = self._connect()
-        with self.transaction(durable=True) as connection:
-            known = dict(connection.execute("SELECT key, value FROM meta"))
-            stored = known.get("epoch", 0)
-            self.lost = bool(known.get("lost", 0)) or stored == 0
-            self.epoch = max(stored or _new_floor(), spare) + 1
-            identity = known.get("identity") or secrets.randbits(IDENTITY_BITS)
-            self.identity = f"{identity:016x}"
-            connection.executemany(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", identity)],
-            )
+        known = dict(self._connection.execute("SELECT key, value FROM meta"))
+        stored = known.get("epoch", 0)
+        self.lost = bool(known.get("lost", 0)) or stored == 0
+        self.epoch = max(stored if stored and plausible_epoch(stored) else _new_floor(), spare) + 1
+        identity = known.get("identity") or secrets.randbits(IDENTITY_BITS)
+        self.identity = f"{identity:016x}"
         self._keep_spare()
+        try:
+            with self.transaction(durable=True) as connection:
+                connection.executemany(
+                    "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                    [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", identity)],
+                )
+        except StoreError as error:
+            if not stored:
+                raise
+            # the disk is full: the epoch is in the lock file, whose space it has
+            log.critical("store not writable", store=str(self.path), error=str(error))
 
     def raise_epoch(self, above: int) -> None:
         """Make the epoch of this run higher than that."""
@@ -202,7 +211,7 @@ class Database:
 
     def _spare_epoch(self) -> int:
         text = os.pread(self._lock, EPOCH_WIDTH, 0)
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdigit() and plausible_epoch(int(text)) else 0
 
     def _connect(self) -> sqlite3.Connection:
         try:

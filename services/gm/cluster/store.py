@@ -8,7 +8,7 @@ It refuses edits that are not based on what is there (ConflictError) and knows n
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -131,12 +131,12 @@ class ResourceStore:
         db.execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (uid, generation))
         db.execute("DELETE FROM tombstones WHERE rowid <= (SELECT max(rowid) FROM tombstones) - ?", (MAX_TOMBSTONES,))
 
-    def write_status(self, key: Key, status: Status) -> None:
-        """Replace a status."""
+    def write_statuses(self, statuses: Mapping[Key, Status]) -> None:
+        """Replace statuses."""
         with self._db.transaction() as db:
-            db.execute(
+            db.executemany(
                 "UPDATE resources SET status = ? WHERE plural = ? AND namespace = ? AND name = ?",
-                (msgspec.json.encode(status), key.plural, key.namespace, key.name),
+                [(msgspec.json.encode(status), *_parts(key)) for key, status in statuses.items()],
             )
 
     def _create(self, resource: Resource[Any], wanted: ResourceBody) -> StoredResource:

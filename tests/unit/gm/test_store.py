@@ -20,7 +20,7 @@ from halimede.api import parse
 from halimede.messages import NodeStatus, Presence, Status
 from halimede.names import Key
 from services.gm.cluster.local import LocalCluster
-from services.gm.cluster.port import ConflictError, NodeReport, StoredResource
+from services.gm.cluster.port import ConflictError, Memory, NodeReport, StoredResource
 from services.gm.cluster.sqlite_file import SCHEMA_VERSION, Database, StoreError
 from services.gm.cluster.store import EVENT_SLACK, MAX_EVENTS, ResourceStore
 from tests.integration.gm_world import model, service
@@ -45,7 +45,7 @@ def test_a_created_resource_has_an_identity_and_comes_back_after_a_restart(tmp_p
         meta = applied.stored.resource.metadata
         assert (len(meta.uid), meta.generation, meta.namespace) == (36, 1, "default")
         assert meta.creation_timestamp
-        store.write_status(SMALL, Status(phase="Ready"))
+        store.write_statuses({SMALL: Status(phase="Ready")})
     with opened(tmp_path / "store.db") as store:
         [stored] = store.load()
         assert stored.resource == applied.stored.resource
@@ -263,6 +263,61 @@ async def test_an_event_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> Non
         for number in range(1000):
             await cluster.record("Normal", "Flood", f"node/{number}", "x" * 1000)
         assert len(cluster.events(0, "", 10_000)) < 1000
+
+
+def refuse(cluster: LocalCluster, *, refuse: bool) -> None:
+    """Make SQLite refuse writes, as it does on a full disk."""
+    cluster._database.connection.execute(f"PRAGMA query_only = {int(refuse)}")
+
+
+async def test_statuses_go_on_from_memory_while_the_store_cannot_be_written_and_are_written_after(
+    tmp_path: Path,
+) -> None:
+    async with LocalCluster(tmp_path / "store.db") as cluster:
+        for name in ("small", "big"):
+            await cluster.apply(parse(model(name)))
+        refuse(cluster, refuse=True)
+        for name, phase in (("small", "Pending"), ("big", "Failed"), ("small", "Ready")):
+            key = Key("models", "default", name)
+            stored = cluster.get(key)
+            assert stored
+            await cluster.write_status(stored, Status(phase=phase))
+            assert cluster.get(key) == StoredResource(stored.resource, Status(phase=phase))
+        with pytest.raises(StoreError, match="make room"):
+            await cluster.remember(Memory(nodes=(Presence(node="edge0", epoch=1, online=True),)))
+        with pytest.raises(StoreError, match="make room"):
+            await cluster.apply(parse(model("third")))
+        assert cluster.get(Key("models", "default", "third")) is None, "what was not kept is not acknowledged"
+        refuse(cluster, refuse=False)
+        assert "cannot be written" in cluster.check(), "the reports are still to be remembered"
+        await cluster.remember(Memory())
+        assert cluster.check() == ""
+    with opened(tmp_path / "store.db") as store:
+        assert {stored.key.name: stored.status for stored in store.load()} == {
+            "small": Status(phase="Ready"), "big": Status(phase="Failed"),
+        }  # fmt: skip
+
+
+async def test_a_check_of_the_store_writes_to_it(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "store.db") as cluster:
+        assert cluster.check() == ""
+        refuse(cluster, refuse=True)
+        assert "cannot be written" in cluster.check()
+        refuse(cluster, refuse=False)
+        assert cluster.check() == ""
+
+
+@pytest.mark.parametrize("place", ["store", "lock file"])
+def test_an_epoch_that_no_clock_explains_is_not_counted_on_from(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "store.db"
+    with Database(path) as database:
+        before = database.epoch
+        if place == "store":
+            database.connection.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (2**48,))
+    if place == "lock file":
+        (tmp_path / "store.db.lock").write_text(f"{2**48:020d}\n")
+    with Database(path) as database:
+        assert before < database.epoch < 2**32
 
 
 def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
