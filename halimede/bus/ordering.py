@@ -6,6 +6,7 @@ back what was said later compares stamps. A sender that gives no number makes no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from halimede.errors import InvalidFieldError
 
 #: SQLite's integers end here; an epoch or number beyond is a mistake or an attack
 MAX_INTEGER = 2**63 - 1
+#: seconds since 1970: 2026, for machines whose clock is not set; and seconds that a sender's clock may be ahead
+LEAST_CLOCK, CLOCK_LEEWAY_S = 1_767_225_600, 10 * 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,21 @@ class SequenceNumber:
     def read(cls, properties: Mapping[str, str]) -> SequenceNumber:
         """Read user properties; without any of them all is 0. Raises InvalidFieldError of what is no number."""
         return cls(*(_number(properties.get(field, "0"), field) for field in ("epoch", "number")))
+
+
+def plausible_epoch(epoch: int) -> bool:
+    """Whether a clock explains an epoch: a new store counts from the seconds of its clock, which may be years off.
+
+    Whoever believed any other would follow nobody else any more.
+    """
+    return epoch <= max(time.time(), LEAST_CLOCK) + CLOCK_LEEWAY_S
+
+
+def check_epoch(epoch: int, field: str = "epoch") -> int:
+    """Return an epoch. Raises InvalidFieldError of one that no clock explains."""
+    if not plausible_epoch(epoch):
+        raise InvalidFieldError(field, epoch, "no clock explains it: set the sender's clock and start it again")
+    return epoch
 
 
 def _number(text: str, field: str) -> int:

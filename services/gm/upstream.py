@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from halimede.bus import Bus, Delivery
-from halimede.bus.ordering import SequenceNumber
+from halimede.bus.ordering import SequenceNumber, check_epoch
 from halimede.errors import InvalidFieldError
 from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key
@@ -180,6 +180,7 @@ class Upstream:
         node, presence = delivery.names["node"], delivery.body
         if presence.node != node:
             raise InvalidFieldError("node", presence.node, f"this is the topic of {node}: write its name")
+        check_epoch(presence.epoch)
         await self._offer(delivery, partial(self._take_presence, node, presence), WEIGHTY)
 
     async def _take_presence(self, node: str, presence: Presence) -> None:
@@ -195,7 +196,9 @@ class Upstream:
         return await self.intake.allows(names["node"])
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
-        node, stamp = delivery.names["node"], SequenceNumber.read(delivery.properties)
+        node, stamp = delivery.names["node"], _stamp(delivery)
+        check_epoch(delivery.body.epoch)
+        check_epoch(delivery.body.gm_epoch, "gmEpoch")
         await self._offer(delivery, partial(self._take_sync, node, delivery.body, stamp), WEIGHTY)
 
     async def _take_sync(self, node: str, sync: Sync, stamp: SequenceNumber) -> None:
@@ -213,7 +216,7 @@ class Upstream:
         self._plane.syncs.receive(node, sync, described=self._plane.nodes.described(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
-        node, key, stamp = delivery.names["node"], _key(delivery.names), SequenceNumber.read(delivery.properties)
+        node, key, stamp = delivery.names["node"], _key(delivery.names), _stamp(delivery)
         await self._offer(delivery, partial(self._take_status, node, key, delivery.body, stamp))
 
     async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: SequenceNumber) -> None:
@@ -278,6 +281,12 @@ class Upstream:
             letter = delivery.body
             text = f"{letter.topic[:MAX_TOPIC_SHOWN]}: {letter.reason} ({letter.size} bytes)"
             await self._cluster.record("Warning", "DeadLetter", f"client/{delivery.names['client']}", text)
+
+
+def _stamp(delivery: Delivery[Any]) -> SequenceNumber:
+    stamp = SequenceNumber.read(delivery.properties)
+    check_epoch(stamp.epoch)
+    return stamp
 
 
 def _key(names: Mapping[str, str]) -> Key:

@@ -25,7 +25,7 @@ from halimede import codec, topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
 from halimede.bus.message import Announcement, Delivery, Packet
-from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
+from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, check_epoch
 from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, Presence, ResourceBody, Sync, Synced
@@ -236,7 +236,7 @@ class GmChannel:
 
     async def _on_gm(self, delivery: Delivery[GmPresence]) -> None:
         gm, seen = delivery.body, self._store.gm_epoch
-        if _bounded(gm.epoch, "epoch") < seen:
+        if check_epoch(gm.epoch) < seen:
             log.warning("presence of an older GM ignored", epoch=gm.epoch, seen=seen)
             if gm.online:
                 self._wanted.set()  # our sync says what we follow: a GM whose store was lost counts on from there
@@ -251,10 +251,10 @@ class GmChannel:
     def _followed(self, delivery: Delivery[Any]) -> SequenceNumber | None:
         """Return the stamp of a message of a GM that this node may follow, None of any other.
 
-        Raises InvalidFieldError without an epoch.
+        Raises InvalidFieldError without an epoch, and of one that no clock explains.
         """
         stamp = SequenceNumber.read({"epoch": "", **delivery.properties})
-        if stamp.epoch < self._store.gm_epoch:
+        if check_epoch(stamp.epoch) < self._store.gm_epoch:
             log.warning("message of an older GM ignored", topic=delivery.address.text, epoch=stamp.epoch)
             return None
         self._store.saw_gm_epoch(stamp.epoch)

@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 import structlog
 
-from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
+from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, plausible_epoch
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole
@@ -55,6 +55,8 @@ UNKNOWN = SequenceNumber()
 #: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
 MAX_TOMBSTONES = 10_000
 EPOCHS_AT_ONCE = 100
+#: the numbers that are epochs
+EPOCHS = frozenset({"gm epoch", "presence epoch"})
 #: fits SQLite's signed integers
 IDENTITY_BITS = 62
 #: resources that are remembered; beyond this those go that GM has spoken of least recently
@@ -137,7 +139,8 @@ class MessageOrder:
 
     def load(self, db: sqlite3.Connection) -> None:
         """Read what was written."""
-        rows = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number").fetchall()
+        said = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number")
+        rows = [row for row in said if plausible_epoch(row[1])]
         self._epoch = rows[-1][1] if rows else 0
         self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
 
@@ -390,7 +393,8 @@ class NodeStore:
                 with self._db:
                     self._db.executemany("REPLACE INTO numbers VALUES (?, ?)", numbers)
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
-            self._numbers = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
+            found = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
+            self._numbers = {n: value for n, value in found.items() if n not in EPOCHS or plausible_epoch(value)}
             self._writer.open(self._db)
             self.identity = f"{self._number('identity'):016x}"
             self._complete = bool(self._number("complete"))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from halimede import topics
 from halimede.bus.memory import MemoryBus
+from halimede.messages import GmPresence
 from services.lc.gm_channel import PERIOD_S, _set_within
 from tests.integration.lc_world import HELMET, SMALL, FakeGm, World, model, service, world
 from tests.simulated import eventually, simulated
@@ -102,6 +104,23 @@ async def test_an_older_gm_is_not_followed_even_by_a_controller_that_was_restart
             before = len(node.gm.syncs)
             await eventually(lambda: len(node.gm.syncs) > before)
             assert node.gm.held() == {("small", "uid-small", 1), ("newer", "u2", 1)}
+
+
+@simulated
+async def test_an_epoch_that_no_clock_explains_is_not_followed(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await node.gm.insert(service("absurd", uid="u9"), epoch=2**48)
+        await node.gm.insert(model(), epoch=5)
+        await node.gm.reaches(SMALL, "Ready")
+        await node.gm.bus.publish(topics.GM_PRESENCE.at(), GmPresence(epoch=2**48, online=True))
+        await node.gm.insert(service(), epoch=5)
+        await eventually(lambda: len(node.gm.statuses) == 2)
+        node.bus.cut()
+        node.bus.heal()
+        before = len(node.gm.syncs)
+        await eventually(lambda: len(node.gm.syncs) > before)
+        assert node.gm.held() == {("small", "uid-small", 1), ("helmet", "u1", 1)}
+        assert node.gm.syncs[-1].gm_epoch == 5
 
 
 @simulated

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
-from halimede.bus.ordering import MAX_INTEGER
+from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.lc import store as store_module
@@ -49,9 +50,22 @@ def test_a_process_that_ended_is_forgotten(path: Path) -> None:
 def test_the_epoch_of_gm_never_falls(path: Path) -> None:
     with NodeStore(path) as store:
         assert store.gm_epoch == 0
-        store.saw_gm_epoch(MAX_INTEGER)
+        store.saw_gm_epoch(7)
         store.saw_gm_epoch(3)
-        assert store.gm_epoch == MAX_INTEGER
+        assert store.gm_epoch == 7
+
+
+def test_an_epoch_that_no_clock_explains_is_forgotten_at_the_next_start(path: Path) -> None:
+    with NodeStore(path) as store:
+        store.put(held(), SequenceNumber(2**48, 5))
+        store.saw_gm_epoch(2**48)
+    with sqlite3.connect(path) as db:
+        db.execute("REPLACE INTO numbers VALUES ('presence epoch', ?)", (2**48,))
+    db.close()
+    with NodeStore(path) as store:
+        assert store.gm_epoch == 0
+        assert not store.said.later(KEY, SequenceNumber(1, 1))
+        assert time.time() <= store.next_presence_epoch() < 2**32
 
 
 def test_presence_epochs_grow_within_a_run_and_over_restarts(path: Path) -> None:
