@@ -300,7 +300,9 @@ async def test_statuses_go_on_from_memory_while_the_store_cannot_be_written_and_
 
 async def test_a_check_of_the_store_writes_to_it(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path / "store.db") as cluster:
+        written = (tmp_path / "store.db-wal").read_bytes()
         assert cluster.check() == ""
+        assert (tmp_path / "store.db-wal").read_bytes() != written, "what writes nothing finds no full disk"
         refuse(cluster, refuse=True)
         assert "cannot be written" in cluster.check()
         refuse(cluster, refuse=False)
