@@ -30,7 +30,7 @@ OFF = "off"
 FIX = "write host:port, :port for all addresses, port 0 for any free one, or off"
 #: bytes of a request line and of all headers; no request has a body
 MAX_LINE, MAX_HEADERS = 4096, 16 * 1024
-#: connections at a time; one more is closed at once
+#: connections at a time; for one more the longest idle one is closed
 MOST_CONNECTIONS = 64
 #: seconds until a connection has asked something, that it may idle afterwards, and that open answers get at the end
 ASKING_S, IDLE_S, CLOSING_S = 10.0, 30.0, 0.5
@@ -123,8 +123,8 @@ class HttpServer:
         self._accepts = accepts
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
-        #: connections that have asked nothing yet, and what closes them
-        self._silent: dict[object, asyncio.TimerHandle] = {}
+        #: connections without a request, the longest idle first, and what closes those that have made none yet
+        self._idle: dict[RequestHandler, asyncio.TimerHandle | None] = {}
 
     async def __aenter__(self) -> Self:
         """Listen. Raises InvalidFieldError when the address cannot be had."""
@@ -168,9 +168,9 @@ class HttpServer:
     async def __aexit__(self, *_: object) -> None:
         """End all connections."""
         self.stop_listening()
-        for closing in self._silent.values():
+        for closing in filter(None, self._idle.values()):
             closing.cancel()
-        self._silent.clear()
+        self._idle.clear()
         if self._runner:
             await self._runner.cleanup()
             self._runner = None
@@ -188,22 +188,46 @@ class HttpServer:
             return await loop.create_server(lambda: self._admit(server), host or None, 0)
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:
-        """Return what serves a new connection, if there is room for one, and expect it to ask something soon."""
-        if len(server.connections) >= (self._accepts.connections or MOST_CONNECTIONS):
+        """Return what serves a new connection. For one too many the longest idle one is closed, else the new one."""
+        most = self._accepts.connections or MOST_CONNECTIONS
+        if len(self._idle) >= most:
+            for lost in [each for each in self._idle if not each.transport]:
+                self._forget(lost)
+        if len(server.connections) >= most and not self._close_longest_idle():
             return _Full()
         connection = server()
-        self._silent[connection] = asyncio.get_running_loop().call_later(ASKING_S, self._give_up, connection)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._expect, connection)  # after its transport is there
         return connection
 
+    def _expect(self, connection: RequestHandler) -> None:
+        if connection.transport:
+            self._idle[connection] = asyncio.get_running_loop().call_later(ASKING_S, self._give_up, connection)
+
+    def _close_longest_idle(self) -> bool:
+        """Close the connection whose last request ended first, if one has no request and no response on its way."""
+        for connection in self._idle:
+            if connection.transport and not connection.transport.get_write_buffer_size():
+                self._give_up(connection)
+                return True
+        return False
+
     def _give_up(self, connection: RequestHandler) -> None:
-        del self._silent[connection]
+        self._forget(connection)
         connection.force_close()
+
+    def _forget(self, connection: RequestHandler) -> None:
+        if closing := self._idle.pop(connection, None):
+            closing.cancel()
 
     @web.middleware
     async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if closing := self._silent.pop(request.protocol, None):
-            closing.cancel()
-        return await handler(request)
+        self._forget(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            if request.protocol.transport:
+                self._idle[request.protocol] = None
 
     async def _healthz(self, _: web.Request) -> web.StreamResponse:
         return self._answer(readiness=False)

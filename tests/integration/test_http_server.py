@@ -106,16 +106,52 @@ async def test_who_has_asked_may_stay_and_ask_again(monkeypatch: pytest.MonkeyPa
         writer.close()
 
 
-async def test_more_connections_than_a_few_are_closed_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether an open connection still answers."""
+    writer.write(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    try:
+        return (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+
+
+async def test_for_one_connection_too_many_the_longest_idle_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MOST_CONNECTIONS", 3)
     async with server() as shown:
         held = [await connect(shown) for _ in range(3)]
-        await asyncio.sleep(0.2)
+        for reader, writer in held:
+            assert await requests(reader, writer)
+        assert await requests(*held[0])  # now the second one has been idle for longest
+        newcomer = await connect(shown)
+        assert await requests(*newcomer)
+        assert await ends(held[1][0], http.ASKING_S / 2)
+        for each in (held[0], held[2], newcomer):
+            assert await requests(*each)
+        for _, writer in (*held, newcomer):
+            writer.close()
+
+
+async def test_where_every_connection_waits_for_its_answer_the_new_one_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "MOST_CONNECTIONS", 3)
+    answer, arrived = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def slow(_: web.Request) -> web.StreamResponse:
+        arrived.release()
+        await answer.wait()
+        return web.Response()
+
+    async with server(routes=lambda application: application.router.add_get("/slow", slow)) as shown:
+        held = [await connect(shown) for _ in range(3)]
+        for _, writer in held:
+            writer.write(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await arrived.acquire()
         reader, writer = await connect(shown)
         assert await ends(reader, http.ASKING_S / 2)  # at once, not because it asks nothing
         writer.close()
-        for _, each in held:
-            each.close()
-        await asyncio.sleep(0.2)
-        async with aiohttp.ClientSession() as session, session.get(f"{shown.url}/healthz") as answer:
-            assert answer.status == 200
+        answer.set()
+        for reader, writer in held:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await requests(reader, writer)
+            writer.close()
