@@ -243,8 +243,8 @@ class Pod:
         """Return how it says that it stands."""
         info = self.info
         phase, otherwise = STANDS[info.status]
-        failed = info.status == "failed"
-        reason, message = (info.reason or otherwise, info.message) if failed else (otherwise, "")
+        own = info.status in {"running", "failed"}
+        reason, message = (info.reason or otherwise, info.message) if own else (otherwise, "")
         told = WorkerReport(name=info.name, role=self.role, phase=phase, reason=reason, message=message, http=info.http)
         if info.owner_kind == multiedge.KIND or info.tier:  # of several workers with one role each has its counts shown
             told.part, told.task_info = info.tier, info.task_info

@@ -49,6 +49,17 @@ async def test_a_pod_is_reported_as_it_says(tmp_path: Path) -> None:
 
 
 @simulated
+@pytest.mark.parametrize("reason", ["EdgeModelFailing", "DiskFull"])
+async def test_a_pod_that_runs_in_trouble_is_reported_with_its_reason(reason: str, tmp_path: Path) -> None:
+    async with ready(tmp_path) as node:
+        await says(node, PODS[0], reason=reason, message="its own words")
+        status = await node.gm.reaches(HELMET, "Running", reason)
+        assert status.message == "its own words"
+        await says(node, PODS[0])
+        await node.gm.reaches(HELMET, "Running", "")
+
+
+@simulated
 @pytest.mark.parametrize("wrong", [{"owner_uid": "u0"}, {"owner_uid": ""}, {"role": ""}, {"owner": "other"}])
 async def test_who_is_not_of_a_service_that_is_held_does_not_count(wrong: dict[str, Any], tmp_path: Path) -> None:
     async with ready(tmp_path) as node:
