@@ -17,6 +17,7 @@ import stat
 import struct
 import tarfile
 import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ HEADER = 512
 MOST_DIRECTORY = 4 * 1024**2
 #: what Python's reader would search for hours, and no name can have
 ENDLESS_NUMBER = re.compile(rb"[0-9]{300}")
+#: compressed bytes in a row of which nothing comes out: an endless name, empty members
+MOST_EMPTY = 256 * 1024
 #: bytes that any archive may become, however well it was compressed
 FREE = 16 * 1024**2
 FILE_MODE = 0o400  # what only its owner could read stays that way
@@ -153,12 +156,13 @@ class ArchiveRefusedError(FetchError):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Bounds of one archive: members, bytes of all files, bytes out for each byte in, folders in one another."""
+    """Bounds of one archive: members, bytes of all files, bytes out for each byte in, folders in one another, time."""
 
     members: int = 10_000
     max_bytes: int = 16 * 1024**3
     ratio: int = 100
     depth: int = 16
+    seconds: float = 3600.0
 
 
 class Unpacking:
@@ -169,7 +173,8 @@ class Unpacking:
         self.limits = limits
         self._most = min(limits.max_bytes, max(FREE, size * limits.ratio))
         self._stop = stop
-        self._read = self._written = self._members = 0
+        self._until = time.monotonic() + limits.seconds
+        self._read = self._written = self._members = self._empty = 0
         self._files: set[str] = set()
         self._folders: set[str] = set()
 
@@ -177,11 +182,22 @@ class Unpacking:
         """Note bytes that came out of the archive, headers too, and bytes of files. Raises RefusedError."""
         if self._stop.is_set():
             raise ArchiveRefusedError(FetchReason.INTERRUPTED, "it was not unpacked to the end")
+        if time.monotonic() > self._until:
+            raise ArchiveRefusedError(FetchReason.TIMEOUT, f"it takes more than {self.limits.seconds:g} s")
+        if read or written:
+            self._empty = 0
         self._read += read
         self._written += written
         if max(self._read, self._written) > self._most:
             limit = f"{self.limits.max_bytes} bytes, and {self.limits.ratio} bytes for each that was compressed"
             raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"more comes out of it than the limits allow ({limit})")
+
+    def compressed(self, size: int) -> None:
+        """Note bytes that were read of the archive itself: something has to come out of them. Raises RefusedError."""
+        self.count()
+        self._empty += size
+        if self._empty > MOST_EMPTY:
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {MOST_EMPTY} bytes of it hold nothing")
 
     def member(self, name: str) -> str:
         """Judge the name of a member; return its path below the folder, empty for the folder itself."""
@@ -258,7 +274,9 @@ def kind_of(path: Path) -> str:
 def unpack_tar(path: Path, unpacking: Unpacking) -> None:
     """Unpack a tar, compressed or not. Raises RefusedError."""
     with _damage(), path.open("rb") as raw:
-        body: IO[bytes] = gzip.GzipFile(fileobj=raw) if kind_of(path) == "tar.gz" else raw  # type: ignore[assignment]
+        body: IO[bytes] = raw
+        if kind_of(path) == "tar.gz":
+            body = gzip.GzipFile(fileobj=_Pieces(raw, unpacking))  # type: ignore[assignment]
         source = _Forwards(body, unpacking)
         with tarfile.open(fileobj=source, mode="r:") as tar:  # type: ignore[call-overload]
             while member := tar.next():
@@ -280,7 +298,7 @@ def unpack_tar(path: Path, unpacking: Unpacking) -> None:
 
 def unpack_zip(path: Path, unpacking: Unpacking) -> None:
     """Unpack a zip. Raises RefusedError."""
-    with _damage(), path.open("rb") as raw, zipfile.ZipFile(_Pieces(raw)) as archive:
+    with _damage(), path.open("rb") as raw, zipfile.ZipFile(_Pieces(raw, unpacking)) as archive:
         for member in archive.infolist():
             below = unpacking.member(member.orig_filename)
             mode = member.external_attr >> 16
@@ -353,10 +371,11 @@ class _Forwards:
 
 
 class _Pieces:
-    """The bytes of a zip, of which nothing asks for many at once."""
+    """The bytes of a compressed archive, of which nothing asks for many at once."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO, unpacking: Unpacking) -> None:
         self._raw = raw
+        self._unpacking = unpacking
         self.tell = raw.tell
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -370,7 +389,10 @@ class _Pieces:
         """Read up to ``size`` bytes, or what is left of a small file."""
         if size > MOST_DIRECTORY:
             raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"its directory has {size} bytes")
-        return self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
+        found = self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
+        # a zip's directory is bounded already
+        self._unpacking.compressed(len(found) if 0 <= size <= BLOCK else 0)
+        return found
 
     @staticmethod
     def seekable() -> bool:

@@ -1,0 +1,96 @@
+"""Attack 25: gzip with an endless name, or 100 MB of empty members: refused, ended by time, stopped when told."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from halimede.models import Cache, FetchError, FetchReason, archive, fetch
+from halimede.models.archive import ArchiveLimits, unpack
+
+MIB = 1024**2
+#: bytes of an archive; seconds by which it has to be over, on a busy machine: to the end it would take minutes
+SIZE, OVER_S = 100 * MIB, 20.0
+#: a header with the flag that a name follows
+NAMED = b"\x1f\x8b\x08\x08" + bytes(6)
+#: final, stored and empty: a member's end; and a stored and empty block that more follow
+EMPTY_MEMBER, EMPTY_BLOCK = gzip.compress(b""), b"\x00\x00\x00\xff\xff"
+
+
+def endless_name(path: Path) -> None:
+    path.write_bytes(NAMED + b"x" * SIZE)
+
+
+def empty_members(path: Path) -> None:
+    path.write_bytes(EMPTY_MEMBER * (SIZE // len(EMPTY_MEMBER)))
+
+
+def empty_blocks_in_a_zip(path: Path) -> None:
+    """Write a zip whose file has nothing but empty blocks: its directory is right about that."""
+    body = EMPTY_BLOCK * (SIZE // len(EMPTY_BLOCK)) + b"\x03\x00"
+    assert zlib.decompress(body[-12:], wbits=-15) == b""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as made:
+        made.writestr("model.onnx", body)
+    data = bytearray(path.read_bytes())
+    for at, method, sizes in ((0, 8, 14), (data.rindex(b"PK\x01\x02"), 10, 16)):
+        data[at + method : at + method + 2] = zipfile.ZIP_DEFLATED.to_bytes(2, "little")
+        data[at + sizes : at + sizes + 4] = bytes(4)
+        data[at + sizes + 8 : at + sizes + 12] = (MIB).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
+WAYS = [endless_name, empty_members, empty_blocks_in_a_zip]
+
+
+async def unpacked(make: object, folder: Path, limits: ArchiveLimits | None = None) -> Path:
+    model, cache = folder / "model.tar.gz", Cache(folder / "cache")
+    make(model)  # type: ignore[operator]
+    return await unpack(cache, await fetch(str(model), "", cache), limits=limits)
+
+
+@pytest.mark.parametrize("make", WAYS)
+async def test_attack_25_bytes_that_hold_nothing_are_refused(make: object, tmp_path: Path) -> None:
+    async with asyncio.timeout(OVER_S):
+        with pytest.raises(FetchError, match="bytes of it hold nothing") as caught:
+            await unpacked(make, tmp_path)
+    assert caught.value.reason is FetchReason.BAD_ARCHIVE
+
+
+@pytest.mark.parametrize("make", WAYS)
+async def test_attack_25_an_archive_ends_by_time(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MOST_EMPTY", SIZE * 2)
+    async with asyncio.timeout(OVER_S):
+        with pytest.raises(FetchError, match=r"more than 0.2 s") as caught:
+            await unpacked(make, tmp_path, ArchiveLimits(seconds=0.2))
+    assert caught.value.reason is FetchReason.TIMEOUT
+
+
+@pytest.mark.parametrize("make", WAYS)
+async def test_attack_25_an_archive_ends_when_told(
+    make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MOST_EMPTY", SIZE * 2)
+    began = asyncio.Event()
+    monkeypatch.setattr(archive, "_unpacked", _announced(archive._unpacked, began, asyncio.get_running_loop()))
+    work = asyncio.create_task(unpacked(make, tmp_path))
+    await began.wait()
+    told = time.monotonic()
+    work.cancel()
+    await asyncio.wait([work])
+    assert work.cancelled()
+    assert time.monotonic() - told < OVER_S
+    assert not list((tmp_path / "cache" / "unpacked").glob(".*"))
+
+
+def _announced(function: object, began: asyncio.Event, loop: asyncio.AbstractEventLoop) -> object:
+    def call(*args: object) -> object:
+        loop.call_soon_threadsafe(began.set)
+        return function(*args)  # type: ignore[operator]
+
+    return call
