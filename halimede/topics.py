@@ -238,10 +238,19 @@ CAMERA_STATUS = Topic(
     "{ns}/sedna/cameras/{camera}/status",
     m.CameraStatus,
     retain=True,
-    publishers=(Role.CAMERA, Role.EDGE, Role.OPERATOR),
+    publishers=(Role.CAMERA, Role.OPERATOR),
     subscribers=(Role.GM, Role.CONSUMER, Role.OPERATOR),
     doc="How a camera fares, by whoever reads it: frame rate, resolution, last frame, error. Its will says that it is "
     "gone.",
+)
+NODE_CAMERA_STATUS = Topic(
+    "node-camera-status",
+    "node/{node}/{ns}/sedna/cameras/{camera}/status",
+    m.CameraStatus,
+    retain=True,
+    publishers=(Role.EDGE, Role.OPERATOR),
+    subscribers=(Role.GM, Role.CONSUMER, Role.OPERATOR),
+    doc="How a camera fares that an edge worker of the node reads itself (`source.url`).",
 )
 
 # --- Watching and steering: what people and their tools see and ask ---------------------------------------------------
@@ -391,12 +400,12 @@ BLOB_ANSWER = Topic(
 
 DEAD_LETTER = Topic(
     "dead-letter",
-    "sedna/deadletter/{client}",
+    "node/{node}/sedna/deadletter/{client}",
     m.DeadLetter,
     qos=0,
     publishers=(Role.GM, Role.LC, Role.EDGE, Role.CLOUD),
     subscribers=(Role.GM, Role.OPERATOR),
-    doc="A message that its receiver could not read: at most ten a second from each client.",
+    doc="A message that its receiver could not read: at most ten a second from each client. GM has no node: `none`.",
 )
 
 #: all topics

@@ -45,6 +45,8 @@ log = structlog.get_logger()
 #: seconds that a publish waits for its acknowledgement
 PUBLISH_TIMEOUT = 10.0
 DEAD_LETTERS_PER_SECOND = 10
+#: in dead letters of clients that run on no node
+NO_NODE = "none"
 HEAD_BYTES = 32
 #: topics whose names are remembered for one subscription, and characters up to which one is
 REMEMBERED, LONGEST = 4096, 512
@@ -84,6 +86,8 @@ class Bus(ABC):
 
     def __init__(self, client_id: str, announce: Announce | None = None) -> None:
         self.client_id = client_id
+        #: where it runs: the broker takes dead letters in this name alone
+        self.node = NO_NODE
         self.announce = announce or Announcement
         #: asked before each connection is made: it would take away that of another client of the same id
         self.may_connect: Callable[[], bool] = lambda: True
@@ -306,7 +310,7 @@ class Bus(ABC):
         """Publish a dead letter for an unreadable message, at most ten a second."""
         if (letter := self._letters.write(packet, reason)) and self.connected:
             try:
-                await self.publish(topics.DEAD_LETTER.at(client=self.client_id), letter)
+                await self.publish(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
             except BusError as error:
                 log.debug("dead letter not sent", error=str(error))
 
@@ -314,7 +318,7 @@ class Bus(ABC):
         """Publish a dead letter now, if the connection has a free slot."""
         if (letter := self._letters.write(packet, reason)) and self.connected:
             try:
-                self.publish_now(topics.DEAD_LETTER.at(client=self.client_id), letter)
+                self.publish_now(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
             except BusError as error:
                 log.debug("dead letter not sent", error=str(error))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 from prometheus_client.metrics_core import Metric
 
+from halimede import topics
 from halimede.bus import Bus
 from halimede.cameras.camera import Camera, CameraBackoff, stopped
 from halimede.cameras.publisher import CameraPublisher, CameraStatusPublisher, Connect, client_id
@@ -78,7 +79,9 @@ async def _run(
         stop=stop,
     )
     camera = Camera(chosen, publisher.take, backoff=backoff)
-    status = CameraStatusPublisher(bus, settings.namespace, camera.tracker)
+    status = CameraStatusPublisher(
+        bus, topics.CAMERA_STATUS.at(ns=settings.namespace, camera=chosen.name), camera.tracker
+    )
     running.append(RunningCamera(camera, bus))
     async with bus, status:
         log.info("camera", camera=chosen.name, source=chosen.address.shown)

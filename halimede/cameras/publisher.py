@@ -20,6 +20,7 @@ from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.errors import BusError, DisconnectedError, TooLargeError
 from halimede.log import RateLimitedLogger
 from halimede.messages import CameraStatus, Frame
+from halimede.topic import Address
 
 log = structlog.get_logger()
 
@@ -91,11 +92,11 @@ class CameraPublisher:
 class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
     """Publishes a camera's status; its will reports that the camera is gone."""
 
-    def __init__(self, bus: Bus, namespace: str, tracker: CameraStatusTracker) -> None:
+    def __init__(self, bus: Bus, address: Address[CameraStatus], tracker: CameraStatusTracker) -> None:
         self._tracker = tracker
         super().__init__(
             bus,
-            topics.CAMERA_STATUS.at(ns=namespace, camera=self._status().camera),
+            address,
             self._status,
             same=lambda status, before: _urgent(status) == _urgent(before),
             least_s=0.0,
@@ -150,7 +151,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
         return self._tracker.status(asyncio.get_running_loop().time())
 
     def _packet(self, status: CameraStatus) -> Packet:
-        return Packet(self._address.text, codec.encode(topics.CAMERA_STATUS, status), qos=1, retain=True)
+        return Packet(self._address.text, codec.encode(self._address.topic, status), qos=1, retain=True)
 
 
 def _urgent(status: CameraStatus) -> tuple[object, ...]:

@@ -331,20 +331,23 @@ EXAMPLES |= {
             )
         ],
     ),
-    t.CAMERA_STATUS.id: m.CameraStatus(
-        camera="door",
-        state="running",
-        source="rtsp://***@10.0.0.7/stream1",
-        codec="mjpeg",
-        width=640,
-        height=480,
-        fps=9.9,
-        wanted_fps=10.0,
-        frames=2041,
-        skipped=3,
-        last_frame="2026-11-21T12:00:00Z",
-        latency_ms=6.5,
-        node="edge0",
+    **dict.fromkeys(
+        (t.CAMERA_STATUS.id, t.NODE_CAMERA_STATUS.id),
+        m.CameraStatus(
+            camera="door",
+            state="running",
+            source="rtsp://***@10.0.0.7/stream1",
+            codec="mjpeg",
+            width=640,
+            height=480,
+            fps=9.9,
+            wanted_fps=10.0,
+            frames=2041,
+            skipped=3,
+            last_frame="2026-11-21T12:00:00Z",
+            latency_ms=6.5,
+            node="edge0",
+        ),
     ),
 }
 

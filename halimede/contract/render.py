@@ -43,7 +43,7 @@ Any MQTT v5 client will do; cameras may speak MQTT 3.1.1.
 
 - **Bodies** are JSON, except samples on their way (`msgpack`, maps with named fields) and what a camera sends (bytes).
   Unknown fields are skipped, so that an older reader understands a newer writer. A body that breaks its schema is
-  acknowledged, counted and reported on `sedna/deadletter/<client>`; it never stops the others.
+  acknowledged, counted and reported on `node/<node>/sedna/deadletter/<client>`; it never stops the others.
 - **Limits**: a JSON body has at most {json} MiB, all others {bytes} MiB. Publishers check before they send.
   A message with more than {properties} user properties, or one with more than {property} KiB in a name or value, is
   treated like a body that breaks its schema.

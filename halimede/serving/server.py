@@ -180,6 +180,7 @@ async def _reporting(settings: ServerSettings, models: Repository, http: str) ->
         return
     broker = MqttSettings.from_url(told.broker, credentials=told.credentials)
     async with MqttBus(check_name("WORKER_NAME", f"worker.{told.namespace}.{told.worker}"), broker) as bus:
+        bus.node = told.node
         reporter = StatusReporter(bus, told, owner_kind="inferencemodel")
         reporter.http = http
         reporter.model = lambda: next(iter(models.in_use().values()), ModelInUse())

@@ -18,6 +18,7 @@ import structlog
 from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.port import NO_NODE
 from halimede.errors import InvalidFieldError
 from halimede.system.runtime import rare_collections
 from halimede.worker.bootstrap import serve
@@ -68,7 +69,7 @@ def main(
             node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
         )
         with rare_collections():
-            asyncio.run(_run(settings, connect_to(broker), estimator, job))
+            asyncio.run(_run(settings, connect_to(broker, settings.node), estimator, job))
     except (InvalidFieldError, WorkerError) as error:
         reason = f"{error.reason}: " if isinstance(error, WorkerError) else ""
         print(f"halimede {program} worker: {reason}{error}", file=sys.stderr)
@@ -86,14 +87,16 @@ def _joint_inference(program: str) -> Prepare:
     return prepare
 
 
-def connect_to(broker: MqttSettings) -> BusFactory:
-    """Return what makes connections to a broker."""
+def connect_to(broker: MqttSettings, node: str = NO_NODE) -> BusFactory:
+    """Return what makes connections to a broker for what runs on ``node``."""
 
     def connect(
         client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None, session_s: int = 0
     ) -> Bus:
         chosen = replace(broker, receive_maximum=receive_maximum or broker.receive_maximum, session_s=session_s)
-        return MqttBus(client_id, chosen, announce)
+        bus = MqttBus(client_id, chosen, announce)
+        bus.node = node
+        return bus
 
     return connect
 

@@ -103,6 +103,8 @@ class LocalController:
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
         self.bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
         self.count = count
+        for each in filter(None, (bus, files)):
+            each.node = config.node
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set, then stop all workers that it has started.

@@ -93,7 +93,7 @@ def sync(number: int, holds: bytes) -> Message:
 
 def letter(number: int) -> Message:
     body = {"client": NODE, "topic": f"t{number}", "reason": f"r{number}", "size": number}
-    return f"sedna/deadletter/{NODE}", json.dumps(body).encode(), b"", False
+    return f"node/{NODE}/sedna/deadletter/{NODE}", json.dumps(body).encode(), b"", False
 
 
 def info(number: int) -> Message:

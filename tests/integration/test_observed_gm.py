@@ -97,7 +97,7 @@ async def test_dead_letters_are_counted_beyond_those_that_become_events(tmp_path
     async with world(tmp_path) as w, w.gm(), shown(w) as (session, url):
         letter = DeadLetter(client="c", topic="t", reason="no JSON", size=1)
         for _ in range(20):
-            await w.operator.publish(topics.DEAD_LETTER.at(client="operator"), letter)
+            await w.operator.publish(topics.DEAD_LETTER.at(node="none", client="operator"), letter)
 
         counted = 0.0
         async with asyncio.timeout(PATIENCE):

@@ -37,7 +37,7 @@ async def test_a_live_camera_is_read_with_the_password_of_the_environment(
     monkeypatch.setenv("SOURCE_PASSWORD", PASSWORD)
     statuses: Inbox[CameraStatus] = Inbox()
     async with world(tmp_path) as site, MjpegCamera(counting(), password=PASSWORD) as camera:
-        await site.camera.subscribe(topics.CAMERA_STATUS.filter(), statuses)
+        await site.camera.subscribe(topics.NODE_CAMERA_STATUS.filter(), statuses)
         async with site.worker("edge", "e0", source=FrameSourceSpec(url=f"{camera.url()}#yard")):
             await eventually(lambda: len(site.results) >= 10, PATIENCE_S)
             await eventually(lambda: "running" in statuses.read(lambda s: s.state), PATIENCE_S)

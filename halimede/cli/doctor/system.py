@@ -170,9 +170,12 @@ async def camera_statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraSta
         if len(found) < MOST_CAMERAS:
             found[delivery.address.text] = delivery.body
 
-    await bus.subscribe(topics.CAMERA_STATUS.filter(), take)
+    kinds = (topics.CAMERA_STATUS, topics.NODE_CAMERA_STATUS)
+    for kind in kinds:
+        await bus.subscribe(kind.filter(), take)
     await asyncio.sleep(seconds)
-    await bus.unsubscribe(topics.CAMERA_STATUS.filter())
+    for kind in kinds:
+        await bus.unsubscribe(kind.filter())
     return sorted(found.items())
 
 

@@ -20,6 +20,7 @@ from halimede import log as logging
 from halimede.api import inferencemodel
 from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.port import NO_NODE
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import StatusDocument
 from halimede.mining import create
@@ -156,6 +157,7 @@ async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | N
     settings = MqttSettings.from_url(given.broker, variable="--broker", credentials=given.credentials)
     client = check_name("--name", f"worker.{names.namespace}.{names.worker}")
     async with MqttBus(client, settings) as bus:
+        bus.node = names.node or NO_NODE
         yield bus
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 from dataclasses import replace
 
+from halimede import topics
 from halimede.bus import Packet
 from halimede.cameras.address import name_of, parse
 from halimede.cameras.camera import Camera
@@ -69,7 +70,9 @@ class StreamSource(FrameSource):
         """Submit frames until ``stop``; a finished file is not played again."""
         self._intake = intake
         bus = self._context.connect()
-        status = CameraStatusPublisher(bus, self._context.namespace, self._camera.tracker)
+        name = self._camera.settings.name
+        address = topics.NODE_CAMERA_STATUS.at(node=bus.node, ns=self._context.namespace, camera=name)
+        status = CameraStatusPublisher(bus, address, self._camera.tracker)
         async with bus, status:
             await self._camera.run(stop)
             await stop.wait()

@@ -32,7 +32,12 @@ def test_they_may_what_a_worker_of_any_node_may_and_no_more(role: Role) -> None:
     assert {(right.action, right.filter.replace("node/+/", "node/edge0/")) for right in pool} == {
         (right.action, right.filter) for right in one
     }
-    assert [right.filter for right in pool if right.filter.startswith("node/")] == ["node/+/+/sedna/workers/+/info"]
+    camera = ["node/+/+/sedna/cameras/+/status"] if role is Role.EDGE else []
+    assert [right.filter for right in pool if right.filter.startswith("node/")] == [
+        "node/+/+/sedna/workers/+/info",
+        *camera,
+        "node/+/sedna/deadletter/+",
+    ]
 
 
 @pytest.mark.parametrize("make", [make_passwords, make_certificates])

@@ -182,7 +182,7 @@ class JointInference(JobBase):
         logging.configure(**names, worker=settings.worker)
         if ignored := [name for name, value in _beyond(settings).items() if value]:
             log.warning("budget and audits not applied to a script", not_held=ignored)
-        bus = CloudClient(settings, connect_to(broker))
+        bus = CloudClient(settings, connect_to(broker, settings.node))
         bus.open()
         _stop_in_order()
         return bus
