@@ -24,8 +24,8 @@ from halimede.messages import CameraStatus, DeadLetter, GmPresence, NodeInfo
 
 #: seconds that one listens for dead letters and for a second GM
 LISTEN_S = 1.0
-#: seconds that clocks may differ; a worker's time may be this old for its report leaves now and then only
-CLOCK_S, WORKER_CLOCK_S = 2.0, 60.0
+#: seconds that clocks may differ; and that a report may be old, for one leaves now and then only
+CLOCK_S, REPORT_S = 2.0, 60.0
 SHOWN = 5
 #: cameras that are looked at, and of these how many are named
 MOST_CAMERAS, SHOWN_CAMERAS = 1000, 10
@@ -60,7 +60,9 @@ async def examine(client: Client) -> AsyncGenerator[Check, None]:
         yield check
     for check in on_cameras(cameras):
         yield check
-    yield worker_clocks(chain.from_iterable(found.values()), datetime.now(UTC))
+    bodies, now = list(chain.from_iterable(found.values())), datetime.now(UTC)
+    yield worker_clocks(bodies, now)
+    yield worker_reports(bodies, now)
     yield dead_letters(letters)
 
 
@@ -111,19 +113,35 @@ def clock(theirs: str, asked: datetime, took_s: float) -> Check:
 
 
 def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
-    """Compare the times of workers' last reports with ours: none is of the future, none of a running one is old."""
-    wrong = set()
+    """Compare the times of workers' last reports with ours: only one in the future means that a clock is wrong."""
+    ahead = {f"{node.get('node')} (+{-age:.0f} s)" for _, node, age in _reports(bodies, now) if age < -CLOCK_S}
+    if ahead:
+        return warning("node clocks", f"ahead of ours: {_some(sorted(ahead))}", "set the clocks by NTP")
+    return ok("node clocks", "agree with ours as far as workers tell their time")
+
+
+def worker_reports(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
+    """Judge how old the last reports of running workers are."""
+    silent = {
+        f"{dig(body, 'metadata', 'name')} on {node.get('node')} for {age:.0f} s"
+        for body, node, age in _reports(bodies, now)
+        if age > REPORT_S and node.get("online") and node.get("phase") == "Running"
+    }
+    if silent:
+        do = "they hang, or are cut off from the broker: `halimede logs NAME`; a worker that is ended is started again"
+        return warning("reports", f"no report: {_some(sorted(silent))}", do)
+    return ok("reports", f"every running worker has reported within {REPORT_S:g} s")
+
+
+def _reports(
+    bodies: Iterable[Mapping[str, Any]], now: datetime
+) -> Iterable[tuple[Mapping[str, Any], Mapping[str, Any], float]]:
+    """Yield service, node and age in seconds of each node's last report."""
     for body in bodies:
         for node in dig(body, "status", "nodes") or []:
             told = time_of(dig(node, "taskInfo", "currentTime"))
-            if told is None:
-                continue
-            age = (now - told).total_seconds()
-            if age < -CLOCK_S or (age > WORKER_CLOCK_S and node.get("online") and node.get("phase") == "Running"):
-                wrong.add(f"{node.get('node')} ({-age:+.0f} s)")
-    if wrong:
-        return warning("node clocks", f"differ from ours: {_some(sorted(wrong))}", "set the clocks by NTP")
-    return ok("node clocks", "agree with ours as far as workers tell their time")
+            if told is not None:
+                yield body, node, (now - told).total_seconds()
 
 
 def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Check]:

@@ -87,11 +87,23 @@ def test_services_that_do_not_run_are_named_with_their_reason_and_a_next_step() 
     assert levels(system.on_services({"mei": [body("c", "Running", "x")]}, [])) == ["ok"]
 
 
-@pytest.mark.parametrize(("seconds", "level"), [(-5, "ok"), (300, "warning"), (-300, "warning")])
-def test_a_worker_of_another_time_is_told(seconds: int, level: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "clocks", "reports"), [(-5, "ok", "ok"), (300, "warning", "ok"), (-300, "ok", "warning")]
+)
+def test_an_old_report_is_no_report_and_only_one_of_the_future_is_a_clock(
+    seconds: int, clocks: str, reports: str
+) -> None:
     info = {"currentTime": (NOW + timedelta(seconds=seconds)).isoformat()}
     node = {"node": "edge0", "online": True, "phase": "Running", "taskInfo": info}
-    assert system.worker_clocks([body("a", "Running", "", [node])], NOW).level == level
+    bodies = [body("a", "Running", "", [node])]
+    assert system.worker_clocks(bodies, NOW).level == clocks
+    told = system.worker_reports(bodies, NOW)
+    assert told.level == reports
+    if reports == "warning":
+        assert "a on edge0 for 300 s" in told.found
+        assert "NTP" not in told.do
+    for offline in ({"online": False}, {"phase": "Pending"}):
+        assert system.worker_reports([body("a", "Running", "", [node | offline])], NOW).level == "ok"
 
 
 def test_cameras_that_give_nothing_are_named_and_where_none_is_read_nothing_is_said() -> None:
