@@ -62,10 +62,12 @@ def common(
     broker: str,
     state: str,
     grace_s: float,
+    fetch_allow: str,
 ) -> WorkerEnvironment:
     """Return what a worker of ``service`` in the role of ``placement`` is told wherever it runs.
 
-    ``models`` are those that it needs, by what for (``Placement.needs``); ``state`` is its folder.
+    ``models`` are those that it needs, by what for (``Placement.needs``); ``state`` is its folder. ``fetch_allow``:
+    the addresses that its own camera may have in addition to public ones, which no template changes.
     """
     facts = {
         "NAMESPACE": service.metadata.namespace,
@@ -81,6 +83,9 @@ def common(
         facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorkerSpec):
         facts |= _edge(placement.worker)
+    source = getattr(placement.worker, "source", None)
+    if source and source.url:
+        facts["HALIMEDE_FETCH_ALLOW"] = fetch_allow
     if isinstance(placement.worker, CloudWorkerSpec | TierWorker):
         facts |= _batching(placement.worker)
     if isinstance(service.spec, JointInferenceServiceSpec):

@@ -24,9 +24,9 @@ MAX_MESSAGE = codec.MAX_BYTES + 4096
 BEAT_S = 0.5
 
 #: why a source gives nothing: one word each, as CameraStatus has them
-ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED, STUCK, FAILED, FLOOD = (
+ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED, STUCK, FAILED, FLOOD, FORBIDDEN = (
     "Ended", "Stalled", "Unreachable", "Unauthorized", "NotFound", "Garbage", "Invalid", "Crashed", "Stuck", "Failed",
-    "Flood",
+    "Flood", "Forbidden",
 )  # fmt: skip
 
 

@@ -34,7 +34,8 @@ class CameraSettings:
     ``fps``: frames a second at most; 0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are taken,
     else frames a second. ``turns``: how often a file is played; 0: for ever. ``start_ns``: when its first frame is due;
     0: at once. ``stall_s``: without a frame for so long a source counts as stalled, and is opened again. ``window``:
-    pictures on their way at a time.
+    pictures on their way at a time. ``allowed``: the addresses that it may have in addition to public ones, as
+    HALIMEDE_FETCH_ALLOW has them; None: any, for the machine's operator has written it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class CameraSettings:
     stall_s: float = 5.0
     window: int = 2
     node: str = ""
+    allowed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,14 @@ from PIL import Image
 from halimede.cameras import ipc_messages
 from halimede.cameras.frame_rate import Brake, FrameThinner, Timeline
 from halimede.cameras.ipc_messages import ReaderCounts, SourceError
+from halimede.cameras.relay import CameraRelay
 from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import Pixels
 from halimede.frames.image_headers import MAX_SIDE, read_jpeg
 from halimede.frames.payloads import open_payload
+from halimede.models import AddressPolicy
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 #: frames a second of a folder, where nobody says how many
@@ -249,19 +251,17 @@ def open_source(camera: CameraSettings) -> InputContainer:
     """Open a stream, a device or a video file. Raises SourceError."""
     timeout = (camera.open_s, camera.stall_s)
     options: dict[str, str] = dict(WHITELISTS.get(camera.address.kind, {}))
+    relay = None
     try:
-        if camera.address.kind == "rtsp":
-            options |= PROBE | {"rtsp_transport": "tcp", "allowed_media_types": "video"}
-            container = av.open(camera.address.target, options=options, timeout=timeout)
-        elif camera.address.kind == "http":
-            options |= PROBE | {"max_redirects": "3"}
-            container = av.open(camera.address.target, format="mpjpeg", options=options, timeout=timeout)
+        if camera.address.kind in {"rtsp", "http"}:
+            relay = _relay(camera)
+            container = _stream(camera, relay, options, timeout)
         elif camera.address.kind == "device":
             container = _device(camera, timeout)
         else:
             container = av.open(f"file:{camera.address.target}", options=options, timeout=timeout)
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise as_error(error, opening=True) from None
+        raise (relay and relay.error) or as_error(error, opening=True) from None
     if not container.streams.video:
         container.close()
         raise SourceError(ipc_messages.GARBAGE, "there is no video in it")
@@ -272,6 +272,27 @@ def open_source(camera: CameraSettings) -> InputContainer:
     # a hostile header must not make room for a picture that nobody can take
     context.options = {"max_pixels": str(MAX_PIXELS)}
     return container
+
+
+def _relay(camera: CameraSettings) -> CameraRelay | None:
+    """Return what connects to a camera whose address is not the operator's own. Raises InvalidFieldError."""
+    if camera.allowed is None:
+        return None
+    return CameraRelay(camera.address.target, AddressPolicy.parse(camera.allowed), camera.open_s)
+
+
+def _stream(
+    camera: CameraSettings, relay: CameraRelay | None, options: dict[str, str], timeout: tuple[float, float]
+) -> InputContainer:
+    target = relay.start() if relay else camera.address.target
+    options |= PROBE
+    if camera.address.kind == "rtsp":
+        options |= {"rtsp_transport": "tcp", "allowed_media_types": "video"}
+        options |= {"protocol_whitelist": "rtsp,tcp"} if relay else {}
+        return av.open(target, options=options, timeout=timeout)
+    options |= {"max_redirects": "0" if relay else "3"}
+    options |= {"protocol_whitelist": "http,tcp", "headers": f"Host: {relay.host}\r\n"} if relay else {}
+    return av.open(target, format="mpjpeg", options=options, timeout=timeout)
 
 
 def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:

@@ -101,6 +101,10 @@ class AddressPolicy:
         """Read HALIMEDE_FETCH_ALLOW. Raises InvalidFieldError."""
         return cls.parse((os.environ if environ is None else environ).get(VARIABLE, ""))
 
+    def __str__(self) -> str:
+        """Return what ``parse`` reads."""
+        return ",".join(sorted([*self.kinds, *map(str, self.networks), *self.hosts]))
+
     def check_host(self, host: str, shown: str) -> None:
         """Refuse what is neither a name nor a whole address. Raises FetchError."""
         if not host:
@@ -152,7 +156,7 @@ def _why(address: Address) -> str:
         return f"{address} is a metadata service, which gives out a machine's credentials"
     allow = kind if kind in WORDS else f"{address}"
     what = "no public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
-    return f"{address} is {what}: if models are kept there, allow it on that machine ({VARIABLE}={allow})"
+    return f"{address} is {what}: where that is meant, allow it on that machine ({VARIABLE}={allow})"
 
 
 def _faces(address: Address) -> Iterator[Address]:

@@ -60,7 +60,7 @@ class Config:
     """One node: its name and labels, halimede's home folder, and the broker as its workers are to reach it.
 
     ``pods``: its workers are pods that others make and run, and that this controller only listens to.
-    ``fetch_policy``: which addresses models may come from beside public ones.
+    ``fetch_policy``: which addresses models may come from, and workers' own cameras have, beside public ones.
     """
 
     node: str
@@ -167,7 +167,16 @@ class _Components:
         else:
             host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
             http = same_host(config.http)
-            self.part = NodeContext(config.node, config.labels, folders, config.broker, host, config.credentials, http)
+            self.part = NodeContext(
+                config.node,
+                config.labels,
+                folders,
+                config.broker,
+                host,
+                config.credentials,
+                http,
+                str(config.fetch_policy),
+            )
             self.workers = Supervisor(
                 folders, controller.launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing
             )

@@ -31,6 +31,7 @@ SHOWN = 5
 MOST_CAMERAS, SHOWN_CAMERAS = 1000, 10
 CAMERA_REMEDIES = {
     "Gone": "start again who read it; if it is gone for good, clear {topic}: an empty retained message",
+    "Forbidden": "name it in source.url by an address that its node allows: docs/security.md, Downloads",
     "Unauthorized": "check its user and password: docs/cameras.md, Secrets",
 }
 CAMERA_REMEDY = "check its address, and that it is on: docs/cameras.md says what each reason means"

@@ -21,6 +21,7 @@ from halimede.cameras.publisher import ID_BYTES, CameraStatusPublisher, frame_of
 from halimede.cameras.settings import login, of_environment
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import pack
+from halimede.models import AddressPolicy
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
 FIELD = "spec.edgeWorker.source.url"
@@ -44,6 +45,7 @@ class StreamSource(FrameSource):
             address=address,
             turns=0 if context.loop else 1,
             window=1,  # in order
+            allowed=str(AddressPolicy.from_environment()),
         )
         self._camera = Camera(settings, self._take)
         self._intake: FrameSink | None = None

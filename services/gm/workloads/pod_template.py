@@ -146,7 +146,9 @@ def _worker_environment(
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
     models = {what: worker_environment.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
-    told = common(service, place, models, broker=broker, state=STATE, grace_s=grace)
+    told = common(
+        service, place, models, broker=broker, state=STATE, grace_s=grace, fetch_allow=",".join(settings.fetch_allow)
+    )
     facts = dict(told.facts)
     if settings.credentials:
         facts["HALIMEDE_CREDENTIALS"] = BROKER

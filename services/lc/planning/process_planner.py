@@ -67,6 +67,8 @@ class NodeContext:
     host: Host
     credentials: NodeCredentials | None = None
     http: str = WORKER_HTTP
+    #: addresses of workers' own cameras in addition to public ones
+    fetch_allow: str = ""
 
     def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
         """Nothing: whatever its workers need is brought here first."""
@@ -162,7 +164,15 @@ class NodeContext:
         Of the node's credentials, a worker gets only the folder of its own role.
         """
         folder, grace_s = self.folders.worker(worker), grace(placement.worker.template)
-        told = common(service, placement, models, broker=self.broker, state=str(folder), grace_s=grace_s)
+        told = common(
+            service,
+            placement,
+            models,
+            broker=self.broker,
+            state=str(folder),
+            grace_s=grace_s,
+            fetch_allow=self.fetch_allow,
+        )
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
         if "model" in models:
             facts["MODEL_FILE"] = f"{folder}/{WISH}"

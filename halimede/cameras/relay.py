@@ -1,0 +1,128 @@
+"""A relay on loopback between FFmpeg and a camera that a manifest names: it connects where the address policy allows.
+
+FFmpeg looks names up, connects and follows redirects by itself, so nobody else can judge an address at the moment of
+its use. Here it gets one address on loopback: names are resolved, judged and connected to on this side, TLS included,
+and a response that redirects never reaches it.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+import threading
+from urllib.parse import urlsplit
+
+from halimede.cameras import ipc_messages
+from halimede.cameras.ipc_messages import SourceError
+from halimede.errors import hide_secrets
+from halimede.models.address_policy import AddressPolicy
+from halimede.models.errors import FetchError
+from halimede.models.http_source import Guard
+
+BLOCK = 64 * 1024
+#: schemes, and their ports; behind TLS FFmpeg speaks the plain one
+PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
+#: a response to which FFmpeg would connect elsewhere, as leniently as it reads one
+REDIRECT = re.compile(rb"(?:RTSP|HTTP)/\S*\s+\+?0*3\d\d(?!\d)")
+#: bytes of a line that FFmpeg looks at are fewer
+MOST_LINE = 8192
+
+
+class CameraRelay:
+    """Relays the connections of one reader process, with which it ends.
+
+    Attributes:
+        error: why the last connection was refused or could not be made.
+
+    """
+
+    def __init__(self, url: str, policy: AddressPolicy, timeout_s: float) -> None:
+        self.error: SourceError | None = None
+        self._url = urlsplit(url)
+        self._policy = policy
+        self._timeout_s = timeout_s
+
+    @property
+    def host(self) -> str:
+        """Host and port as a request names them."""
+        return self._url.netloc.rpartition("@")[2]
+
+    def start(self) -> str:
+        """Listen; return the URL that FFmpeg opens instead."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, args=(listener,), name="relay", daemon=True).start()
+        user, at, _ = self._url.netloc.rpartition("@")
+        here = f"{user}{at}127.0.0.1:{listener.getsockname()[1]}"
+        return self._url._replace(scheme=self._url.scheme.lower().removesuffix("s"), netloc=here).geturl()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=self._relay, args=(client,), name="relayed", daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client:
+            try:
+                with self._connect() as camera:
+                    _copy(client, camera)
+            except SourceError as error:
+                self.error = error
+            except OSError:
+                return  # FFmpeg sees its end of it
+
+    def _connect(self) -> socket.socket:
+        """Connect to the first address that is allowed and answers. Raises SourceError."""
+        host, scheme = self._url.hostname or "", self._url.scheme.lower()
+        guard, problem = Guard(self._policy), "it has no address"
+        try:
+            guard.expect(host, hide_secrets(self._url.geturl()))
+            for info in socket.getaddrinfo(host, self._url.port or PORTS[scheme], type=socket.SOCK_STREAM):
+                try:
+                    found = guard(info)
+                    found.settimeout(self._timeout_s)
+                    found.connect(info[4])
+                    return _tls(found, host) if scheme.endswith("s") else found
+                except OSError as error:
+                    problem = error.strerror or "it does not answer in time"
+        except FetchError as error:
+            raise SourceError(ipc_messages.FORBIDDEN, str(error)) from None
+        except OSError as error:
+            problem = error.strerror or problem
+        if guard.refused_all:
+            raise SourceError(ipc_messages.FORBIDDEN, guard.refused)
+        raise SourceError(ipc_messages.UNREACHABLE, f"it cannot be reached ({problem})")
+
+
+def _tls(connection: socket.socket, host: str) -> socket.socket:
+    """Speak TLS as FFmpeg does: cameras have certificates that nobody has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection, server_hostname=host)
+
+
+def _copy(client: socket.socket, camera: socket.socket) -> None:
+    """Copy bytes both ways until one side ends. Raises SourceError for a redirect, which FFmpeg does not see."""
+    camera.settimeout(None)
+    opening, line = True, b""
+    while True:
+        waiting = isinstance(camera, ssl.SSLSocket) and camera.pending()
+        ready = [camera] if waiting else select.select([client, camera], [], [])[0]
+        if client in ready:
+            data = client.recv(BLOCK)
+            if not data:
+                return
+            opening = opening and not data.startswith(b"PLAY ")  # from then on no redirect is followed
+            camera.sendall(data)
+        if camera in ready:
+            data = camera.recv(BLOCK)
+            if not data:
+                return
+            if opening:
+                line += data.replace(b"\r", b"")
+                if REDIRECT.search(line):
+                    raise SourceError(ipc_messages.FORBIDDEN, "it redirects: write the address that it redirects to")
+                line = line[line.rfind(b"\n") + 1 :][-MOST_LINE:]
+            client.sendall(data)
