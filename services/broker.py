@@ -53,6 +53,8 @@ class MosquittoProcess:
         self._access = access
         self._secure = secure
         self._process: subprocess.Popen[bytes] | None = None
+        #: bytes of the log that stood there before the last start
+        self._log_start = 0
 
     @property
     def url(self) -> str:
@@ -66,7 +68,7 @@ class MosquittoProcess:
 
     @property
     def log(self) -> Path:
-        """The file that Mosquitto writes to, from its last start on."""
+        """The file that Mosquitto appends to."""
         return self._folder / "mosquitto.log"
 
     async def __aenter__(self) -> Self:
@@ -154,7 +156,7 @@ class MosquittoProcess:
     def _spawn(self, binary: str, port: int) -> None:
         configuration = self._folder / "mosquitto.conf"
         configuration.write_text("\n".join(self._configuration(port)) + "\n")
-        self.log.unlink(missing_ok=True)
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._process = spawn([binary, "-c", str(configuration)], self.log, {**os.environ, **ENVIRONMENT})
 
     def _configuration(self, port: int) -> list[str]:
@@ -194,7 +196,8 @@ class MosquittoProcess:
         return lines[-1] if lines else f"exit code {process.returncode}"
 
     def _read_log(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        """Return what it has written since its last start."""
+        return self.log.read_bytes()[self._log_start :].decode(errors="replace") if self.log.exists() else ""
 
 
 def find_mosquitto() -> str:

@@ -57,13 +57,16 @@ def usable(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A child died unexpectedly; it is restarted after ``pause`` seconds."""
+    """A child died unexpectedly, or could not be started for a reason; it is started again after ``pause`` seconds."""
 
     name: str
     code: int
     pause: float
+    reason: str = ""
 
     def __str__(self) -> str:
+        if self.reason:
+            return f"{self.name} could not be started ({self.reason}); trying again in {self.pause:g} s"
         how = f"exit code {self.code}" if self.code >= 0 else f"signal {signal.Signals(-self.code).name}"
         return f"{self.name} ended ({how}); starting it again in {self.pause:g} s"
 
@@ -88,21 +91,27 @@ class Child:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Keep it running until ``stop``."""
+        """Keep it running until ``stop``. Raises HalimedeError when its log cannot be written at the beginning."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        with usable(self.log):
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.touch()
         while not self._stopping.is_set():
             started = loop.time()
-            with usable(self.log):
+            code, reason = 0, ""
+            try:
                 self._process = self._spawn()
-            code = await exited(self._process)
+                code = await exited(self._process)
+            except (OSError, subprocess.SubprocessError) as error:  # no process or no file to be had: for now
+                reason = str(error)
             if self._stopping.is_set():
                 return
             if loop.time() - started > GOOD_RUN:
                 backoff.reset()
             self.restarts += 1
             pause = backoff.fail()
-            self._died(self, Exit(self.name, code, pause))
+            self._died(self, Exit(self.name, code, pause, reason))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
@@ -128,7 +137,6 @@ class Child:
     def _spawn(self) -> subprocess.Popen[bytes]:
         # the services are no part of the wheel: they are found beside this file
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.log.parent.mkdir(parents=True, exist_ok=True)
         return spawn(self._command, self.log, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
 
 

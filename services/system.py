@@ -317,7 +317,7 @@ class System:
                 try:
                     await self._broker.restart()
                     break
-                except HalimedeError as error:
+                except (HalimedeError, OSError) as error:
                     said = f"the broker did not start ({error}); trying again"
 
     async def _stops_within(self, seconds: float) -> bool:

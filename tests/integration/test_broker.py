@@ -98,6 +98,19 @@ async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Pa
             await eventually(lambda: got == [b"new"])
 
 
+async def test_its_log_is_kept_over_a_restart_and_an_old_line_is_no_sign_that_it_runs(tmp_path: Path) -> None:
+    async with MosquittoProcess(tmp_path, port=free_port()) as broker:
+        before = broker.log.read_text()
+        assert " running" in before
+        await broker.restart()
+        assert broker.log.read_text().startswith(before)
+        broker_lines = broker.log.read_text().removeprefix(before)
+        assert " running" in broker_lines
+    again = MosquittoProcess(tmp_path, access=["nonsense true"])
+    with pytest.raises(HalimedeError, match=r"did not start"):
+        await again.start()
+
+
 async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
     async with MosquittoProcess(tmp_path, port=free_port()) as broker:
         waiting = asyncio.create_task(broker.wait())

@@ -150,6 +150,33 @@ async def test_a_child_that_keeps_dying_is_started_ever_more_slowly(modules: Pat
     assert [exit_.pause for exit_ in exits[:3]] == [0.01, 0.02, 0.04]
 
 
+async def test_a_child_that_cannot_be_forked_is_tried_again(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exits: list[Exit] = []
+    child = make(modules, "import time\nprint('ready', flush=True)\ntime.sleep(60)", exits)
+    failures: list[Exception] = [BlockingIOError(11, "Resource temporarily unavailable")]
+    failures.append(subprocess.SubprocessError("preexec_fn"))
+    spawn = processes.spawn
+    monkeypatch.setattr(processes, "spawn", lambda *args: _raise(failures.pop()) if failures else spawn(*args))
+    running = asyncio.create_task(child.run())
+    assert await pid_of(child)
+    assert str(exits[1]) == (
+        "played could not be started ([Errno 11] Resource temporarily unavailable); trying again in 0.02 s"
+    )
+    await child.stop(5, NEVER())
+    await running
+
+
+def _raise(error: Exception) -> subprocess.Popen[bytes]:
+    raise error
+
+
+async def test_a_child_whose_log_cannot_be_written_says_so_at_once(modules: Path) -> None:
+    (modules / "file").write_text("")
+    child = Child("played", "played", [], modules / "file" / "played.log", lambda *_: None)
+    with pytest.raises(HalimedeError, match="--home"):
+        await child.run()
+
+
 @pytest.mark.parametrize("hurried", [True, False])
 async def test_a_child_that_does_not_listen_is_killed_at_the_deadline_or_in_a_hurry(
     modules: Path, hurried: bool
