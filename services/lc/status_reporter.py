@@ -179,6 +179,7 @@ class NodeStatusReporter:
             self._workers.clear_away(key)
         self._store.farewell_done(key)
         self._sent.pop(key, None)
+        self._sent_at.pop(key, None)
 
     def _stamp(self) -> dict[str, str]:
         self._number += 1

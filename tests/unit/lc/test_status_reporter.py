@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,24 @@ async def test_a_stop_that_comes_with_news_is_not_lost(
             task.cancel()
             await asyncio.wait([task], timeout=5)
             assert task.cancelled()
+
+
+@simulated
+async def test_nothing_is_remembered_of_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporters: list[NodeStatusReporter] = []
+    run = NodeStatusReporter.run
+
+    def running(self: NodeStatusReporter) -> Coroutine[None, None, None]:
+        reporters.append(self)
+        return run(self)
+
+    monkeypatch.setattr(NodeStatusReporter, "run", running)
+    async with world(tmp_path) as node:
+        await node.gm.insert(model())
+        await node.gm.reaches(SMALL, "Ready")
+        await node.gm.delete(SMALL, "uid-small")
+        await eventually(lambda: SMALL not in node.gm.statuses)
+        await asyncio.sleep(5)
+        (reporter,) = reporters
+        holders = {name: found for name, found in vars(reporter).items() if isinstance(found, dict | set)}
+        assert [name for name, found in holders.items() if SMALL in found] == []
