@@ -171,6 +171,16 @@ async def test_hostile_words_are_shown_and_do_nothing(tmp_path: Path) -> None:
             assert tab.said == []  # no violation of the policy, no error
 
 
+async def test_a_model_that_fails_is_shown(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"), served(w) as url:
+        await w.apply(model("small"), model("big"), service())
+        edge.counts[HELMET] = TaskInfo(inference_number=7, model_errors=5)
+        await w.reaches("Running")
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.until(r"/model errors\s*5/i.test(document.querySelector('.card')?.innerText ?? '')")
+
+
 async def test_keys_reach_every_section_and_a_word_finds(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"), served(w) as url:
         await w.apply(model("small"), model("big"), service())

@@ -185,6 +185,7 @@ def _service(now: float, service: ServiceRates) -> dict[str, Any]:
         "frames": int(counts.get("inferenceNumber", "0")),
         "degraded": int(counts.get("degraded", "0")),
         "lost": int(counts.get("lost", "0")),
+        "modelErrors": int(counts.get("modelErrors", "0")),
         "queued": sum(info.queued for info in infos),
         "edgeP50Ms": _number(counts, "edgeLatencyP50Ms"),
         "edgeP99Ms": _number(counts, "edgeLatencyP99Ms"),
@@ -347,6 +348,7 @@ SERVICE_COLUMNS = (
     ScreenColumn("QUEUE", _count("queued"), 120),
     ScreenColumn("DEGRADED", _count("degraded"), 130),
     ScreenColumn("LOST", _count("lost"), 80),
+    ScreenColumn("MODEL ERRORS", _count("modelErrors"), 130),
     ScreenColumn("FRAMES", _count("frames"), 140),
     ScreenColumn("WHY", lambda row: "" if row["phase"] == "Running" else row["reason"], 100),
 )

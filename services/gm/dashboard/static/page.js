@@ -44,7 +44,8 @@ function service(row) {
     facts([
       ["answered", number(m.inferenceNumber)], ["by the cloud", number(m.cloudInferenceNumber)],
       ["inside now", number(row.queued)], ["degraded", number(m.degraded), alarm(m.degraded)],
-      ["lost", number(m.lost), alarm(m.lost)], ["rejected", number(m.rejected), alarm(m.rejected)], ...extra,
+      ["lost", number(m.lost), alarm(m.lost)], ["rejected", number(m.rejected), alarm(m.rejected)],
+      ["model errors", number(m.modelErrors), alarm(m.modelErrors)], ...extra,
     ]),
     make("p", "upload", `${percent(m.uploadCloudRatio)} sent to the cloud`, meter(m.uploadCloudRatio)),
     make("div", "charts",
