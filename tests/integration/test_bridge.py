@@ -213,7 +213,7 @@ def test_each_topic_goes_where_its_readers_are() -> None:
         "blob-request": "out", "blob-chunk": "in", "blob-query": "outin", "blob-order": "", "blob-answer": "in",
         "peer": "both", "hop-request": "out", "hop-reply": "in", "multi-result": "out", "track": "both",
         "gallery": "both", "fused": "both", "identity-query": "both", "identity-answer": "both",
-        "camera-status": "both", "kept-request": "in", "kept-reply": "out",
+        "camera-status": "both", "node-camera-status": "both", "kept-request": "in", "kept-reply": "out",
     }  # fmt: skip
 
 
