@@ -70,8 +70,14 @@ def on_resources(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Task]:
 
 def on_manager(said: Mapping[str, Any]) -> list[Task]:
     """Return what there is to do about the global manager, by its own word."""
-    do = "until then its statuses are in memory alone, and edits are refused: docs/operations.md, A full disk"
-    return [Task("gm", str(said["store"]), do)] if said.get("store") else []
+    tasks = []
+    if said.get("store"):
+        do = "until then its statuses are in memory alone, and edits are refused: docs/operations.md, A full disk"
+        tasks.append(Task("gm", str(said["store"]), do))
+    if said.get("quarantined"):
+        do = "look at its disk, apply what is missing (`halimede get`), then remove these files"
+        tasks.append(Task("gm", str(said["quarantined"]), do))
+    return tasks
 
 
 def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
@@ -89,6 +95,13 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
         elif node.version and version and node.version != version:
             what = f"its version {node.version} is not the global manager's {version}"
             tasks.append(Task(about, what, "install the same version on both"))
+        if node.trouble:
+            do = "make room on its disk, or look at it, then remove what was put aside: docs/operations.md"
+            tasks.append(Task(about, node.trouble, do))
+        if node.unknown:
+            what = f"it holds what the global manager does not know, whose store was lost: {', '.join(node.unknown)}"
+            do = "apply it again: `halimede apply -f FILE`; or remove it: `halimede delete KIND NAME`"
+            tasks.append(Task(about, what, do))
     return tasks
 
 

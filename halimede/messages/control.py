@@ -139,6 +139,8 @@ class Presence(Message, kw_only=True):
     store: Short = ""
     #: where its health and metrics are
     http: Short = ""
+    #: what an operator has to do something about: its store is full, or was damaged
+    trouble: Text = ""
 
 
 class GmPresence(Message, kw_only=True):

@@ -167,7 +167,11 @@ class NodeInfo(Message, kw_only=True):
     workers: NonNegative = 0
     #: an operator has asked for it to be empty: nothing is placed here
     drained: bool = False
+    #: some of the resources that it holds and that GM does not know: GM has lost its store
+    unknown: Annotated[list[Text], Meta(max_length=20)] = []
     http: Short = ""
+    #: what its local controller cannot mend, such as a full disk under its store
+    trouble: Text = ""
 
 
 class ApiRequest(Message, kw_only=True):

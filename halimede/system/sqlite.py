@@ -1,13 +1,21 @@
-"""Opens an SQLite file with a write-ahead log, checks what is in it, and moves a damaged one out of the way."""
+"""Opens an SQLite file with a write-ahead log, checks what is in it, and moves a damaged one out of the way.
+
+A file may be removed or overwritten while it is open. SQLite notices neither: it goes on with the file that has no name
+any more, and with the pages in its cache. ``files`` and ``damage`` find out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+REMOVED = "its files were removed or replaced while in use"
+#: a file that was cut off
+CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ
 
 
 class NewerSchemaError(Exception):
@@ -53,16 +61,71 @@ def check_columns(connection: sqlite3.Connection, columns: Mapping[str, str], ow
             raise corrupt(f"not a {owner}'s store: {error}") from error
 
 
-def quarantine(path: Path) -> Path:
-    """Move a damaged file aside, with the log that belongs to it; return where it is now."""
+def files(path: Path) -> dict[Path, tuple[int, int]]:
+    """Return the files of an open store, the log included, each with its device and inode."""
+    found = {}
+    for part in (path, path.with_name(f"{path.name}-wal")):
+        with contextlib.suppress(OSError):
+            found[part] = part.stat().st_dev, part.stat().st_ino
+    return found
+
+
+def damage(path: Path, opened: Mapping[Path, tuple[int, int]]) -> str:
+    """Return how a store was damaged since it was opened; empty if it is whole. Reads all of it.
+
+    ``opened``: its ``files`` at that time. It has a connection of its own: another's cache hides what is on disk.
+    """
+    if not opened.items() <= files(path).items():
+        return REMOVED
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
+        ) as connection:
+            found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        return str(error) if is_corrupt(error) else ""
+    return "" if found == "ok" else found
+
+
+def readable(connection: sqlite3.Connection, columns: Mapping[str, str]) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of those tables that can still be read."""
+    rows = {}
+    for table, names in columns.items():
+        with contextlib.suppress(sqlite3.Error):
+            rows[table] = connection.execute(f"SELECT {names} FROM {table}").fetchall()  # noqa: S608 - constants
+    return rows
+
+
+def insert(connection: sqlite3.Connection, rows: Mapping[str, list[tuple[Any, ...]]]) -> None:
+    """Write rows into tables of a new file; in the caller's transaction."""
+    for table, found in rows.items():
+        for row in found:
+            marks = ", ".join("?" * len(row))
+            connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)  # noqa: S608 - constants
+
+
+def quarantine(path: Path, reason: str) -> Path:
+    """Move a damaged file aside, with the log that belongs to it; return where it is now. Raises OSError.
+
+    Of one that was removed there is a note in its place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while (moved := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1
+    if not path.exists():
+        moved.write_text(f"{path}: {reason}\n")
     for suffix in ("", "-wal", "-shm"):
         part = path.with_name(path.name + suffix)
         if part.exists():
             part.replace(moved.with_name(moved.name + suffix))
     return moved
+
+
+def quarantined(path: Path) -> str:
+    """Return what there is of files that were moved aside, for whoever has to look; empty: nothing."""
+    found = sorted(path.parent.glob(f"{path.name}.corrupt-*[0-9]"))
+    return f"its store was damaged, or removed while in use: see {', '.join(map(str, found))}" if found else ""
 
 
 def corrupt(text: str) -> sqlite3.DatabaseError:
@@ -74,4 +137,5 @@ def corrupt(text: str) -> sqlite3.DatabaseError:
 
 def is_corrupt(error: sqlite3.DatabaseError) -> bool:
     """Tell a damaged file from a full disk or a missing permission, which must not cost the user's data."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in CORRUPT
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code == CUT_OFF or code & 0xFF in CORRUPT

@@ -39,6 +39,8 @@ MARGIN = 64 * 1024
 #: operations that change something, and how many of their answers are kept for requests that are delivered again
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
 MAX_GIVEN, MAX_GIVEN_BYTES = 256, 32 * 1024 * 1024
+#: resources that a node's answer names, of those that only nodes know
+SHOWN_UNKNOWN = 20
 #: requests that wait
 QUEUE = 1000
 #: requests of one client, a second and at once; whoever waits for answers stays far below
@@ -146,9 +148,10 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             case "drain" | "uncordon":
                 return await self._drain(request)
             case "version":
-                # the time is for those who ask themselves whether clocks agree; "store" is what is wrong with ours
+                # the time is for those who ask themselves whether clocks agree
                 value = {"version": __version__, "epoch": self._cluster.epoch, "time": utc_now()}
-                return ApiReply(value=value | {"store": self._cluster.check()})
+                store = {"store": self._cluster.check(), "quarantined": self._cluster.quarantined}
+                return ApiReply(value=value | store)
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
         if self._editor is None:
@@ -259,8 +262,10 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 labels=node.presence.labels if node.presence else {},
                 resources=len(self._services(node.name)),
                 drained=node.drained,
+                unknown=self._unknown(node.name),
                 workers=workers[node.name],
                 http=node.presence.http if node.presence else "",
+                trouble=node.presence.trouble if node.presence and node.online else "",
             )
             for name, node in sorted(plane.nodes.items())
             if request.name in {"", name}
@@ -273,6 +278,12 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         held = {key for key in self._plane.downstream.keys(node) if key.plural in SERVICES}
         index = self._plane.index
         return held.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
+
+    def _unknown(self, node: str) -> list[str]:
+        """What a node holds that is nowhere in the cluster, and that it is not told to let go of: a store was lost."""
+        held = self._plane.downstream.unwanted(node)
+        unknown = [key for key, version in held.items() if not self._cluster.exists(key, version.uid)]
+        return [str(key) for key in sorted(unknown)[:SHOWN_UNKNOWN]]
 
     @property
     def _item_bytes(self) -> int:

@@ -37,6 +37,8 @@ from services.gm.workloads.pod_settings import PodSettings
 log = structlog.get_logger()
 #: seconds between two times that reports are remembered
 REMEMBER_EVERY = 1.0
+#: seconds between two looks at whether the store is whole: a fault is to be named within 15 s
+REPAIR_EVERY = 5.0
 #: seconds between two complaints that the broker is away
 COMPLAIN_EVERY = 30.0
 CLIENT_ID = "halimede-gm"
@@ -108,6 +110,7 @@ class GlobalManager:
                             "gm downstream": plane.downstream.queue.run(),
                             "gm intake": self._upstream.intake.run(),
                             "gm memory": self._remember_always(),
+                            "gm store": self._repair_always(),
                             "gm page": self.feed.run(),
                             "gm broker watch": self._complain(),
                         }.items():
@@ -156,6 +159,11 @@ class GlobalManager:
         while True:
             await asyncio.sleep(REMEMBER_EVERY)
             await self._remember()
+
+    async def _repair_always(self) -> None:
+        while True:
+            await asyncio.sleep(REPAIR_EVERY)
+            await self._cluster.repair()
 
     async def _remember(self) -> None:
         """Keep what nodes reported since the last time: a thousand reports are one write."""

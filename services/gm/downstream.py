@@ -169,6 +169,12 @@ class Downstream:
         lines = ((node, self._line(node)) for node in self.holders(key))
         return {node: line.held[key] for node, line in lines if key in line.held}
 
+    def unwanted(self, node: str) -> dict[Key, SentVersion]:
+        """Return what a node said to hold, that it should not, and that it is not told to let go of."""
+        line = self._line(node)
+        deleted = {key for key, _ in line.deletes}
+        return {key: held for key, held in line.held.items() if key not in line.wanted and key not in deleted}
+
     def keys(self, node: str) -> set[Key]:
         """Return all that a node holds or should hold."""
         line = self._line(node)

@@ -196,6 +196,7 @@ class _Components:
             "reconcile": self._reconcile(),
             "room": self.room.run(),
             "sync": self.channel.run(),
+            "store": self.channel.watch_store(),
             "reports": self.reporter.run(),
             **self.logs.tasks(),
             **self.workers.tasks(),

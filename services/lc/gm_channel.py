@@ -38,6 +38,8 @@ log = structlog.get_logger()
 #: seconds between two syncs: at least; when GM has answered; at first when it has not
 LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
 MAX_UID = 64
+#: seconds between two looks at the store: a fault is to be named within 15 s
+STORE_S = 5.0
 #: seconds that the first sync waits where another store's presence was found: if its LC lives, it takes the connection
 #: back within that time, and this one has started nothing that is the other's
 STRANGER_S = 2.0
@@ -172,6 +174,19 @@ class GmChannel:
                 await self._sync()
             await asyncio.sleep(LEAST_S)
 
+    async def watch_store(self) -> None:
+        """Look whether the store is whole and can be written, and name it in our presence if not, until cancelled."""
+        while True:
+            await asyncio.sleep(STORE_S)
+            self.presence.name_trouble(self._store.trouble())
+            if self._bus.connected:
+                await self._report_quarantine()
+
+    async def _report_quarantine(self) -> None:
+        if self._store.put_aside:
+            await self._bus.dead_letter(Packet(f"file:{self._store.path}", b""), self._store.put_aside)
+            self._store.put_aside = ""
+
     def lack(self, *, lacking: bool) -> None:
         """Say whether something held here names what is not: GM may think that it is, so ask, less and less often."""
         if not lacking and self._asking:
@@ -269,9 +284,7 @@ class GmChannel:
     # --- what the node says ------------------------------------------------------------------------------------
 
     async def _connected(self) -> None:
-        if self._store.put_aside:
-            await self._bus.dead_letter(Packet(f"file:{self._store.path}", b""), self._store.put_aside)
-            self._store.put_aside = ""
+        await self._report_quarantine()
         self.synced = False
         self._gm_online = False  # if it is there, its retained presence comes with the subscription
         self._reporter.resend()
@@ -350,7 +363,7 @@ class OwnPresence:
         self._confirmed, self._confirmed_at = 0, 0.0
         #: whether our birth has to go out once more
         self._again = False
-        self._birth = Packet("", b"")
+        self._trouble = ""
 
     @property
     def alone(self) -> bool:
@@ -361,20 +374,14 @@ class OwnPresence:
     def announce(self) -> Announcement:
         """Birth and will of the next connection, with an epoch of its own."""
         self.epoch = self._store.next_presence_epoch()
-        birth = Presence(
-            node=self._node,
-            epoch=self.epoch,
-            online=True,
-            version=halimede.__version__,
-            cpus=os.cpu_count() or 0,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            labels=self._labels,
-            http=self.http,
-            store=self._store.identity,
-        )
         will = Presence(node=self._node, epoch=self.epoch, online=False, store=self._store.identity)
-        self._birth = self._packet(birth)
-        return Announcement(self._birth, self._packet(will))
+        return Announcement(self._birth(), self._packet(will))
+
+    def name_trouble(self, trouble: str) -> None:
+        """Publish what an operator has to do something about, if it is another than before."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._restore_birth()
 
     async def start(self) -> None:
         """Subscribe."""
@@ -385,7 +392,7 @@ class OwnPresence:
         if self._again:
             self._again = False
             try:
-                await self._bus.send(self._birth)
+                await self._bus.send(self._birth())
             except BusError as error:
                 log.info("birth message not sent", error=str(error))
 
@@ -416,6 +423,21 @@ class OwnPresence:
         if self._confirmed == self.epoch:
             self._again = True
             self._overwritten()
+
+    def _birth(self) -> Packet:
+        birth = Presence(
+            node=self._node,
+            epoch=self.epoch,
+            online=True,
+            version=halimede.__version__,
+            cpus=os.cpu_count() or 0,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            labels=self._labels,
+            http=self.http,
+            store=self._store.identity,
+            trouble=self._trouble,
+        )
+        return self._packet(birth)
 
     def _packet(self, presence: Presence) -> Packet:
         payload = codec.encode(topics.PRESENCE, presence)

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -62,8 +62,10 @@ IDENTITY_BITS = 62
 #: resources that are remembered; beyond this those go that GM has spoken of least recently
 MAX_SAID = 10_000
 
-#: primary result codes of SQLite that room on the disk would mend
-NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+#: result codes of SQLite that room on the disk, or in the user's share of it, would mend: no others
+NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+#: what was acknowledged must outlive a power cut
+WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
 #: statements; with more than these a node takes no more news
 MAX_OWED = 10_000
 
@@ -84,14 +86,18 @@ class DeferredWriter:
 
     An LC that ends before there is room again has an older store: GM's next sync brings the difference, as after any
     other loss. So it may serve, report and forget meanwhile, which a node that refused all news could not.
+
+    ``repair`` is called with the damage of a store that was damaged or removed; what cannot be kept even then raises.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, repair: Callable[[str], None]) -> None:
         self.owed: list[tuple[str, tuple[Any, ...]]] = []
+        self._repair = repair
+        self._removed: Callable[[], str] = str
 
-    def open(self, db: sqlite3.Connection) -> None:
-        """Use the store's connection."""
-        self._db = db
+    def open(self, db: sqlite3.Connection, removed: Callable[[], str]) -> None:
+        """Use the store's connection; ``removed`` returns how its files were removed, if they were."""
+        self._db, self._removed = db, removed
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Statements]:
@@ -99,8 +105,14 @@ class DeferredWriter:
         wanted = Statements()
         yield wanted
         try:
+            if removed := self._removed():
+                self._repair(removed)
             self._write(wanted.listed)
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
+            if sqlite.is_corrupt(error):
+                self._repair(str(error))
+                self._write(wanted.listed)
+                return
             if not is_disk_full(error) or len(self.owed) + len(wanted.listed) > MAX_OWED:
                 raise
             if not self.owed:
@@ -123,7 +135,7 @@ class DeferredWriter:
 
 def is_disk_full(error: sqlite3.Error) -> bool:
     """Whether room on the disk would mend an error."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in NO_ROOM
+    return getattr(error, "sqlite_errorcode", 0) in NO_ROOM
 
 
 class MessageOrder:
@@ -143,6 +155,11 @@ class MessageOrder:
         rows = [row for row in said if plausible_epoch(row[1])]
         self._epoch = rows[-1][1] if rows else 0
         self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
+
+    def fill(self, db: sqlite3.Connection) -> None:
+        """Write all into a new file."""
+        rows = [(str(key), self._epoch, number) for key, number in self._numbers.items()]
+        db.executemany("REPLACE INTO said VALUES (?, ?, ?)", rows)
 
     def later(self, key: Key, stamp: SequenceNumber) -> bool:
         """Whether GM has said something of this resource later than that."""
@@ -218,7 +235,12 @@ class NodeStore:
         self.put_aside = ""
         self.said = MessageOrder()
         self.pods = PodRows()
-        self._writer = DeferredWriter()
+        self._writer = DeferredWriter(self._renew)
+        #: the files of the open store; and rows that were still readable of one that is to be replaced
+        self._files: dict[Path, tuple[int, int]] = {}
+        self._salvaged: dict[str, list[tuple[Any, ...]]] = {}
+        #: why the store is to be replaced, if it is, and where it was put
+        self._damage = self._aside = ""
         self._complete = False
         #: numbers and tombstones as they would be read, had all been written; of tombstones the oldest first
         self._numbers: dict[str, int] = {}
@@ -231,10 +253,11 @@ class NodeStore:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._open()
-        except sqlite3.OperationalError as error:  # not damaged: no space, no permission, in use
-            raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
         except (sqlite3.DatabaseError, msgspec.DecodeError, InvalidFieldError, ValueError, TypeError) as error:
-            aside = sqlite.quarantine(self.path)
+            if isinstance(error, sqlite3.OperationalError) and not sqlite.is_corrupt(error):
+                # not damaged: no space, no permission, in use
+                raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
+            aside = sqlite.quarantine(self.path, str(error))
             self.put_aside = f"the store was damaged ({error}) and put aside as {aside}"
             log.critical("store put aside, starting with an empty one", path=str(aside), reason=str(error))
             self._open()
@@ -264,10 +287,28 @@ class NodeStore:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def check(self) -> None:
-        """Raise sqlite3.Error when the store cannot be written to. Writes nothing but what is owed."""
+        """Write to the store, and what is owed. Raises sqlite3.Error when that cannot be done."""
+        if removed := self._removed():
+            raise sqlite.corrupt(removed)
         self.settle()
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("ROLLBACK")
+        self._db.execute("PRAGMA synchronous = NORMAL")  # nothing of value: the disk is not waited for
+        try:
+            with self._db:
+                self._db.execute(
+                    "INSERT INTO numbers VALUES ('checks', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+                )
+        finally:
+            self._db.execute(WAIT_FOR_DISK)
+
+    def trouble(self) -> str:
+        """Return what an operator has to do something about, empty if all is well. Mends what it can."""
+        try:
+            if damage := self._damage or sqlite.damage(self.path, self._files):
+                self._renew(damage)
+            self.check()
+        except sqlite3.Error as error:
+            return f"its store {self.path} cannot be written: {error}"
+        return sqlite.quarantined(self.path)
 
     def settle(self) -> None:
         """Write what had no room. Raises sqlite3.Error while there is none."""
@@ -379,12 +420,20 @@ class NodeStore:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        self._connect()
+        try:
+            self._load()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _connect(self) -> None:
         try:
             self._db = sqlite.connect(self.path, VERSION, timeout_s=5, isolation_level="DEFERRED")
         except sqlite.NewerSchemaError as error:
             raise HalimedeError(f"{self.path} was written by a newer halimede: install that one") from error
         try:
-            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(WAIT_FOR_DISK)
             self._db.executescript(SCHEMA + pod_rows.SCHEMA)
             sqlite.check_columns(self._db, COLUMNS, "node")
             if sqlite.user_version(self._db) == 0:
@@ -393,24 +442,61 @@ class NodeStore:
                 with self._db:
                     self._db.executemany("REPLACE INTO numbers VALUES (?, ?)", numbers)
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
-            found = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
-            self._numbers = {n: value for n, value in found.items() if n not in EPOCHS or plausible_epoch(value)}
-            self._writer.open(self._db)
-            self.identity = f"{self._number('identity'):016x}"
-            self._complete = bool(self._number("complete"))
-            rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
-            held = [
-                NodeResource(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows
-            ]
-            self._held = {h.key: h for h in held}
-            graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
-            self._graves = {uid: int(generation) for uid, generation in graves}
-            self.said.load(self._db)
-            self.pods.open(self._db)
-            self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
+            self._files = sqlite.files(self.path)
         except BaseException:
             self._db.close()
             raise
+
+    def _load(self) -> None:
+        found = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
+        self._numbers = {n: value for n, value in found.items() if n not in EPOCHS or plausible_epoch(value)}
+        self._writer.open(self._db, self._removed)
+        self.identity = f"{self._number('identity'):016x}"
+        self._complete = bool(self._number("complete"))
+        rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
+        held = [NodeResource(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
+        self._held = {h.key: h for h in held}
+        graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
+        self._graves = {uid: int(generation) for uid, generation in graves}
+        self.said.load(self._db)
+        self.pods.open(self._db)
+        self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
+
+    def _removed(self) -> str:
+        return "" if self._files.items() <= sqlite.files(self.path).items() else sqlite.REMOVED
+
+    def _renew(self, damage: str) -> None:
+        """Put a damaged file aside, and begin a new one with all that is known. Raises sqlite3.Error."""
+        try:
+            if not self._damage:
+                self._damage, self._aside = damage, ""
+                self._salvaged = sqlite.readable(self._db, {t: COLUMNS[t] for t in ("processes", *pod_rows.COLUMNS)})
+                self._db.close()
+            self._aside = self._aside or str(sqlite.quarantine(self.path, self._damage))
+            self._connect()
+            with self._db:
+                sqlite.insert(self._db, self._salvaged)
+                self._fill(self._db)
+        except (OSError, HalimedeError) as error:
+            text = f"it was damaged ({self._damage}), and no new one can be made: {error}"
+            raise sqlite3.OperationalError(text) from error
+        except sqlite3.Error:
+            self._db.close()
+            raise
+        self._writer.open(self._db, self._removed)
+        self.pods.open(self._db)
+        log.critical("store renewed", path=str(self.path), damage=self._damage, put_aside=self._aside)
+        self.put_aside = f"the store was damaged ({self._damage}) and put aside as {self._aside}"
+        self._damage, self._salvaged = "", {}
+
+    def _fill(self, db: sqlite3.Connection) -> None:
+        """Write all that is known into a new file."""
+        resources = [(str(h.key), h.uid, h.generation, msgspec.json.encode(h.body)) for h in self._held.values()]
+        db.executemany("REPLACE INTO resources VALUES (?, ?, ?, ?)", resources)
+        db.executemany("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", list(self._graves.items()))
+        db.executemany("REPLACE INTO farewells VALUES (?)", [(str(key),) for key in self._farewells])
+        db.executemany("REPLACE INTO numbers VALUES (?, ?)", list(self._numbers.items()))
+        self.said.fill(db)
 
     def _bury(self, to: Statements, gone: ResourceVersion) -> None:
         """Write a tombstone under a new number; of two generations the higher one stays."""

@@ -25,28 +25,32 @@ async def ready(child: Child) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_fault_27_a_manager_whose_disk_is_full_goes_on_from_memory_and_says_so(tmp_path: Path) -> None:
+async def test_fault_27_manager_and_node_go_on_from_memory_and_are_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         async with control(tmp_path) as plane:
             gm = plane.gm_process(store=disk / "gm")
-            lc = plane.lc_process()
+            lc = plane.lc_process(home=disk)
             await plane.apply(*plane.models(), plane.service("helmet"))
             await plane.running("helmet")
             await plane.status_is_well()
             assert (await ready(gm))[0] == 200
 
             fill(disk / "ballast")
-            await plane.status_names("gm", "cannot be written", "full")
+            await plane.status_names(
+                f"gm: the store {disk}", f"node/edge0: its store {disk}", "cannot be written", "full"
+            )
             doctor = await plane.halimede("doctor")
             assert doctor.returncode != 0
-            assert "cannot be written" in doctor.stdout
+            assert doctor.stdout.count("cannot be written") == 2
             status, text = await ready(gm)
             assert (status, "cannot be written" in text) == (503, True)
+            status, text = await ready(lc)
+            assert (status, "the store cannot be used" in text) == (503, True)
             await refused(plane)
             # what nodes say still becomes statuses
             lc.kill()
             await plane.until(lambda: plane.phase("helmet") in {"Degraded", "Failed"})
-            lc = plane.lc_process()
+            lc = plane.lc_process(home=disk)
             await plane.until(lambda: plane.phase("helmet") == "Running")
             assert gm.process.poll() is None
 
@@ -58,7 +62,7 @@ async def test_fault_27_a_manager_whose_disk_is_full_goes_on_from_memory_and_say
 
             (disk / "ballast").unlink()
             await plane.status_is_well()
-            assert (await ready(gm))[0] == 200
+            assert ((await ready(gm))[0], (await ready(lc))[0]) == (200, 200)
             await plane.apply(plane.service("another"))
             await plane.running("another")
             assert await gm.stop() == 0

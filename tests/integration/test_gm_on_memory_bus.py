@@ -510,6 +510,11 @@ async def test_a_corrupt_store_is_put_aside_and_costs_no_running_worker(tmp_path
             await eventually(lambda: bool(edge.sent("synced")))
             assert edge.sent("delete") == []
             assert {k.name for k in edge.holds} == {"helmet", "small"}
+            [node] = [each for each in (await w.ask("nodes")).nodes if each.name == "edge0"]
+            assert node.unknown == ["default/jointinferenceservices/helmet", "default/models/small"]
+            version = (await w.ask("version")).value
+            assert isinstance(version, dict)
+            assert "store.db.corrupt-1" in str(version["quarantined"])
             events = (await w.ask("events", about=str(HELMET))).events
             assert "the store was lost" in events[-1].message
             # what is applied again takes the place of what was held; what is not wanted can be deleted

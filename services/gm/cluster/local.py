@@ -18,6 +18,7 @@ import structlog
 from halimede.api import Resource
 from halimede.messages import Event, Status
 from halimede.names import Key
+from halimede.system import sqlite
 from services.gm.cluster.port import (
     Applied,
     ClusterWorkers,
@@ -34,6 +35,7 @@ from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
 
+DAMAGED = "the store was damaged, or removed while in use: a new one was begun, and the old one put aside as"
 #: resources in all: what one node's sync may name, and thus what it can be told to hold
 MAX_RESOURCES = 10_000
 
@@ -49,6 +51,8 @@ class LocalCluster:
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
         self._repeats = EventDeduplicator()
+        #: nodes that are to be empty
+        self._drained: set[str] = set()
         #: resources whose latest status is in memory alone: the store could not be written
         self._unwritten: set[Key] = set()
         #: why reports could not be remembered, the last time
@@ -58,9 +62,8 @@ class LocalCluster:
         self._database.__enter__()
         try:
             self._resources = {stored.key: stored for stored in self._store.load()}
-            if self._database.quarantined:
-                text = f"the store was damaged: it was put aside as {self._database.quarantined} and a new one begun"
-                self._store.add_event("Warning", "StoreQuarantined", "gm", text)
+            if self._database.put_aside:
+                self._store.add_event("Warning", "StoreQuarantined", "gm", f"{DAMAGED} {self._database.put_aside}")
         except BaseException:
             self._database.__exit__(None, None, None)
             raise
@@ -102,6 +105,25 @@ class LocalCluster:
         except StoreError as error:
             return str(error)
         return self._database.check() or self._unremembered
+
+    @property
+    def quarantined(self) -> str:
+        """Of the store."""
+        return sqlite.quarantined(self._database.path)
+
+    async def repair(self) -> None:
+        """Begin a new store with what is in memory, where the old one was damaged or removed."""
+        damage = await asyncio.to_thread(self._database.damage)
+        if not damage:
+            return
+        try:
+            self._database.renew(damage, lambda: self._store.refill(self._resources.values(), self._drained))
+        except StoreError as error:
+            log.critical("store not renewed", error=str(error))
+            return
+        self._unwritten.clear()
+        log.critical("store renewed", reason=damage, put_aside=self._database.put_aside)
+        await self.record("Warning", "StoreQuarantined", "gm", f"{DAMAGED} {self._database.put_aside}")
 
     @property
     def identity(self) -> str:
@@ -221,10 +243,13 @@ class LocalCluster:
     async def forget_node(self, node: str) -> None:
         """Drop what is kept of a node."""
         self._store.forget_node(node)
+        self._drained.discard(node)
 
     async def recall(self) -> Memory:
         """Return what was remembered."""
-        return self._store.recall()
+        memory = self._store.recall()
+        self._drained = set(memory.drained)
+        return memory
 
     # --- Editor -----------------------------------------------------------------------------------------------
 
@@ -248,6 +273,7 @@ class LocalCluster:
     async def mark_drained(self, node: str, *, drained: bool) -> None:
         """Keep whether a node is to be empty."""
         self._store.mark_drained(node, drained=drained)
+        (self._drained.add if drained else self._drained.discard)(node)
 
     def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
         """Return events, oldest first."""

@@ -191,6 +191,13 @@ class Cluster(Protocol):
     def check(self) -> str:
         """Return why nothing can be written now, empty when it can."""
 
+    @property
+    def quarantined(self) -> str:
+        """What of a damaged store was put aside and is still to be looked at; empty: nothing."""
+
+    async def repair(self) -> None:
+        """Look whether what is kept on disk is whole, and begin anew from memory where it is not. Raises nothing."""
+
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
 

@@ -15,11 +15,11 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
@@ -81,7 +81,7 @@ class Database:
         lost: whether there may have been an earlier store, now gone: what it does not know need not be deleted. True
             for every new one, for a folder that was emptied looks like one that was never used.
         failures: writes that failed; ``trouble`` is why the last one did, empty after one that did not.
-        quarantined: where a damaged file was moved now, and why; empty if there was none.
+        put_aside: where a damaged file was moved now, and why; empty if there was none.
 
     """
 
@@ -90,11 +90,15 @@ class Database:
         self.epoch = 0
         self.identity = ""
         self.lost = False
-        self.quarantined = ""
+        self.put_aside = ""
         self.failures = 0
         self.trouble = ""
         self._lock = -1
         self._connection: sqlite3.Connection | None = None
+        self._files: dict[Path, tuple[int, int]] = {}
+        #: why the file is to be replaced, and rows that were still readable of a file that is to be replaced
+        self._reason = ""
+        self._salvaged: dict[str, list[tuple[Any, ...]]] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -119,10 +123,17 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection; only inside the ``with`` block."""
+        """The connection. Raises StoreError while there is none."""
         if self._connection is None:
-            raise RuntimeError("the store is not open")
+            raise StoreError(self.trouble or f"the store {self.path} is not open")
         return self._connection
+
+    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query. Raises StoreError."""
+        try:
+            return self.connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} cannot be read: {error}") from error
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -139,6 +150,8 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            if durable and not self._files.items() <= sqlite.files(self.path).items():
+                raise sqlite3.OperationalError(f"{sqlite.REMOVED}: try again")
             self.trouble = ""
         except sqlite3.Error as error:
             self.failures += 1
@@ -153,6 +166,42 @@ class Database:
                 "INSERT INTO meta VALUES ('checks', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
             )
         return self.trouble
+
+    def damage(self) -> str:
+        """Return how the store was damaged since it was opened, empty if it is whole. Blocks: call it in a thread."""
+        return sqlite.damage(self.path, self._files) if self._connection else self._reason
+
+    def renew(self, reason: str, fill: Callable[[], None]) -> None:
+        """Put a damaged store aside, and begin a new one with what can be read of the old one.
+
+        ``fill`` writes what is known besides, in the same transaction. Raises StoreError: then there is no store until
+        the next attempt.
+        """
+        self._reason = reason
+        try:
+            if self._connection:
+                self._salvaged = sqlite.readable(self._connection, {t: COLUMNS[t] for t in COLUMNS if t != "resources"})
+                self._connection.close()
+                self._connection, self.put_aside = None, ""
+            self.put_aside = self.put_aside or f"{sqlite.quarantine(self.path, reason)} ({reason})"
+            if not Path(f"{self.path}.lock").exists():
+                lock = self._acquire()
+                os.close(self._lock)
+                self._lock = lock
+                self._keep_spare()
+            self._connection = self._connect()
+            self._files = {}
+            with self.transaction(durable=True) as connection:
+                sqlite.insert(connection, self._salvaged)
+                fill()
+            self._files = sqlite.files(self.path)
+            self._salvaged = {}
+        except (sqlite3.Error, OSError, StoreError) as error:
+            if self._connection:
+                self._connection.close()
+                self._connection = None
+            self.trouble = f"the store {self.path} was damaged ({reason}), and no new one can be made: {error}"
+            raise StoreError(self.trouble) from error
 
     def _acquire(self) -> int:
         """Lock the store until this process ends, however it ends."""
@@ -174,9 +223,9 @@ class Database:
         except sqlite3.DatabaseError as error:
             if not sqlite.is_corrupt(error):
                 raise StoreError(_not_opened(self.path, error)) from error
-            moved = sqlite.quarantine(self.path)
+            moved = sqlite.quarantine(self.path, str(error))
             log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
-            self.quarantined = f"{moved} ({error})"
+            self.put_aside = f"{moved} ({error})"
             self._connection = self._connect()
         known = dict(self._connection.execute("SELECT key, value FROM meta"))
         stored = known.get("epoch", 0)
@@ -186,16 +235,20 @@ class Database:
         self.identity = f"{identity:016x}"
         self._keep_spare()
         try:
-            with self.transaction(durable=True) as connection:
-                connection.executemany(
-                    "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                    [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", identity)],
-                )
+            with self.transaction(durable=True):
+                self.write_meta()
         except StoreError as error:
             if not stored:
                 raise
             # the disk is full: the epoch is in the lock file, whose space it has
             log.critical("store not writable", store=str(self.path), error=str(error))
+
+        self._files = sqlite.files(self.path)
+
+    def write_meta(self) -> None:
+        """Write epoch and identity; in the caller's transaction."""
+        values = [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", int(self.identity, 16))]
+        self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
 
     def raise_epoch(self, above: int) -> None:
         """Make the epoch of this run higher than that."""

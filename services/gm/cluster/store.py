@@ -56,8 +56,21 @@ class ResourceStore:
 
     def load(self) -> list[StoredResource]:
         """Return everything. Raises StoreError if this version cannot read a resource: nothing is dropped silently."""
-        rows = self._db.connection.execute("SELECT namespace, plural, name, body, status FROM resources")
+        rows = self._db.read("SELECT namespace, plural, name, body, status FROM resources")
         return [self._read(*row) for row in rows]
+
+    def refill(self, resources: Iterable[StoredResource], drained: Iterable[str]) -> None:
+        """Write all that is known of these into a new file; in the caller's transaction."""
+        db, last = self._db.connection, 0
+        for stored in resources:
+            self._write(stored)
+            last = max(last, int(stored.resource_version))
+        db.execute(
+            "INSERT INTO meta VALUES ('version', ?) ON CONFLICT (key) DO UPDATE SET value = max(value, ?)", (last, last)
+        )
+        db.execute("DELETE FROM drained")
+        db.executemany("INSERT INTO drained VALUES (?)", [(node,) for node in drained])
+        self._db.write_meta()
 
     def apply(self, existing: StoredResource | None, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError; the same content twice writes nothing."""
@@ -121,8 +134,8 @@ class ResourceStore:
 
     def buried(self, uid: str) -> int | None:
         """Return the last generation of a uid that was deleted; None: nothing is known of that."""
-        row = self._db.connection.execute("SELECT generation FROM tombstones WHERE uid = ?", (uid,)).fetchone()
-        return row[0] if row else None
+        rows = self._db.read("SELECT generation FROM tombstones WHERE uid = ?", (uid,))
+        return rows[0][0] if rows else None
 
     def _bury(self, uid: str, generation: int) -> None:
         if not self._db.lost:
@@ -217,11 +230,11 @@ class ResourceStore:
         """Return the newest ``limit`` events with a sequence above ``after``, and below ``before`` unless that is 0,
         oldest first.
         """
-        rows = self._db.connection.execute(
+        rows = self._db.read(
             "SELECT sequence, time, type, reason, about, message, count FROM events"
             " WHERE sequence > ? AND (? = 0 OR sequence < ?) AND (? = '' OR about = ?) ORDER BY sequence DESC LIMIT ?",
             (after, before, before, about, about, limit),
-        ).fetchall()
+        )
         return [
             Event(sequence=s, time=t, type=kind, reason=reason, about=subject, message=message, count=count)
             for s, t, kind, reason, subject, message, count in reversed(rows)
@@ -260,17 +273,17 @@ class ResourceStore:
         """Return what was remembered. What another version wrote and this one cannot read is left out: nodes say it
         again.
         """
-        db = self._db.connection
+        read = self._db.read
         reports = [
             NodeReport(Key(plural, namespace, name), node, status, bool(live), bool(edge))
-            for plural, namespace, name, node, live, edge, body in db.execute(
+            for plural, namespace, name, node, live, edge, body in read(
                 "SELECT plural, namespace, name, node, live, edge, body FROM reports"
             )
             if (status := _readable(body, NodeStatus, node))
         ]
-        nodes = db.execute("SELECT name, body FROM nodes")
+        nodes = read("SELECT name, body FROM nodes")
         presences = [presence for name, body in nodes if (presence := _readable(body, Presence, name))]
-        drained = frozenset(name for (name,) in db.execute("SELECT name FROM drained"))
+        drained = frozenset(name for (name,) in read("SELECT name FROM drained"))
         return Memory(tuple(reports), tuple(presences), drained)
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -307,6 +307,69 @@ async def test_a_check_of_the_store_writes_to_it(tmp_path: Path) -> None:
         assert "cannot be written" in cluster.check()
         refuse(cluster, refuse=False)
         assert cluster.check() == ""
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def overwrite(path: Path) -> None:
+    for part in path.parent.glob("store.db*[bl]"):
+        part.write_bytes(os.urandom(part.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [remove, overwrite], ids=lambda each: each.__name__)
+async def test_a_store_that_is_lost_while_in_use_is_begun_anew_from_memory(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "gm" / "store.db"
+    async with LocalCluster(path) as cluster:
+        stored = (await cluster.apply(parse(model("small")))).stored
+        await cluster.write_status(stored, Status(phase="Ready"))
+        await cluster.mark_drained("edge0", drained=True)
+        before = (cluster.identity, cluster.epoch)
+        await cluster.repair()
+        assert cluster.quarantined == ""
+        damage(path)
+        if damage is remove:
+            with pytest.raises(StoreError, match="removed or replaced"):
+                await cluster.apply(parse(model("big")))
+        await cluster.repair()
+        assert "store.db.corrupt-1" in cluster.quarantined
+        assert [e.reason for e in cluster.events(0, "gm", 10)] == ["StoreQuarantined"]
+        assert (await cluster.apply(parse(model("big")))).outcome == "created"
+        assert cluster.check() == ""
+        await cluster.repair()
+        assert "corrupt-2" not in cluster.quarantined
+        with pytest.raises(StoreError, match="another global manager uses"), Database(path):
+            pass
+    async with LocalCluster(path) as cluster:
+        assert (cluster.identity, cluster.epoch) == (before[0], before[1] + 1)
+        assert cluster.get(SMALL) == StoredResource(stored.resource, Status(phase="Ready"))
+        assert cluster.get(Key("models", "default", "big"))
+        assert (await cluster.recall()).drained == {"edge0"}
+
+
+async def test_a_lost_store_that_cannot_be_begun_anew_is_named_until_it_can(tmp_path: Path) -> None:
+    path = tmp_path / "gm" / "store.db"
+    async with LocalCluster(path) as cluster:
+        stored = (await cluster.apply(parse(model("small")))).stored
+        shutil.rmtree(path.parent)
+        path.parent.write_text("in the way")
+        for _ in range(2):
+            await cluster.repair()
+            assert "no new one can be made" in cluster.check()
+            assert len(cluster.check()) < 1000
+        await cluster.write_status(stored, Status(phase="Ready"))
+        with pytest.raises(StoreError, match="no new one can be made"):
+            await cluster.apply(parse(model("big")))
+        with pytest.raises(StoreError):
+            cluster.events(0, "", 10)
+        path.parent.unlink()
+        await cluster.repair()
+        assert cluster.check() == ""
+    async with LocalCluster(path) as cluster:
+        assert cluster.get(SMALL) == StoredResource(stored.resource, Status(phase="Ready"))
 
 
 @pytest.mark.parametrize("place", ["store", "lock file"])

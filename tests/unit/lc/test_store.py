@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -209,3 +212,81 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(path: Path) -> None:
     with pytest.raises(HalimedeError, match="newer"), NodeStore(path):
         pass
     assert not path.with_name("store.db.corrupt-1").exists()
+
+
+def remove(path: Path) -> None:
+    for part in path.parent.iterdir():
+        part.unlink()
+
+
+def overwrite(path: Path) -> None:
+    for part in path.parent.glob("store.db*[bl]"):
+        part.write_bytes(os.urandom(part.stat().st_size))
+
+
+@pytest.mark.parametrize("look", [True, False], ids=["found by a look", "found by a write"])
+@pytest.mark.parametrize("damage", [remove, overwrite], ids=lambda each: each.__name__)
+def test_a_store_that_is_lost_while_in_use_is_begun_anew_with_all_that_is_known(
+    path: Path, damage: Callable[[Path], None], look: bool
+) -> None:
+    with NodeStore(path) as store:
+        store.put(held(), SequenceNumber(3, 5))
+        store.bury(ResourceVersion("u0", 4), KEY, SequenceNumber(3, 6))
+        store.owe_farewell(Key("models", "default", "gone"))
+        store.process_started(RECORD)
+        store.saw_gm_epoch(7)
+        before = (store.identity, store.next_presence_epoch())
+        assert store.trouble() == ""
+        damage(path)
+        if look or damage is overwrite:  # SQLite's cache hides from a write what was overwritten
+            assert "store.db.corrupt-1" in store.trouble()
+        store.put(held("u2", key=Key("models", "default", "big")), SequenceNumber(3, 7))
+        assert "store.db.corrupt-1" in store.put_aside
+        store.check()
+    with NodeStore(path) as store:
+        assert set(store.held) == {KEY, Key("models", "default", "big")}
+        assert (store.buried("u0"), store.gm_epoch, store.identity) == (4, 7, before[0])
+        assert store.next_presence_epoch() > before[1]
+        assert store.said.later(KEY, SequenceNumber(3, 5))
+        assert store.complete
+        assert set(store.farewells) == {Key("models", "default", "gone")}
+        if damage is remove:
+            assert store.processes() == [RECORD]
+
+
+def test_what_a_lost_store_cannot_keep_is_not_held(path: Path) -> None:
+    with NodeStore(path) as store:
+        store.put(held())
+        shutil.rmtree(path.parent)
+        path.parent.write_text("in the way")
+        for _ in range(2):
+            with pytest.raises(sqlite3.Error):
+                store.put(held("u2", key=Key("models", "default", "big")))
+            assert "cannot be written" in store.trouble()
+        assert set(store.held) == {KEY}
+        path.parent.unlink()
+        store.trouble()
+        store.put(held("u2", key=Key("models", "default", "big")))
+    with NodeStore(path) as store:
+        assert len(store.held) == 2
+
+
+def test_a_check_of_the_store_writes_to_it(path: Path) -> None:
+    with NodeStore(path) as store:
+        store.check()
+        log = path.with_name("store.db-wal")
+        before = log.read_bytes()
+        store.check()
+        assert log.read_bytes() != before, "what writes nothing finds no full disk"
+
+
+def test_an_error_that_room_would_not_mend_is_not_taken_for_a_full_disk() -> None:
+    for code, full in (
+        (sqlite3.SQLITE_FULL, True),
+        (sqlite3.SQLITE_IOERR_WRITE, True),
+        (sqlite3.SQLITE_IOERR_FSYNC, False),
+        (sqlite3.SQLITE_IOERR_SHORT_READ, False),
+    ):
+        error = sqlite3.OperationalError()
+        error.sqlite_errorcode = code
+        assert store_module.is_disk_full(error) is full

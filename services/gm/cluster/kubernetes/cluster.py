@@ -198,6 +198,14 @@ class KubernetesCluster:
             return "another global manager may lead"
         return next((informer.trouble for informer in self._all() if informer.trouble), self._client.trouble)
 
+    @property
+    def quarantined(self) -> str:
+        """The API server has its own store."""
+        return ""
+
+    async def repair(self) -> None:
+        """The API server has its own store."""
+
     # --- reading ----------------------------------------------------------------------------------------------
 
     def get(self, key: Key) -> StoredResource | None:
