@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -318,7 +319,16 @@ def overwrite(path: Path) -> None:
         part.write_bytes(os.urandom(part.stat().st_size))
 
 
-@pytest.mark.parametrize("damage", [remove, overwrite], ids=lambda each: each.__name__)
+def overwrite_pages(path: Path) -> None:
+    """All but the first, which says that this is a database."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(bytes(path.stat().st_size - 4096))
+
+
+@pytest.mark.parametrize("damage", [remove, overwrite, overwrite_pages], ids=lambda each: each.__name__)
 async def test_a_store_that_is_lost_while_in_use_is_begun_anew_from_memory(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
