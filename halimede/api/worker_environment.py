@@ -83,8 +83,7 @@ def common(
         facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorkerSpec):
         facts |= _edge(placement.worker)
-    source = getattr(placement.worker, "source", None)
-    if source and source.url:
+    if isinstance(placement.worker, EdgeWorkerSpec | MemberWorker):  # whatever source its template gives it
         facts["HALIMEDE_FETCH_ALLOW"] = fetch_allow
     if isinstance(placement.worker, CloudWorkerSpec | TierWorker):
         facts |= _batching(placement.worker)

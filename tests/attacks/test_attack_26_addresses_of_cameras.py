@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
-from halimede.cameras.relay import REDIRECT
+from halimede.cameras.relay import REDIRECT, CameraRelay
 from halimede.messages import CameraStatus
-from halimede.models.address_policy import VARIABLE
+from halimede.models.address_policy import VARIABLE, AddressPolicy
 from tests.cameras import Camera, MjpegCamera, RtspCamera, counting
 from tests.inbox import Inbox
+from tests.kubernetes.pki import server_context
 from tests.simulated import eventually
 from tests.unit.worker.world import world
 
@@ -103,3 +105,31 @@ def test_attack_26_a_redirect_is_recognized_as_ffmpeg_does(line: bytes) -> None:
 @pytest.mark.parametrize("line", [b"RTSP/1.0 200 OK", b"RTSP/1.0 3020", b"RTSP/1.0 404 300"])
 def test_attack_26_other_responses_are_no_redirects(line: bytes) -> None:
     assert not REDIRECT.search(line + b"\n")
+
+
+@pytest.mark.parametrize(("allowed", "reached"), [("127.0.0.1", True), ("127.0.0.2", False)])
+async def test_attack_26_a_camera_behind_tls_is_judged_as_well(allowed: str, reached: bool, tmp_path: Path) -> None:
+    """FFmpeg speaks plainly to the relay, which speaks TLS to the camera."""
+    context, _ = server_context(tmp_path)
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"RTSP/1.0 200 OK\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        relay = CameraRelay(f"rtsps://me:secret@localhost:{port}/1", AddressPolicy.parse(allowed), 10.0)
+        target = urlsplit(relay.start())
+        assert (target.scheme, target.username, target.hostname) == ("rtsp", "me", "127.0.0.1")
+        reader, writer = await asyncio.open_connection(target.hostname, target.port)
+        writer.write(b"OPTIONS * RTSP/1.0\r\n\r\n")
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            answer = await asyncio.wait_for(reader.read(4096), PATIENCE_S)
+        writer.close()
+    assert (answer.startswith(b"RTSP/1.0 200"), bool(asked)) == (reached, reached)
+    assert bool(relay.error) is not reached
+    assert "secret" not in str(relay.error)

@@ -90,6 +90,16 @@ def test_a_worker_is_told_its_credentials_whatever_the_template_says() -> None:
     assert "HALIMEDE_CREDENTIALS" not in decide(model(), service()).start[0].spec.env
 
 
+@pytest.mark.parametrize("source", [{"url": "rtsp://127.0.0.1/1"}, {"cameras": ["cam0"]}])
+def test_which_addresses_a_camera_may_have_is_the_nodes_to_say(source: dict[str, Any]) -> None:
+    bodies = model(), service(source=source)
+    pod = bodies[1]["spec"]["edgeWorker"]["template"]["spec"]
+    pod["containers"] = [{**pod["containers"][0], "env": [{"name": "HALIMEDE_FETCH_ALLOW", "value": "loopback"}]}]
+    for allowed in ("", "10.0.0.0/8"):
+        (start,) = decide(*bodies, node=replace(NODE, fetch_allow=allowed)).start
+        assert start.spec.env["HALIMEDE_FETCH_ALLOW"] == allowed
+
+
 def test_the_model_is_described_without_where_it_came_from() -> None:
     bodies = model(url="https://u:secret@host/m?token=secret", labels=["a"], credentialName="key"), service()
     decided = decide(*bodies)

@@ -72,6 +72,13 @@ def test_facts_stand_before_the_users_variables_and_defaults_yield_to_them() -> 
     assert names.index("NAMESPACE") < names.index("MINE"), "the user's may refer to ours"
 
 
+def test_which_addresses_a_camera_may_have_is_the_operators_to_say() -> None:
+    given = [{"name": "HALIMEDE_FETCH_ALLOW", "value": "loopback"}]
+    asked = service(edge=template(container(env=given)), edgeWorker={"source": {"url": "rtsp://127.0.0.1/1"}})
+    settings = replace(SETTINGS, fetch_allow=("private", "models.lan"))
+    assert environment(built(asked, settings=settings))["HALIMEDE_FETCH_ALLOW"] == "private,models.lan"
+
+
 def test_settings_add_variables_that_yield() -> None:
     settings = replace(SETTINGS, env={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:4318", "LC_PERIOD": "5"})
     told = environment(built(settings=settings))
