@@ -138,3 +138,9 @@ def test_every_address_has_a_kind_and_only_public_ones_are_open(address: object)
         mapped = getattr(found, "ipv4_mapped", None)
         assert kind_of(mapped or found) is AddressKind.PUBLIC or str(found).startswith("64:ff9b:")
         assert not (found.is_private and not mapped and not str(found).startswith("64:ff9b:"))
+
+
+@pytest.mark.parametrize("text", ["", "loopback,private", "link-local models.lan,10.0.0.0/8 fd00::/8,169.254.169.254"])
+def test_a_policy_is_written_as_it_is_read(text: str) -> None:
+    policy = AddressPolicy.parse(text)
+    assert AddressPolicy.parse(str(policy)) == policy
