@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from halimede.inference import SampleError
 from halimede.pipeline.executor import InlinePolicy
-from halimede.serving.errors import ExpiredError, ModelFailedError, ModelUnavailableError, ServeError
+from halimede.serving.errors import ExpiredError, ModelFailedError, OverloadedError, ServeError
 
 T = TypeVar("T")
 
@@ -96,9 +96,9 @@ class BatchExecutor:
                 self.ran((began,), rows, began, time.monotonic())
 
     def submit(self, work: Any, rows: int, until: float = float("inf")) -> asyncio.Future[Any]:
-        """Ask for an answer. Raises UnavailableError when too many wait already."""
+        """Ask for an answer. Raises OverloadedError when too many wait already."""
         if self.waiting >= CAPACITY:
-            raise ModelUnavailableError(f"{self.waiting} requests wait for {self.name}: try again later")
+            raise OverloadedError(f"{self.waiting} requests wait for {self.name}: try again later")
         assert self._loop is not None, "started"  # noqa: S101 - for the type checker
         answer: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
@@ -133,6 +133,7 @@ class BatchExecutor:
                 loop.call_soon_threadsafe(self._deliver, jobs, alive, answers, began, time.monotonic())
             except RuntimeError:
                 return  # the loop is closed, and with it everybody who waited
+            del jobs, alive, answers  # they may be large, and the next ones may be long in coming
 
     def _answers(self, jobs: Sequence[BatchJob], number: int, began: float) -> Sequence[Any]:
         """Run, and learn how long it takes."""

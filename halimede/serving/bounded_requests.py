@@ -1,6 +1,7 @@
-"""Bounds requests: the body of each, all bodies at a time, and what is under way when the server leaves.
+"""Bounds requests over REST: the body of each, its arrival, and what is under way when the server leaves.
 
-What is compressed counts as it unfolds: a few bytes may become as many as one request may have.
+All bodies together are bounded by a ``RequestBudget``. What is compressed counts as it unfolds: a few bytes may become
+as many as one request may have.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import msgspec
 from aiohttp import web
 
 from halimede.serving import rest_codec
-from halimede.serving.errors import ModelUnavailableError, ServeError, TooMuchError
+from halimede.serving.errors import OverloadedError, ServeError, SlowRequestError, TooMuchError
+from halimede.serving.request_budget import ARRIVAL_S, SMALL, Charge, RequestBudget
 
-#: bytes of all that are being read, or wait for their answers
-MAX_READING = 512 * 1024 * 1024
+#: seconds after which a client that was refused for load may try again
+RETRY_S = 1
 
 _encoder = msgspec.json.Encoder()
 
@@ -46,26 +48,29 @@ async def live(_: web.Request) -> web.Response:
 class BoundedRequests:
     """Answers requests with bodies of up to ``most`` bytes, and knows which are not answered yet."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, budget: RequestBudget | None = None) -> None:
+        self.budget = budget or RequestBudget(most)
         self._most = most
-        self._held = 0
         self._count = 0
         self._leaving = False
         self._idle = asyncio.Event()
 
     async def answer(
-        self, request: web.Request, infer: Callable[[web.Request, bytes], Awaitable[web.Response]]
-    ) -> web.Response:
+        self, request: web.Request, infer: Callable[[web.Request, bytes, Charge], Awaitable[web.Response]]
+    ) -> web.StreamResponse:
         """Read a request's body and return what ``infer`` makes of both; a ServeError becomes a refusal."""
-        taken = 0
+        answer: web.StreamResponse
         self._count += 1
         try:
-            body, taken = await self._read(request)
-            answer = await infer(request, body)
+            with Charge(self.budget) as charge:
+                answer = made = await infer(request, await self._read(request, charge), charge)
+                if isinstance(made.body, bytes) and len(made.body) > SMALL:
+                    return await self._sent(request, made, made.body)
         except ServeError as error:
             answer = refuse(error.status, str(error))
+            if isinstance(error, OverloadedError):
+                answer.headers["Retry-After"] = str(RETRY_S)
         finally:
-            self._held -= taken
             self._count -= 1
             if not self._count:
                 self._idle.set()
@@ -88,35 +93,42 @@ class BoundedRequests:
             return False
         return True
 
-    async def _read(self, request: web.Request) -> tuple[bytes, int]:
-        """Return a body, and the bytes to give back once it is answered. Raises ServeError."""
+    async def _sent(self, request: web.Request, answer: web.Response, body: bytes) -> web.StreamResponse:
+        """Send a large answer, and return it without its body: a connection keeps its last answer while it idles."""
+        sent = web.StreamResponse(status=answer.status, headers=answer.headers)
+        sent.content_length = len(body)
+        if self._leaving:
+            sent.force_close()
+        try:
+            async with asyncio.timeout(ARRIVAL_S):
+                await sent.prepare(request)
+                await sent.write(body)
+                await sent.write_eof()
+        except TimeoutError:
+            if request.transport:
+                request.transport.abort()  # it was not read
+        return sent
+
+    async def _read(self, request: web.Request, charge: Charge) -> bytes:
+        """Return a body. Raises ServeError."""
         size = request.content_length
         if size is not None and size > self._most:
             raise TooMuchError(f"a body of {size} bytes is more than {self._most}")
-        if "Content-Encoding" in request.headers:
-            return await self._unfolded(request)
-        taken = self._take(self._most if size is None else size)
         try:
-            return await request.read(), taken
-        except BaseException:
-            self._held -= taken
-            raise
+            async with asyncio.timeout(None if request.content.is_eof() else ARRIVAL_S):
+                if size is None or "Content-Encoding" in request.headers:
+                    return await self._unfolded(request, charge)
+                charge.take(size)
+                return await request.content.read()  # a request's own read keeps it while the connection idles
+        except TimeoutError:
+            raise SlowRequestError(f"the body has not arrived within {ARRIVAL_S:g} s") from None
 
-    def _take(self, size: int) -> int:
-        if self._held + size > MAX_READING:
-            raise ModelUnavailableError("too many large requests at a time: try again later")
-        self._held += size
-        return size
-
-    async def _unfolded(self, request: web.Request) -> tuple[bytes, int]:
-        parts, taken = [], 0
-        try:
-            while part := await request.content.readany():
-                taken += self._take(len(part))
-                if taken > self._most:
-                    raise TooMuchError(f"a body of more than {self._most} bytes comes out of it")
-                parts.append(part)
-            return b"".join(parts), taken
-        except BaseException:
-            self._held -= taken
-            raise
+    async def _unfolded(self, request: web.Request, charge: Charge) -> bytes:
+        parts, size = [], 0
+        while part := await request.content.readany():
+            size += len(part)
+            if size > self._most:
+                raise TooMuchError(f"a body of more than {self._most} bytes comes out of it")
+            charge.take(len(part))
+            parts.append(part)
+        return b"".join(parts)

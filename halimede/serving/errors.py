@@ -17,6 +17,12 @@ class ModelNotFoundError(ServeError):
     status = 404
 
 
+class SlowRequestError(ServeError):
+    """A request that has not arrived in time."""
+
+    status = 408
+
+
 class TooMuchError(ServeError):
     """A request over a limit of size."""
 
@@ -33,6 +39,10 @@ class ModelUnavailableError(ServeError):
     """Not here, not now: not ready yet, too many requests, about to leave. The same may succeed later, or elsewhere."""
 
     status = 503
+
+
+class OverloadedError(ModelUnavailableError):
+    """Too many requests at a time. The same may succeed in a moment."""
 
 
 class ExpiredError(ServeError):

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from halimede import __version__
 from halimede.serving import rest_handlers
 from halimede.serving.descriptor import FILE
-from halimede.serving.errors import ServeError
+from halimede.serving.errors import OverloadedError, ServeError, TooMuchError
 from halimede.serving.model_repository import Repository
-from halimede.serving.rest_codec import MAX_TENSORS, timeout_of
-from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values, to_bytes
+from halimede.serving.request_budget import SMALL, Charge, RequestBudget
+from halimede.serving.rest_codec import Request, timeout_of
+from halimede.serving.tensors import (
+    BYTES,
+    MAX_TENSORS,
+    Tensor,
+    check_count,
+    check_inputs,
+    from_bytes,
+    from_values,
+    to_bytes,
+)
 
 SERVICE = "inference.GRPCInferenceService"
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -41,8 +54,18 @@ CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-#: streams of one connection at a time
-STREAMS = 256
+#: streams of one connection at a time, and requests of all connections
+STREAMS, REQUESTS = 256, 1024
+#: bytes of a message that arrive before it is read
+LOOKAHEAD = 64 * 1024
+#: bytes of a message but for its raw contents, and the most that each of them becomes while it is parsed
+MAX_TYPED, COPIES = 8 * 1024 * 1024, 32
+#: fields of a message at its outermost level
+MAX_FIELDS = 4 * MAX_TENSORS
+#: the tag of raw_input_contents, and the wire type that all fields of a request have
+RAW_TAG, LENGTH_DELIMITED = 7 << 3 | 2, 2
+#: the tag of raw_output_contents
+RAW_OUTPUT_TAG = bytes([6 << 3 | 2])
 
 Message = Any
 
@@ -59,18 +82,22 @@ InferRequest, InferResponse = message("ModelInferRequest"), message("ModelInferR
 
 
 class GrpcHandlers:
-    """The service's methods, on a repository."""
+    """The service's methods, on a repository.
 
-    def __init__(self, repository: Repository) -> None:
+    A method reads its request itself, once there is room for it. What needs nothing of its request leaves it unread:
+    health is answered whatever else arrives.
+    """
+
+    def __init__(self, repository: Repository, budget: RequestBudget) -> None:
         self._repository = repository
+        self._budget = budget
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what a server is given."""
         methods = {
-            name: grpc.unary_unary_rpc_method_handler(
+            name: grpc.stream_unary_rpc_method_handler(
                 method,
-                request_deserializer=message(f"{name}Request").FromString,
-                response_serializer=message(f"{name}Response").SerializeToString,
+                response_serializer=None if name == "ModelInfer" else message(f"{name}Response").SerializeToString,
             )
             for name, method in (
                 ("ServerLive", self._live),
@@ -83,56 +110,154 @@ class GrpcHandlers:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def _live(self, _: Message, __: grpc.aio.ServicerContext) -> Message:
+    async def _live(self, _: object, __: grpc.aio.ServicerContext) -> Message:
         return message("ServerLiveResponse")(live=True)
 
-    async def _ready(self, _: Message, __: grpc.aio.ServicerContext) -> Message:
+    async def _ready(self, _: object, __: grpc.aio.ServicerContext) -> Message:
         return message("ServerReadyResponse")(ready=not self._repository.not_ready())
 
-    async def _server(self, _: Message, __: grpc.aio.ServicerContext) -> Message:
+    async def _server(self, _: object, __: grpc.aio.ServicerContext) -> Message:
         return message("ServerMetadataResponse")(
             name=rest_handlers.NAME, version=__version__, extensions=rest_handlers.EXTENSIONS
         )
 
-    async def _model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
+    async def _model_ready(self, _: object, context: grpc.aio.ServicerContext) -> Message:
         try:
+            request = _named(await self._receive(context))
             self._repository.get(request.name).choose(request.version)
         except ServeError as error:
-            if error.status != 503:
+            if error.status != 503 or isinstance(error, OverloadedError):
                 await _abort(context, error)
             return message("ModelReadyResponse")(ready=False)
         return message("ModelReadyResponse")(ready=True)
 
-    async def _model(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
+    async def _model(self, _: object, context: grpc.aio.ServicerContext) -> Message:
         try:
+            request = _named(await self._receive(context))
             found = rest_handlers.metadata(self._repository, request.name, request.version)
         except ServeError as error:
             await _abort(context, error)
             raise
         return message("ModelMetadataResponse")(**found)
 
-    async def _infer(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
+    async def _infer(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            left = min(timeout_of(_parameters(request.parameters)), context.time_remaining() or float("inf"))
-            version, answers = await self._repository.infer(
-                request.model_name,
-                request.model_version,
-                tensors_of(request),
-                [output.name for output in request.outputs],
-                time.monotonic() + left,
-            )
+            return await self._answer(context)
         except ServeError as error:
-            await _abort(context, error)
-            raise
-        typed = bool(request.inputs) and not request.raw_input_contents
-        return response_of(request, version.version, answers, typed=typed)
+            refused = error.with_traceback(None)  # a call keeps its error, and with it would keep what was received
+        await _abort(context, refused)
+        raise refused
+
+    async def _answer(self, context: grpc.aio.ServicerContext) -> bytes:
+        """Answer a request. Raises ServeError."""
+        with Charge(self._budget) as charge:
+            data = await self._receive(context)
+            charge.take(len(data))
+            typed, raw = parts_of(data)
+            asked = await charge.convert(len(typed), COPIES * len(typed), lambda: parse(typed, raw))
+            charge.take_tensors(asked.tensors, len(data))
+            remaining = context.time_remaining()
+            left = asked.timeout_s if remaining is None else min(asked.timeout_s, remaining)
+            used, answers = await self._repository.infer(
+                asked.model, asked.version, asked.tensors, asked.wanted, time.monotonic() + left
+            )
+            size = charge.take_tensors(answers)
+            answer = await charge.convert(size, size, lambda: write(asked, used.version, answers))
+        if len(answer) > SMALL:  # it is there until the client has read it
+            sent = Charge(self._budget)
+            sent.take(len(answer))
+            context.add_done_callback(lambda _: sent.release())
+        return answer
+
+    async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
+        """Receive a message. Raises ServeError."""
+        data: object = await self._budget.receive(context.read)
+        if not isinstance(data, bytes):
+            raise ServeError("there is no message, or one that is too large")
+        return data
 
 
-def tensors_of(request: Message) -> list[Tensor]:
+@dataclass(slots=True)
+class InferenceRequest(Request):
+    """A request with the names of its model and version."""
+
+    model: str = ""
+    version: str = ""
+
+
+def parts_of(data: bytes) -> tuple[bytes, list[memoryview]]:
+    """Return a large inference request without its raw contents, and these, uncopied; a small one whole.
+
+    Raises ServeError.
+    """
+    if len(data) <= SMALL:
+        return data, []
+    view, typed, raw = memoryview(data), [], []
+    at = size = 0
+    while at < len(data):
+        tag, begin = _varint(data, at)
+        length, begin = _varint(data, begin)
+        end = begin + length
+        if tag & 7 != LENGTH_DELIMITED or end > len(data):
+            raise ServeError("the message is no inference request")
+        if tag == RAW_TAG:
+            raw.append(view[begin:end])
+        else:
+            typed.append(view[at:end])
+            size += end - at
+        at = end
+        if len(typed) + len(raw) > MAX_FIELDS:
+            raise TooMuchError(f"the message has more than {MAX_FIELDS} fields")
+    if size > MAX_TYPED:
+        raise TooMuchError(f"{size} bytes besides raw_input_contents are more than {MAX_TYPED}: send tensors raw")
+    return b"".join(typed), raw
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of up to five bytes; return it and where it ends. Raises ServeError."""
+    value = 0
+    for shift, byte in enumerate(data[at : at + 5]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, at + shift + 1
+    raise ServeError("the message is no inference request")
+
+
+def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
+    """Read an inference request, and raw contents that stand for its own. Raises ServeError."""
+    try:
+        request = InferRequest.FromString(data)
+    except DecodeError as error:
+        raise ServeError(f"the message is no inference request: {error}") from error
+    if len(request.outputs) > MAX_TENSORS:
+        raise TooMuchError(f"more than {MAX_TENSORS} outputs")
+    contents = raw or request.raw_input_contents
+    return InferenceRequest(
+        id=request.id,
+        tensors=tensors_of(request, contents),
+        wanted=[output.name for output in request.outputs],
+        binary=bool(contents) or not request.inputs,
+        binary_of={},
+        timeout_s=timeout_of(_parameters(request.parameters)),
+        model=request.model_name,
+        version=request.model_version,
+    )
+
+
+def _named(data: bytes) -> Message:
+    """Read a request that names a model: those of readiness and metadata are alike. Raises ServeError."""
+    if len(data) > SMALL:
+        raise TooMuchError(f"a message of {len(data)} bytes is more than {SMALL}")
+    try:
+        return message("ModelReadyRequest").FromString(data)
+    except DecodeError as error:
+        raise ServeError(f"the message names no model: {error}") from error
+
+
+def tensors_of(request: Message, raw: Sequence[bytes | memoryview]) -> list[Tensor]:
     """Read a request's inputs: all as bytes, or all typed. Raises ServeError."""
-    inputs, raw = request.inputs, request.raw_input_contents
-    if len(inputs) > MAX_TENSORS:
-        raise ServeError(f"more than {MAX_TENSORS} inputs")
+    inputs = request.inputs
+    check_inputs(inputs)
     if raw and len(raw) != len(inputs):
         raise ServeError(f"there are {len(inputs)} inputs and {len(raw)} raw_input_contents: give one each, or none")
     if raw:
@@ -144,24 +269,38 @@ def _typed(given: Message) -> Tensor:
     name = CONTENTS.get(given.datatype)
     if name is None:
         raise ServeError(f"tensor {given.name[:80]}: {given.datatype[:32]!r} has no typed contents: send it raw")
-    return from_values(given.name, given.datatype, given.shape, list(getattr(given.contents, name)))
+    values = getattr(given.contents, name)
+    check_count(given.name, len(values))
+    return from_values(given.name, given.datatype, given.shape, list(values))
 
 
-def response_of(request: Message, version: str, answers: Iterable[Tensor], *, typed: bool) -> Message:
-    """Write an answer, in the form that the request has: raw, or typed where every output can be."""
-    found = list(answers)
-    typed = typed and all(answer.datatype in CONTENTS for answer in found)
-    response = InferResponse(model_name=request.model_name, model_version=version, id=request.id)
-    for answer in found:
+def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) -> bytes:
+    """Write an answer, in the form that the request has: raw, or typed where every output can be. Raises ServeError."""
+    typed = not request.binary and all(answer.datatype in CONTENTS for answer in answers)
+    response = InferResponse(model_name=request.model, model_version=version, id=request.id)
+    raw: list[bytes | memoryview] = []
+    for answer in answers:
         output = response.outputs.add(name=answer.name, datatype=answer.datatype, shape=answer.array.shape)
         if not typed:
-            response.raw_output_contents.append(to_bytes(answer))
+            data = to_bytes(answer)
+            raw += (RAW_OUTPUT_TAG + _length(len(data)), data)
             continue
+        check_count(answer.name, answer.array.size)
         values = answer.array.ravel().tolist()
         if answer.datatype == BYTES:
             values = [value if isinstance(value, bytes) else value.encode() for value in values]
         getattr(output.contents, CONTENTS[answer.datatype]).extend(values)
-    return response
+    return b"".join((response.SerializeToString(), *raw))  # fields in any order are a message
+
+
+def _length(size: int) -> bytes:
+    """Write a number as a varint."""
+    written = bytearray()
+    while size > 0x7F:
+        written.append(size & 0x7F | 0x80)
+        size >>= 7
+    written.append(size)
+    return bytes(written)
 
 
 def options(max_request: int) -> list[tuple[str, int]]:
@@ -171,6 +310,9 @@ def options(max_request: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.so_reuseport", 0),
+        # what nobody reads yet waits at its client: else the window grows to what the network can carry
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", LOOKAHEAD),
     ]
 
 
@@ -181,4 +323,5 @@ def _parameters(given: Mapping[str, Message]) -> dict[str, Any]:
 
 
 async def _abort(context: grpc.aio.ServicerContext, error: ServeError) -> None:
-    await context.abort(CODES.get(error.status, grpc.StatusCode.UNKNOWN), str(error))
+    code = CODES.get(error.status, grpc.StatusCode.UNKNOWN)
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED if isinstance(error, OverloadedError) else code, str(error))

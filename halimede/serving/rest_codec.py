@@ -11,19 +11,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from halimede.serving.errors import ServeError, TooMuchError
-from halimede.serving.tensors import Tensor, from_bytes, from_values, to_bytes, to_values
+from halimede.serving.tensors import (
+    MAX_TENSORS,
+    Tensor,
+    check_count,
+    check_inputs,
+    from_bytes,
+    from_json,
+    from_values,
+    to_bytes,
+    to_values,
+)
 
 BINARY_SIZE = "binary_data_size"
-#: bytes of the JSON part: as lists of numbers it takes ten times its size, and large tensors have a better form
-MAX_JSON = 32 * 1024 * 1024
-MAX_TENSORS = 256
+#: bytes of the JSON part: numbers take 0.05 to 0.2 s a megabyte, and large tensors have a better form
+MAX_JSON = 16 * 1024 * 1024
+#: objects in it
+MAX_OBJECTS = 65_536
+#: times its size that it takes while it is parsed
+COPIES = 6
+#: bytes of it that are decoded whole; of larger ones, only what is not data
+WHOLE = 64 * 1024
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
+#: microseconds of a timeout: some 30,000 years
+MAX_TIMEOUT = 10**18
 Parameters = dict[str, Any]
 
 
@@ -51,6 +68,25 @@ class RequestHeader(Struct):
     id: str = ""
     parameters: Parameters = {}
     outputs: list[OutputHeader] = []
+
+
+class LargeTensorHeader(Struct):
+    """An input of a large request: its parts are not decoded yet."""
+
+    name: str
+    shape: Raw
+    datatype: str
+    parameters: Raw = Raw(b"{}")
+    data: Raw | UnsetType = UNSET
+
+
+class LargeRequestHeader(Struct):
+    """A large request's JSON: its parts are not decoded yet."""
+
+    inputs: list[LargeTensorHeader]
+    id: str = ""
+    parameters: Raw = Raw(b"{}")
+    outputs: Raw = Raw(b"[]")
 
 
 class OutputBody(Struct, omit_defaults=True):
@@ -85,11 +121,12 @@ class Request:
 
 
 _requests = msgspec.json.Decoder(RequestHeader)
+_large_requests = msgspec.json.Decoder(LargeRequestHeader)
 _json = msgspec.json.Encoder()
 
 
-def parse(body: bytes, header_length: str | None) -> Request:
-    """Read a request's body. Raises ServeError."""
+def json_length(body: bytes, header_length: str | None) -> int:
+    """Return how many of a body's bytes are JSON. Raises ServeError."""
     end = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit() and len(header_length) <= 12):
@@ -99,25 +136,32 @@ def parse(body: bytes, header_length: str | None) -> Request:
             raise ServeError(f"{HEADER_LENGTH} is {end}, and the body has {len(body)} bytes")
     if end > MAX_JSON:
         raise TooMuchError(f"{end} bytes of JSON are more than {MAX_JSON}: send large tensors as binary data")
+    return end
+
+
+def parse(body: bytes, end: int) -> Request:
+    """Read a request's body, the first ``end`` bytes of which are JSON. Raises ServeError."""
     view = memoryview(body)
     try:
-        header = _requests.decode(view[:end])
+        header = _requests.decode(view[:end]) if end <= WHOLE else _large_header(body, end)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ServeError(f"the body is no inference request: {error}") from error
-    if len(header.inputs) > MAX_TENSORS or len(header.outputs) > MAX_TENSORS:
-        raise TooMuchError(f"more than {MAX_TENSORS} tensors")
+    check_inputs(header.inputs)
+    if len(header.outputs) > MAX_TENSORS:
+        raise TooMuchError(f"more than {MAX_TENSORS} outputs")
     tensors, at = [], end
     for given in header.inputs:
         size = given.parameters.get(BINARY_SIZE) if given.parameters else None
         if size is None:
             if given.data is UNSET:
                 raise ServeError(f"tensor {given.name[:80]}: it has neither data nor a {BINARY_SIZE}")
-            tensors.append(from_values(given.name, given.datatype, given.shape, given.data))
+            read = from_json if isinstance(given.data, Raw) else from_values
+            tensors.append(read(given.name, given.datatype, given.shape, given.data))
             continue
         if given.data is not UNSET:
             raise ServeError(f"tensor {given.name[:80]}: it has both data and a {BINARY_SIZE}")
         if type(size) is not int or size < 0 or at + size > len(body):
-            raise ServeError(f"tensor {given.name[:80]}: {BINARY_SIZE} {size!r:.40} goes beyond the body's end")
+            raise ServeError(f"tensor {given.name[:80]}: {BINARY_SIZE} {_shown(size)} goes beyond the body's end")
         tensors.append(from_bytes(given.name, given.datatype, given.shape, view[at : at + size]))
         at += size
     if at != len(body):
@@ -132,18 +176,45 @@ def parse(body: bytes, header_length: str | None) -> Request:
     )
 
 
+def _large_header(body: bytes, end: int) -> RequestHeader:
+    """Decode all but the data of inputs, which stay as they are. Raises ServeError and msgspec.DecodeError."""
+    if body.count(b"{", 0, end) > MAX_OBJECTS:
+        raise TooMuchError(f"more than {MAX_OBJECTS} objects in its JSON: send large tensors as binary data")
+    large = _large_requests.decode(memoryview(body)[:end])
+    around = [part for given in large.inputs for part in (given.shape, given.parameters)]
+    if sum(len(bytes(part)) for part in (large.parameters, large.outputs, *around)) > WHOLE:
+        raise TooMuchError(f"its shapes, parameters and outputs have more than {WHOLE} bytes")
+    inputs = [
+        TensorHeader(
+            given.name,
+            msgspec.json.decode(given.shape, type=list[int]),
+            given.datatype,
+            msgspec.json.decode(given.parameters, type=Parameters),
+            given.data,
+        )
+        for given in large.inputs
+    ]
+    parameters = msgspec.json.decode(large.parameters, type=Parameters)
+    return RequestHeader(inputs, large.id, parameters, msgspec.json.decode(large.outputs, type=list[OutputHeader]))
+
+
 def timeout_of(parameters: Mapping[str, Any]) -> float:
     """Return the seconds that a client's ``timeout`` (microseconds) gives; infinity without one."""
     given = parameters.get("timeout", 0)
-    if type(given) is str and given.isdigit() and len(given) < 20:
+    if type(given) is str and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
-    if type(given) is not int or given < 0:
-        raise ServeError(f"timeout {given!r:.40} is none: give microseconds")
+    if type(given) is not int or not 0 <= given < MAX_TIMEOUT:
+        raise ServeError(f"timeout {_shown(given)} is none: give microseconds, fewer than {MAX_TIMEOUT}")
     return given / 1e6 if given else float("inf")
 
 
-def write(request: Request, model: str, version: str, answers: Sequence[Tensor]) -> tuple[list[bytes], int]:
-    """Return an answer's body in parts; and the length of its JSON, 0 where there is nothing but JSON."""
+def _shown(value: object) -> str:
+    """Show the start of a value; one of a thousand digits is not even written."""
+    return f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 99 else f"{value!r:.40}"
+
+
+def write(request: Request, model: str, version: str, answers: Sequence[Tensor]) -> tuple[bytes, int]:
+    """Return an answer's body; and the length of its JSON, 0 where there is nothing but JSON. Raises TooMuchError."""
     outputs, tails = [], []
     for answer in answers:
         shape = list(answer.array.shape)
@@ -152,9 +223,10 @@ def write(request: Request, model: str, version: str, answers: Sequence[Tensor])
             tails.append(tail)
             outputs.append(OutputBody(answer.name, shape, answer.datatype, {BINARY_SIZE: len(tail)}))
         else:
+            check_count(answer.name, answer.array.size)
             outputs.append(OutputBody(answer.name, shape, answer.datatype, {}, to_values(answer)))
     head = _json.encode(AnswerBody(model, version, outputs, request.id))
-    return [head, *tails], len(head) if tails else 0
+    return (b"".join((head, *tails)), len(head)) if tails else (head, 0)
 
 
 def error(text: str) -> bytes:

@@ -22,6 +22,7 @@ from halimede.serving.bounded_requests import BoundedRequests, json_response, li
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import Loaded, ModelVersionState
 from halimede.serving.model_repository import Repository
+from halimede.serving.request_budget import Charge, RequestBudget
 from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
@@ -40,8 +41,10 @@ def accepts(max_request: int, closing_s: float) -> Accepts:
 class RestHandlers(BoundedRequests):
     """The handlers, on a repository."""
 
-    def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
-        super().__init__(max_request)
+    def __init__(
+        self, repository: Repository, *, max_request: int = MAX_REQUEST, budget: RequestBudget | None = None
+    ) -> None:
+        super().__init__(max_request, budget)
         self._repository = repository
 
     def add_to(self, application: web.Application) -> None:
@@ -61,19 +64,22 @@ class RestHandlers(BoundedRequests):
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    async def _infer(self, request: web.Request) -> web.Response:
+    async def _infer(self, request: web.Request) -> web.StreamResponse:
         return await self.answer(request, self._answer)
 
-    async def _answer(self, request: web.Request, body: bytes) -> web.Response:
+    async def _answer(self, request: web.Request, body: bytes, charge: Charge) -> web.Response:
         """Answer a request. Raises ServeError."""
-        asked = rest_codec.parse(body, request.headers.get(rest_codec.HEADER_LENGTH))
+        end = rest_codec.json_length(body, request.headers.get(rest_codec.HEADER_LENGTH))
+        asked = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
+        charge.take_tensors(asked.tensors, len(body))
         names = request.match_info
         until = time.monotonic() + asked.timeout_s
         version, answers = await self._repository.infer(
             names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
         )
-        parts, head = rest_codec.write(asked, names["model"], version.version, answers)
-        body = b"".join(parts)
+        size = charge.take_tensors(answers)
+        model = names["model"]
+        body, head = await charge.convert(size, size, lambda: rest_codec.write(asked, model, version.version, answers))
         return tensor_response(body, head)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:

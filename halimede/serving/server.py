@@ -25,6 +25,7 @@ from halimede.observe.metrics import registry
 from halimede.pipeline.executor import LoopWatchdog
 from halimede.serving import grpc_handlers
 from halimede.serving.model_repository import Repository, RepositorySettings
+from halimede.serving.request_budget import RequestBudget
 from halimede.serving.rest_handlers import RestHandlers, accepts
 from halimede.serving.settings import ServerSettings, reachable, read_settings
 from halimede.worker.status_reporter import StatusReporter
@@ -69,9 +70,10 @@ async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
         stuck = f"halimede serve: a model has not answered for {settings.model_timeout_s:g} s (MODEL_TIMEOUT_S)"
         stack.enter_context(LoopWatchdog(models.busy_s, settings.model_timeout_s, text=stuck, code=CRASH))
         await stack.enter_async_context(models)
-        rest = RestHandlers(models, max_request=settings.max_request)
+        budget = RequestBudget(settings.max_request)
+        rest = RestHandlers(models, max_request=settings.max_request, budget=budget)
         shown = await stack.enter_async_context(_http(settings, models, rest, stop))
-        at = await stack.enter_async_context(_grpc(settings, models))
+        at = await stack.enter_async_context(_grpc(settings, models, budget))
         reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
         models.said = lambda: _report_ready(models, reporter)
         log.info("serving", http=shown.url, grpc=at)
@@ -150,14 +152,15 @@ async def _http(
 
 
 @contextlib.asynccontextmanager
-async def _grpc(settings: ServerSettings, models: Repository) -> AsyncIterator[str]:
+async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBudget) -> AsyncIterator[str]:
     """Serve gRPC; yields where it is, empty where it is off."""
     address = parse_bind(settings.grpc, "--grpc")
     if address is None:
         yield ""
         return
-    server = grpc.aio.server(options=grpc_handlers.options(settings.max_request))
-    server.add_generic_rpc_handlers((grpc_handlers.GrpcHandlers(models).handler(),))
+    options = grpc_handlers.options(settings.max_request)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=grpc_handlers.REQUESTS)
+    server.add_generic_rpc_handlers((grpc_handlers.GrpcHandlers(models, budget).handler(),))
     host, port = address
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
     try:

@@ -10,8 +10,10 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from halimede.inference import Array
@@ -22,8 +24,15 @@ BYTES = "BYTES"
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(dtype).newbyteorder("<") for name, dtype in TYPES.values() if name != BYTES
 }
-#: axes, and elements of one tensor
+#: axes, and elements of one tensor; tensors of one request, and elements of text in all of them
 MAX_AXES, MAX_ELEMENTS = 16, 2**31
+MAX_TENSORS, MAX_TEXTS = 256, 65_536
+#: elements of one tensor that are objects at a time, as in typed contents of gRPC and in an answer's JSON
+MAX_VALUES = 1024 * 1024
+#: bytes of a tensor that is written without a copy
+LARGE = 64 * 1024
+#: characters of JSON that are read at a time
+PART = 64 * 1024
 NUMBERS = {int, float, bool}
 _length = struct.Struct("<I")
 
@@ -39,12 +48,28 @@ class Tensor:
 
 def count_of(name: str, shape: Sequence[int]) -> int:
     """Return how many elements a shape has. Raises ServeError."""
-    if len(shape) > MAX_AXES or min(shape, default=0) < 0:
-        raise ServeError(f"tensor {name}: shape {list(shape)[:MAX_AXES]} is none: give up to {MAX_AXES} sizes from 0")
-    count = math.prod(shape)
-    if count > MAX_ELEMENTS:
-        raise TooMuchError(f"tensor {name}: {count} elements are more than {MAX_ELEMENTS}")
-    return count
+    if len(shape) > MAX_AXES or min(shape, default=0) < 0 or max(shape, default=0) > MAX_ELEMENTS:
+        shown = ", ".join(str(size) if abs(size) < 2**64 else "..." for size in shape[:MAX_AXES])
+        fix = f"give up to {MAX_AXES} sizes from 0 to {MAX_ELEMENTS}"
+        raise ServeError(f"tensor {name[:80]}: shape [{shown}] is none: {fix}")
+    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # an empty array has strides, too
+        raise TooMuchError(f"tensor {name[:80]}: shape {list(shape)} has more than {MAX_ELEMENTS} elements")
+    return math.prod(shape)
+
+
+def check_inputs(inputs: Sequence[Any]) -> None:
+    """Check the number of a request's inputs and of their texts, before anything is made of them. Raises ServeError."""
+    if len(inputs) > MAX_TENSORS:
+        raise TooMuchError(f"more than {MAX_TENSORS} tensors")
+    texts = sum(count_of(given.name, given.shape) for given in inputs if given.datatype == BYTES)
+    if texts > MAX_TEXTS:
+        raise TooMuchError(f"{texts} elements of {BYTES} are more than {MAX_TEXTS} in a request")
+
+
+def check_count(name: str, count: int) -> None:
+    """Check the elements of a tensor that is not binary. Raises TooMuchError."""
+    if count > MAX_VALUES:
+        raise TooMuchError(f"tensor {name[:80]}: {count} values are more than {MAX_VALUES}: use its binary (raw) form")
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Tensor:
@@ -65,7 +90,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
     count = count_of(name, shape)
     if not isinstance(values, list):
         raise ServeError(f"tensor {name}: data is a {type(values).__name__}: give a list of {count} values")
-    flat = list(_flat(values)) if values and isinstance(values[0], list) else values
+    flat = _flat(name, values) if values and isinstance(values[0], list) else values
     if len(flat) != count:
         raise ServeError(f"tensor {name}: shape {list(shape)} has {count} elements, and data has {len(flat)}")
     kinds = set(map(type, flat))
@@ -79,15 +104,61 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
     # numbers as they are first: a cast to the wanted type would wrap what is too large for it; but whole numbers on
     # both sides of 2**63 would become doubles
     wide = kinds == {int} and dtype == np.uint64 and min(flat) >= 0 and max(flat) < 2**64
-    found = np.array(flat, np.uint64 if wide else None) if flat else np.zeros(0, dtype)
+    try:
+        found = np.array(flat, np.uint64 if wide else None) if flat else np.zeros(0, dtype)
+    except OverflowError:
+        raise ServeError(f"tensor {name}: a number of its data is too large for {datatype}") from None
     return Tensor(name, datatype, _cast(name, datatype, dtype, found).reshape(shape))
 
 
-def to_bytes(tensor: Tensor) -> bytes:
-    """Write the binary form."""
+def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> Tensor:
+    """Read a long list of JSON in parts, so that few of its values are objects at a time. Raises ServeError.
+
+    Lists within it are read through: numbers stand in C order however they are nested.
+    """
+    count, text = count_of(name, shape), bytes(data)
+    if datatype == BYTES:
+        return from_values(name, BYTES, shape, _texts(name, text))
+    dtype = _dtype(name, datatype)
+    if not text.startswith(b"["):
+        raise ServeError(f"tensor {name}: data is no list: give a list of {count} values")
+    flat = text.translate(None, b"[] \t\r\n")
+    if (has := flat.count(b",") + bool(flat)) != count:
+        raise ServeError(f"tensor {name}: shape {list(shape)} has {count} elements, and data has {has}")
+    array = np.empty(count, dtype)
+    at = filled = 0
+    while at < len(flat):
+        end = flat.find(b",", at + PART)
+        end = len(flat) if end < 0 else end
+        try:
+            values = msgspec.json.decode(b"[%b]" % flat[at:end])
+        except msgspec.DecodeError:
+            raise ServeError(f"tensor {name}: data does not hold {datatype} alone") from None
+        array[filled : filled + len(values)] = from_values(name, datatype, [len(values)], values).array
+        at, filled = end + 1, filled + len(values)
+    return Tensor(name, datatype, array.reshape(shape))
+
+
+def _texts(name: str, data: bytes) -> Any:
+    """Decode a long list of texts, nested as its first element is; whatever else is in it ends that at once."""
+    if data.count(b'"') > 8 * MAX_TEXTS or data.count(b"[") > 2 * MAX_TEXTS:
+        raise TooMuchError(f"tensor {name}: its data has too many texts or quotes: send it as binary data")
+    start = data[: 64 * MAX_AXES].translate(None, b" \t\r\n")
+    depth = len(start) - len(start.lstrip(b"["))
+    kind: Any = str
+    for _ in range(min(depth, MAX_AXES)):
+        kind = list[kind]
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ServeError(f"tensor {name}: data of BYTES is text: {error}") from error
+
+
+def to_bytes(tensor: Tensor) -> bytes | memoryview:
+    """Write the binary form; that of a large array is the array's own memory."""
     if tensor.datatype != BYTES:
-        dtype = DTYPES[tensor.datatype]
-        return np.ascontiguousarray(tensor.array, dtype).tobytes()
+        array = np.ascontiguousarray(tensor.array, DTYPES[tensor.datatype])
+        return array.reshape(-1).view(np.uint8).data if array.nbytes > LARGE else array.tobytes()
     parts = []
     for item in tensor.array.ravel():
         data = item if isinstance(item, bytes) else str(item).encode()
@@ -145,12 +216,13 @@ def _cast(name: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array
     raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
 
 
-def _flat(values: list[Any]) -> Any:
-    for value in values:
-        if isinstance(value, list):
-            yield from _flat(value)
-        else:
-            yield value
+def _flat(name: str, values: list[Any]) -> list[Any]:
+    """Take lists within a list apart, level by level. Raises ServeError."""
+    for _ in range(MAX_AXES):
+        if set(map(type, values)) != {list}:
+            return values
+        values = list(chain.from_iterable(values))
+    raise ServeError(f"tensor {name}: data is nested more than {MAX_AXES} deep")
 
 
 def objects(items: list[Any], shape: Sequence[int]) -> Array:

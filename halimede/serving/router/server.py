@@ -30,6 +30,7 @@ from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.limits import State
 from halimede.serving.bounded_requests import BoundedRequests, json_response, live, refuse, tensor_response
+from halimede.serving.request_budget import Charge
 from halimede.serving.rest_handlers import EXTENSIONS, MAX_REQUEST, NAME, accepts
 from halimede.serving.router.backend_client import PASSED, Backend, ResponseReader
 from halimede.serving.router.camera_bridge import CameraBridge, Names
@@ -247,7 +248,7 @@ class RouterHandlers(BoundedRequests):
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
         return await self.answer(request, self._routed)
 
-    async def _routed(self, request: web.Request, body: bytes) -> web.Response:
+    async def _routed(self, request: web.Request, body: bytes, _: Charge) -> web.Response:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
         routed = await self._router.answer(body, headers)

@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from halimede.serving import bounded_requests
+from halimede.serving import request_budget
 from halimede.serving.bounded_requests import BoundedRequests
+from halimede.serving.request_budget import Charge
 
 MOST = 1_000_000
 
@@ -28,7 +29,7 @@ class Reader:
     async def answer(self, request: web.Request) -> web.Response:
         return await self.requests.answer(request, self.length)
 
-    async def length(self, _: web.Request, body: bytes) -> web.Response:
+    async def length(self, _: web.Request, body: bytes, __: Charge) -> web.Response:
         self.held += 1
         await self.go.wait()
         return web.Response(text=str(len(body)))
@@ -36,7 +37,7 @@ class Reader:
 
 @pytest.fixture
 async def reader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Reader, str, aiohttp.ClientSession]]:
-    monkeypatch.setattr(bounded_requests, "MAX_READING", 2 * MOST)
+    monkeypatch.setattr(request_budget, "MEMORY", 2 * MOST)
     made = Reader()
     application = web.Application(client_max_size=MOST)
     application.router.add_post("/", made.answer)

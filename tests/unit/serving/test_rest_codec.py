@@ -14,6 +14,11 @@ from halimede.serving import rest_codec
 from halimede.serving.errors import ServeError
 from halimede.serving.tensors import Tensor
 
+
+def parse(data: bytes, head: str | None) -> rest_codec.Request:
+    return rest_codec.parse(data, rest_codec.json_length(data, head))
+
+
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32"}
 
 
@@ -24,7 +29,7 @@ def body(*inputs, tail: bytes = b"", **more) -> tuple[bytes, str]:
 
 def test_a_request_of_json_alone():
     data, _ = body({**X, "data": [1, 2]}, id="7", outputs=[{"name": "y"}], parameters={"timeout": 2_000_000})
-    found = rest_codec.parse(data, None)
+    found = parse(data, None)
     assert (found.id, found.wanted, found.binary, found.timeout_s) == ("7", ["y"], False, 2.0)
     assert found.tensors[0].array.tolist() == [[1, 2]]
 
@@ -39,7 +44,7 @@ def test_a_request_with_tensors_as_bytes_in_their_order():
         parameters={"binary_data_output": True},
         outputs=[{"name": "y"}, {"name": "j", "parameters": {"binary_data": False}}],
     )
-    found = rest_codec.parse(data, head)
+    found = parse(data, head)
     assert [t.array.tolist() for t in found.tensors] == [[[1, 2]], [[5, 6]], [3]]
     assert (found.binary, found.binary_of) == (True, {"j": False})
 
@@ -66,20 +71,20 @@ def test_a_request_with_tensors_as_bytes_in_their_order():
 )
 def test_what_is_no_request_is_refused_with_what_to_do(data, head, what):
     with pytest.raises(ServeError) as refused:
-        rest_codec.parse(data, head)
+        parse(data, head)
     assert what in str(refused.value)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=8))
 def test_any_bytes_are_a_request_or_refused(data, head):
     with contextlib.suppress(ServeError):  # any other error is a defect
-        rest_codec.parse(data, head)
+        parse(data, head)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
 def test_any_data_is_a_tensor_or_refused(data):
     with contextlib.suppress(ServeError):  # any other error is a defect
-        rest_codec.parse(body({**X, "data": data})[0], None)
+        parse(body({**X, "data": data})[0], None)
 
 
 def test_an_answer_in_both_forms():
@@ -88,10 +93,9 @@ def test_an_answer_in_both_forms():
         Tensor("t", "BYTES", np.array(["ü", b"\xff"], object)),
     ]
     asked = rest_codec.Request("7", [], [], False, {"t": True}, float("inf"))
-    (head, tail), length = rest_codec.write(asked, "m", "4", answers)
-    said = json.loads(head)
-    assert length == len(head)
-    assert tail == b"\2\0\0\0\xc3\xbc\1\0\0\0\xff"
+    written, length = rest_codec.write(asked, "m", "4", answers)
+    said = json.loads(written[:length])
+    assert written[length:] == b"\2\0\0\0\xc3\xbc\1\0\0\0\xff"
     assert said == {
         "model_name": "m", "model_version": "4", "id": "7",
         "outputs": [
@@ -103,5 +107,5 @@ def test_an_answer_in_both_forms():
 
 def test_what_json_cannot_say_is_null():
     asked = rest_codec.Request("", [], [], False, {}, float("inf"))
-    (head,), length = rest_codec.write(asked, "m", "", [Tensor("y", "FP32", np.array([np.nan, np.inf], np.float32))])
+    head, length = rest_codec.write(asked, "m", "", [Tensor("y", "FP32", np.array([np.nan, np.inf], np.float32))])
     assert (json.loads(head)["outputs"][0]["data"], length) == ([None, None], 0)
