@@ -194,8 +194,8 @@ class InferenceModelSpec(Spec, kw_only=True):
     service_type: Annotated[
         Literal["", "ClusterIP", "NodePort", "LoadBalancer"],
         Meta(
-            description="How the Service of a cloud model is exposed; Kubernetes only."
-            " Empty: NodePort, and ClusterIP behind an ingress."
+            description="How the model's Service is exposed; Kubernetes only."
+            " Empty: ClusterIP; NodePort and LoadBalancer open it to clients outside of the cluster."
         ),
     ] = ""
     ingress: Annotated[Ingress | None, Meta(description="An Ingress in front of the Service.")] = None

@@ -22,9 +22,21 @@ async def serving(w: World, name: str = "faces", version: str = "sedna.io/v1alph
     return await w.reaches("Running", name=name, plural=PLURAL, version=version, **of)
 
 
+async def test_nothing_is_opened_to_the_outside_that_nobody_asked_for(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(servingPort=8501))
+        await serving(w)
+        assert (await w.made("Service", "faces"))["spec"]["type"] == "ClusterIP"
+
+        async def told() -> bool:
+            return bool((await w.status("faces", PLURAL)).get("url", "").endswith(".svc:8501"))
+
+        await eventually(told, PATIENCE)
+
+
 async def test_in_the_cloud_it_becomes_replicas_a_service_and_an_address_for_the_outside(api: Api) -> None:
     async with world(api) as w, w.gm():
-        await w.apply(inference_model(replicas=3, servingPort=8501))
+        await w.apply(inference_model(replicas=3, servingPort=8501, serviceType="NodePort"))
         status = await serving(w)
         made, network = await w.made("Deployment", "faces"), await w.made("Service", "faces")
         assert (status["active"], status["servingVersion"]) == (3, "2")

@@ -36,7 +36,6 @@ from services.gm.controllers.model import remembered
 from services.gm.reference_index import ReferenceEntry, WorkerPlacement
 from services.gm.service_status import Problem, Readiness, Share, conclude, service_status
 from services.gm.workloads.deployments import Built, replicas
-from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import PodView, read_pods
 from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
@@ -110,7 +109,7 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     done = rolled_out(objects, workers.pods, number[ROLE])
     using = ModelInUse(version=served_version(objects) if done else before or "")
     # addresses are told by those that have been there: a body that is just being written has no status
-    where = address(desired, {**shall, **workers.objects}, workers.pods, observed.pods.settings)
+    where = address(desired, {**shall, **workers.objects}, workers.pods)
     return status, where, using
 
 
@@ -168,12 +167,7 @@ def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
         yield from unusable(spec, is_ours(spec))
 
 
-def address(
-    service: Resource[InferenceModelSpec],
-    objects: Objects,
-    pods: Iterable[Mapping[str, Any]],
-    settings: PodSettings,
-) -> str:
+def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Iterable[Mapping[str, Any]]) -> str:
     """Return the best URL that there is now; the name within the cluster where nothing leads there from outside yet."""
     spec, meta = service.spec, service.metadata
     found = {ref.kind: body for ref, body in objects.items() if ref.name == meta.name}
@@ -181,9 +175,9 @@ def address(
     outside = ""
     if spec.ingress and "Ingress" in found:
         outside = _through(spec.ingress, found["Ingress"])
-    elif service_type(spec, settings) == "LoadBalancer":
+    elif service_type(spec) == "LoadBalancer":
         outside = next((f"http://{_host(at)}:{service_port(spec)}" for at in _balanced(network)), "")
-    elif service_type(spec, settings) == "NodePort":
+    elif service_type(spec) == "NodePort":
         outside = _on_a_node(network, pods)
     return outside or f"http://{meta.name}.{meta.namespace}.svc:{service_port(spec)}"
 

@@ -73,7 +73,7 @@ def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | No
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": _template(service, secrets, settings),
     }
-    objects = [made(service, "serve", "Deployment", name, deployment), _network(service, settings)]
+    objects = [made(service, "serve", "Deployment", name, deployment), _network(service)]
     if spec.ingress:
         objects.append(_ingress(service, spec.ingress))
     return Built(tuple(map(signed, objects)))
@@ -84,12 +84,9 @@ def secret_names(service: Resource[InferenceModelSpec]) -> frozenset[str]:
     return frozenset(_secrets(service))
 
 
-def service_type(spec: InferenceModelSpec, settings: PodSettings) -> str:
-    """Return how its Service is exposed: as asked; else within the cluster at the edge, to the outside in the cloud."""
-    if spec.service_type:
-        return spec.service_type
-    within = spec.ingress or spec.deploy_to_layer == "edge" or "NodePort" not in settings.service_types
-    return "ClusterIP" if within else "NodePort"
+def service_type(spec: InferenceModelSpec) -> str:
+    """Return how its Service is exposed: within the cluster alone, unless asked otherwise."""
+    return spec.service_type or "ClusterIP"
 
 
 def service_port(spec: InferenceModelSpec) -> int:
@@ -229,12 +226,12 @@ def _filled(text: str, put: Mapping[str, str]) -> str:
     return PLACE.sub(lambda found: put.get(found[0], found[0]), text)
 
 
-def _network(service: Resource[InferenceModelSpec], settings: PodSettings) -> Body:
+def _network(service: Resource[InferenceModelSpec]) -> Body:
     spec = service.spec
     ports = [{"name": "http", "port": service_port(spec), "targetPort": container_port(spec), "protocol": "TCP"}]
     if not spec.image and service_port(spec) != GRPC_PORT:
         ports.append({"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP"})
-    asked = {"type": service_type(spec, settings), "selector": object_names.selector(service, "serve"), "ports": ports}
+    asked = {"type": service_type(spec), "selector": object_names.selector(service, "serve"), "ports": ports}
     return made(service, "serve", "Service", service.metadata.name, asked)
 
 
