@@ -16,6 +16,7 @@ from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.lc import store as store_module
+from services.lc.deferred_writer import is_disk_full
 from services.lc.paths import Worker
 from services.lc.store import NodeResource, NodeStore, ProcessRecord, ResourceVersion
 
@@ -299,4 +300,4 @@ def test_an_error_that_room_would_not_mend_is_not_taken_for_a_full_disk() -> Non
     ):
         error = sqlite3.OperationalError()
         error.sqlite_errorcode = code
-        assert store_module.is_disk_full(error) is full
+        assert is_disk_full(error) is full

@@ -11,7 +11,7 @@ import pytest
 
 from halimede.bus.ordering import SequenceNumber
 from halimede.names import Key
-from services.lc import store as store_module
+from services.lc import deferred_writer
 from services.lc.paths import Worker
 from services.lc.store import NodeResource, NodeStore, ProcessRecord, ResourceVersion
 
@@ -68,7 +68,7 @@ def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> Non
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_OWED", 4)
+    monkeypatch.setattr(deferred_writer, "MAX_OWED", 4)
     with NodeStore(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))
