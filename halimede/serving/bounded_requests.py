@@ -114,11 +114,15 @@ class BoundedRequests:
         size = request.content_length
         if size is not None and size > self._most:
             raise TooMuchError(f"a body of {size} bytes is more than {self._most}")
+        folded = size is None or "Content-Encoding" in request.headers
+        if not folded and request.content.is_eof():  # it is here: most are
+            charge.take(size or 0)
+            return request.content.read_nowait()
         try:
-            async with asyncio.timeout(None if request.content.is_eof() else ARRIVAL_S):
-                if size is None or "Content-Encoding" in request.headers:
+            async with asyncio.timeout(ARRIVAL_S):
+                if folded:
                     return await self._unfolded(request, charge)
-                charge.take(size)
+                charge.take(size or 0)
                 return await request.content.read()  # a request's own read keeps it while the connection idles
         except TimeoutError:
             raise SlowRequestError(f"the body has not arrived within {ARRIVAL_S:g} s") from None

@@ -153,8 +153,11 @@ class GrpcHandlers:
         with Charge(self._budget) as charge:
             data = await self._receive(context)
             charge.take(len(data))
-            typed, raw = parts_of(data)
-            asked = await charge.convert(len(typed), COPIES * len(typed), lambda: parse(typed, raw))
+            if len(data) <= SMALL:
+                asked = parse(data, ())
+            else:
+                typed, raw = parts_of(data)
+                asked = await charge.convert(len(typed), COPIES * len(typed), lambda: parse(typed, raw))
             charge.take_tensors(asked.tensors, len(data))
             remaining = context.time_remaining()
             left = asked.timeout_s if remaining is None else min(asked.timeout_s, remaining)
@@ -162,6 +165,8 @@ class GrpcHandlers:
                 asked.model, asked.version, asked.tensors, asked.wanted, time.monotonic() + left
             )
             size = charge.take_tensors(answers)
+            if size <= SMALL:
+                return write(asked, used.version, answers)
             answer = await charge.convert(size, size, lambda: write(asked, used.version, answers))
         if len(answer) > SMALL:  # it is there until the client has read it
             sent = Charge(self._budget)
@@ -186,12 +191,7 @@ class InferenceRequest(Request):
 
 
 def parts_of(data: bytes) -> tuple[bytes, list[memoryview]]:
-    """Return a large inference request without its raw contents, and these, uncopied; a small one whole.
-
-    Raises ServeError.
-    """
-    if len(data) <= SMALL:
-        return data, []
+    """Return an inference request without its raw contents, and these, uncopied. Raises ServeError."""
     view, typed, raw = memoryview(data), [], []
     at = size = 0
     while at < len(data):
@@ -283,14 +283,18 @@ def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) ->
         output = response.outputs.add(name=answer.name, datatype=answer.datatype, shape=answer.array.shape)
         if not typed:
             data = to_bytes(answer)
-            raw += (RAW_OUTPUT_TAG + _length(len(data)), data)
+            raw.append(data)
             continue
         check_count(answer.name, answer.array.size)
         values = answer.array.ravel().tolist()
         if answer.datatype == BYTES:
             values = [value if isinstance(value, bytes) else value.encode() for value in values]
         getattr(output.contents, CONTENTS[answer.datatype]).extend(values)
-    return b"".join((response.SerializeToString(), *raw))  # fields in any order are a message
+    if all(isinstance(data, bytes) for data in raw):
+        response.raw_output_contents.extend(raw)
+        return bytes(response.SerializeToString())
+    parts = [part for data in raw for part in (RAW_OUTPUT_TAG, _length(len(data)), data)]
+    return b"".join((response.SerializeToString(), *parts))  # fields in any order are a message
 
 
 def _length(size: int) -> bytes:

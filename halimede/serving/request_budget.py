@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
 from typing import Self, TypeVar
 
 from halimede.serving.errors import OverloadedError, SlowRequestError
@@ -42,7 +43,7 @@ class RequestBudget:
     async def receive(self, read: Callable[[], Awaitable[T]]) -> T:
         """Receive a message of unknown size. Raises OverloadedError and SlowRequestError."""
         try:
-            async with asyncio.timeout(WAIT_S if self._arriving.locked() else None):
+            async with asyncio.timeout(WAIT_S) if self._arriving.locked() else nullcontext():
                 await self._arriving.acquire()
         except TimeoutError:
             raise OverloadedError("too many messages arrive at a time: try again later") from None
@@ -86,8 +87,10 @@ class Charge:
 
     def take_tensors(self, tensors: Iterable[Tensor], body: int = 0) -> int:
         """Take the memory that tensors need besides a body that they may lie in; return it. Raises OverloadedError."""
-        needed = sum(t.array.size * TEXT if t.datatype == BYTES else t.array.nbytes for t in tensors)
-        size = max(0, needed - body)
+        size = -body
+        for tensor in tensors:
+            size += tensor.array.size * TEXT if tensor.datatype == BYTES else tensor.array.nbytes
+        size = max(0, size)
         self.take(size)
         return size
 

@@ -22,7 +22,7 @@ from halimede.serving.bounded_requests import BoundedRequests, json_response, li
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import Loaded, ModelVersionState
 from halimede.serving.model_repository import Repository
-from halimede.serving.request_budget import Charge, RequestBudget
+from halimede.serving.request_budget import SMALL, Charge, RequestBudget
 from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
@@ -70,7 +70,10 @@ class RestHandlers(BoundedRequests):
     async def _answer(self, request: web.Request, body: bytes, charge: Charge) -> web.Response:
         """Answer a request. Raises ServeError."""
         end = rest_codec.json_length(body, request.headers.get(rest_codec.HEADER_LENGTH))
-        asked = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
+        if end <= SMALL:
+            asked = rest_codec.parse(body, end)
+        else:
+            asked = await charge.convert(end, rest_codec.COPIES * end, lambda: rest_codec.parse(body, end))
         charge.take_tensors(asked.tensors, len(body))
         names = request.match_info
         until = time.monotonic() + asked.timeout_s
@@ -79,6 +82,8 @@ class RestHandlers(BoundedRequests):
         )
         size = charge.take_tensors(answers)
         model = names["model"]
+        if size <= SMALL:
+            return tensor_response(*rest_codec.write(asked, model, version.version, answers))
         body, head = await charge.convert(size, size, lambda: rest_codec.write(asked, model, version.version, answers))
         return tensor_response(body, head)
 

@@ -48,6 +48,8 @@ class Tensor:
 
 def count_of(name: str, shape: Sequence[int]) -> int:
     """Return how many elements a shape has. Raises ServeError."""
+    if len(shape) <= MAX_AXES and min(shape, default=1) > 0 and (count := math.prod(shape)) <= MAX_ELEMENTS:
+        return count
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or max(shape, default=0) > MAX_ELEMENTS:
         shown = ", ".join(str(size) if abs(size) < 2**64 else "..." for size in shape[:MAX_AXES])
         fix = f"give up to {MAX_AXES} sizes from 0 to {MAX_ELEMENTS}"
@@ -61,7 +63,10 @@ def check_inputs(inputs: Sequence[Any]) -> None:
     """Check the number of a request's inputs and of their texts, before anything is made of them. Raises ServeError."""
     if len(inputs) > MAX_TENSORS:
         raise TooMuchError(f"more than {MAX_TENSORS} tensors")
-    texts = sum(count_of(given.name, given.shape) for given in inputs if given.datatype == BYTES)
+    texts = 0
+    for given in inputs:
+        if given.datatype == BYTES:
+            texts += count_of(given.name, given.shape)
     if texts > MAX_TEXTS:
         raise TooMuchError(f"{texts} elements of {BYTES} are more than {MAX_TEXTS} in a request")
 
