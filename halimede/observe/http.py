@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
@@ -84,7 +85,8 @@ def plain(status: int, text: str) -> web.Response:
 class Accepts:
     """Limits of a server: methods, bytes of a body, connections (0: a few); and the form of a refusal.
 
-    ``closing_s``: seconds that open answers get at the end.
+    ``closing_s``: seconds that open answers get at the end. ``admits``: whether a client may make a request.
+    ``tls``: a context for HTTPS.
     """
 
     methods: frozenset[str] = frozenset({"GET", "HEAD"})
@@ -92,6 +94,8 @@ class Accepts:
     connections: int = 0
     refuse: Callable[[int, str], web.Response] = plain
     closing_s: float = CLOSING_S
+    admits: Callable[[web.Request], bool] = lambda _: True
+    tls: ssl.SSLContext | None = None
 
 
 class HttpServer:
@@ -156,7 +160,7 @@ class HttpServer:
             raise InvalidFieldError("HALIMEDE_HTTP", self._bind, text) from error
         self._runner = runner
         shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
-        self.url = f"http://{shown}:{self._listener.sockets[0].getsockname()[1]}"
+        self.url = f"http{'s' if self._accepts.tls else ''}://{shown}:{self._listener.sockets[0].getsockname()[1]}"
         return self
 
     def stop_listening(self) -> None:
@@ -180,12 +184,12 @@ class HttpServer:
         assert server is not None, "set up"  # noqa: S101 - for the type checker
         loop = asyncio.get_running_loop()
         try:
-            return await loop.create_server(lambda: self._admit(server), host or None, port)
+            return await loop.create_server(lambda: self._admit(server), host or None, port, ssl=self._accepts.tls)
         except OSError as error:
             if not self._or_any:
                 raise
             log.warning("http port in use", port=port, error=error.strerror)
-            return await loop.create_server(lambda: self._admit(server), host or None, 0)
+            return await loop.create_server(lambda: self._admit(server), host or None, 0, ssl=self._accepts.tls)
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:
         """Return what serves a new connection. For one too many the longest idle one is closed, else the new one."""
@@ -287,6 +291,10 @@ def _guard(accepts: Accepts, *, loopback: bool) -> Middleware:
             return refused
         if loopback and re.sub(r":\d+$", "", request.host) not in LOOPBACK_NAMES:
             return accepts.refuse(421, "this server answers to a loopback name alone")
+        if not accepts.admits(request):
+            refused = accepts.refuse(401, "show the server's token: Authorization: Bearer TOKEN")
+            refused.headers["WWW-Authenticate"] = "Bearer"
+            return refused
         try:
             return await handler(request)
         except web.HTTPException as error:

@@ -11,6 +11,12 @@ class ServeError(HalimedeError):
     status = 400
 
 
+class UnauthorizedError(ServeError):
+    """The client has not shown the server's token."""
+
+    status = 401
+
+
 class ModelNotFoundError(ServeError):
     """There is no such model, or not in that version."""
 

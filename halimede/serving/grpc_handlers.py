@@ -14,10 +14,11 @@ from google.protobuf.message import DecodeError
 from halimede import __version__
 from halimede.serving import rest_handlers
 from halimede.serving.descriptor import FILE
-from halimede.serving.errors import OverloadedError, ServeError, TooMuchError
+from halimede.serving.errors import OverloadedError, ServeError, TooMuchError, UnauthorizedError
 from halimede.serving.model_repository import Repository
 from halimede.serving.request_budget import SMALL, Charge, RequestBudget
 from halimede.serving.rest_codec import Request, timeout_of
+from halimede.serving.server_access import OPEN_ACCESS, UNAUTHORIZED, ServerAccess
 from halimede.serving.tensors import (
     BYTES,
     MAX_TENSORS,
@@ -32,6 +33,7 @@ from halimede.serving.tensors import (
 SERVICE = "inference.GRPCInferenceService"
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     408: grpc.StatusCode.DEADLINE_EXCEEDED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -88,8 +90,9 @@ class GrpcHandlers:
     health is answered whatever else arrives.
     """
 
-    def __init__(self, repository: Repository, budget: RequestBudget) -> None:
+    def __init__(self, repository: Repository, budget: RequestBudget, access: ServerAccess = OPEN_ACCESS) -> None:
         self._repository = repository
+        self._access = access
         self._budget = budget
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -116,7 +119,11 @@ class GrpcHandlers:
     async def _ready(self, _: object, __: grpc.aio.ServicerContext) -> Message:
         return message("ServerReadyResponse")(ready=not self._repository.not_ready())
 
-    async def _server(self, _: object, __: grpc.aio.ServicerContext) -> Message:
+    async def _server(self, _: object, context: grpc.aio.ServicerContext) -> Message:
+        try:
+            self._admit(context)
+        except ServeError as error:
+            await _abort(context, error)
         return message("ServerMetadataResponse")(
             name=rest_handlers.NAME, version=__version__, extensions=rest_handlers.EXTENSIONS
         )
@@ -174,8 +181,16 @@ class GrpcHandlers:
             context.add_done_callback(lambda _: sent.release())
         return answer
 
+    def _admit(self, context: grpc.aio.ServicerContext) -> None:
+        """Raise UnauthorizedError for a client without the token."""
+        if self._access.token:
+            shown = dict(context.invocation_metadata() or ()).get("authorization", "")
+            if not self._access.admits(str(shown)):
+                raise UnauthorizedError(UNAUTHORIZED)
+
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
-        """Receive a message. Raises ServeError."""
+        """Receive a message from a client that may send one. Raises ServeError."""
+        self._admit(context)
         data: object = await self._budget.receive(context.read)
         if not isinstance(data, bytes):
             raise ServeError("there is no message, or one that is too large")

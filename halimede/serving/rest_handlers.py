@@ -23,6 +23,7 @@ from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import Loaded, ModelVersionState
 from halimede.serving.model_repository import Repository
 from halimede.serving.request_budget import SMALL, Charge, RequestBudget
+from halimede.serving.server_access import OPEN_ACCESS, ServerAccess
 from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
@@ -30,12 +31,22 @@ EXTENSIONS = ("binary_tensor_data", "model_repository")
 #: bytes of one request
 MAX_REQUEST = 64 * 1024 * 1024
 CONNECTIONS = 1024
+#: what needs no token
+OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
-def accepts(max_request: int, closing_s: float) -> Accepts:
+def accepts(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCESS) -> Accepts:
     """Return what the server lets in."""
     methods = frozenset({"GET", "HEAD", "POST"})
-    return Accepts(methods, max_body=max_request, connections=CONNECTIONS, refuse=refuse, closing_s=closing_s)
+    return Accepts(
+        methods,
+        max_body=max_request,
+        connections=CONNECTIONS,
+        refuse=refuse,
+        closing_s=closing_s,
+        admits=lambda request: request.path in OPEN or access.admits(request.headers.get("Authorization", "")),
+        tls=access.tls,
+    )
 
 
 class RestHandlers(BoundedRequests):

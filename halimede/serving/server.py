@@ -146,7 +146,7 @@ async def _http(
     health.ready("models", models.not_ready)
     health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
     metrics = registry("serve", models.metrics)
-    lets_in = accepts(settings.max_request, settings.grace_s)
+    lets_in = accepts(settings.max_request, settings.grace_s, settings.access)
     async with HttpServer(settings.http, health=health, registry=metrics, routes=rest.add_to, accepts=lets_in) as shown:
         yield shown
 
@@ -160,11 +160,15 @@ async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBud
         return
     options = grpc_handlers.options(settings.max_request)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=grpc_handlers.REQUESTS)
-    server.add_generic_rpc_handlers((grpc_handlers.GrpcHandlers(models, budget).handler(),))
+    server.add_generic_rpc_handlers((grpc_handlers.GrpcHandlers(models, budget, settings.access).handler(),))
     host, port = address
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
     try:
-        bound = server.add_insecure_port(f"{shown}:{port}")
+        if settings.access.tls:
+            pair = (settings.access.key, settings.access.certificate)
+            bound = server.add_secure_port(f"{shown}:{port}", grpc.ssl_server_credentials([pair]))
+        else:
+            bound = server.add_insecure_port(f"{shown}:{port}")
     except RuntimeError as error:
         raise InvalidFieldError("--grpc", settings.grpc, "it cannot be used: another process may have it") from error
     await server.start()
@@ -187,8 +191,9 @@ async def _reporting(settings: ServerSettings, models: Repository, http: str) ->
         reporter = StatusReporter(bus, told, owner_kind="inferencemodel")
         reporter.http = http
         reporter.model = lambda: next(iter(models.in_use().values()), ModelInUse())
-        host, port = parse_bind(http.partition("://")[2]) or ("", 0)
-        reporter.url = f"http://{reachable(host, told.broker)}:{port}"
+        scheme, _, at = http.partition("://")
+        host, port = parse_bind(at) or ("", 0)
+        reporter.url = f"{scheme}://{reachable(host, told.broker)}:{port}"
         reports = asyncio.ensure_future(reporter.run())
         try:
             yield reporter

@@ -21,6 +21,7 @@ from halimede.messages.control import WorkerRole
 from halimede.models.desired_state import Desired, DesiredModel, read
 from halimede.names import check_label, check_name
 from halimede.observe import parse_bind
+from halimede.serving.server_access import ServerAccess, read_access
 
 DEFAULT_HTTP = "127.0.0.1:8080"
 MEGABYTE = 1024 * 1024
@@ -33,6 +34,9 @@ Examples:
 
 environment:
   GRACE_S                      seconds to answer what is under way after SIGTERM (default 10)
+  SERVE_TOKEN_FILE, SERVE_TLS_CERT, SERVE_TLS_KEY
+                               what --token-file, --tls-cert and --tls-key are where they are not given
+  SERVE_TOKEN                  the token itself, where no file has it
   MODEL_TIMEOUT_S              seconds after which one call of a model counts as stuck (default 60)
   HALIMEDE_BROKER, NAMESPACE, SERVICE_NAME, SERVICE_UID, WORKER_NAME, NODE_NAME, LC_PERIOD
                                all set: it reports to the local controller of its node, as workers do
@@ -73,6 +77,7 @@ class ServerSettings:
     grace_s: float = 10.0
     model_timeout_s: float = 60.0
     reports: ReportSettings | None = None
+    access: ServerAccess = field(default_factory=ServerAccess)
 
 
 def parser(program: str) -> argparse.ArgumentParser:
@@ -95,6 +100,9 @@ def parser(program: str) -> argparse.ArgumentParser:
     add("--threads", type=_count(0, 1024), default=1, help="of one call; 0: one a core (default 1)")
     add("--instances", type=_count(1, 64), default=1, metavar="N", help="calls of one model at a time (default 1)")
     add("--max-request", type=_count(1, 65_536), default=64, metavar="MB", help="size of a request (default 64)")
+    add("--token-file", metavar="FILE", help="clients show this token (Authorization: Bearer ...); health is open")
+    add("--tls-cert", metavar="FILE", help="HTTPS, and gRPC over TLS, with this certificate chain (PEM)")
+    add("--tls-key", metavar="FILE", help="its key (PEM)")
     add("--version", action="version", version=__version__)
     return made
 
@@ -124,6 +132,12 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
         grace_s=seconds(environ, "GRACE_S", 10.0),
         model_timeout_s=seconds(environ, "MODEL_TIMEOUT_S", 60.0),
         reports=_reports(environ),
+        access=read_access(
+            given.token_file or environ.get("SERVE_TOKEN_FILE", ""),
+            given.tls_cert or environ.get("SERVE_TLS_CERT", ""),
+            given.tls_key or environ.get("SERVE_TLS_KEY", ""),
+            environ.get("SERVE_TOKEN", ""),
+        ),
     )
 
 

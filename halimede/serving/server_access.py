@@ -1,0 +1,75 @@
+"""Who may use a server: a bearer token, and TLS, for REST and gRPC. Both are off unless asked for."""
+
+from __future__ import annotations
+
+import hmac
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.errors import InvalidFieldError
+
+#: bytes of a token or of a file of TLS that are read
+MOST = 65_536
+#: the least length of a token
+LEAST_TOKEN = 16
+UNAUTHORIZED = "show the server's token: Authorization: Bearer TOKEN"
+#: the mode bit of a file that every user of the machine may read
+READABLE_BY_ALL = 0o004
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """What clients have to show (``token``, empty: nothing), and the server's certificate and key in PEM."""
+
+    token: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+    tls: ssl.SSLContext | None = None
+
+    def admits(self, authorization: str) -> bool:
+        """Whether an ``Authorization`` header, or its metadata in gRPC, is the right one."""
+        return not self.token or hmac.compare_digest(authorization.encode(), b"Bearer " + self.token)
+
+
+#: lets everybody in
+OPEN_ACCESS = ServerAccess()
+
+
+def read_access(token_file: str, certificate: str, key: str, token: str = "") -> ServerAccess:
+    """Read the files that the options name; ``token`` is used where no file is named. Raises InvalidFieldError."""
+    if bool(certificate) != bool(key):
+        raise InvalidFieldError("--tls-cert", certificate, "give --tls-cert and --tls-key, or neither")
+    shown = _content("--token-file", token_file, secret=True).strip() if token_file else token.strip().encode()
+    field = "--token-file" if token_file else "SERVE_TOKEN"
+    if (token_file or token) and not (len(shown) >= LEAST_TOKEN and shown.isascii() and len(shown.split()) == 1):
+        fix = f"write a token of {LEAST_TOKEN} or more ASCII characters without spaces, as `openssl rand -hex 32` does"
+        raise InvalidFieldError(field, token_file or "***", fix)
+    if not certificate:
+        return ServerAccess(shown)
+    chain, private = _content("--tls-cert", certificate), _content("--tls-key", key, secret=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "reason", None) or type(error).__name__
+        fix = f"give a certificate and its key as PEM, the key without a password ({reason})"
+        raise InvalidFieldError("--tls-cert", certificate, fix) from None
+    return ServerAccess(shown, chain, private, context)
+
+
+def _content(option: str, name: str, *, secret: bool = False) -> bytes:
+    path = Path(name)
+    try:
+        if secret and path.stat().st_mode & READABLE_BY_ALL:
+            raise InvalidFieldError(option, name, f"every user of this machine may read it: chmod o= {name}")
+        with path.open("rb") as file:
+            content = file.read(MOST + 1)
+    except OSError as error:
+        raise InvalidFieldError(option, name, f"give a file that can be read: {error.strerror}") from None
+    if not content.strip():
+        raise InvalidFieldError(option, name, "it is empty")
+    if len(content) > MOST:
+        raise InvalidFieldError(option, name, f"it has more than {MOST} bytes")
+    return content
