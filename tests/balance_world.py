@@ -26,7 +26,6 @@ from halimede.bus.memory.connection import MemoryTransport
 from halimede.bus.transport import Transport
 from halimede.frames import new_frame, pack
 from halimede.messages import Load, Result
-from halimede.multiedge.membership import Membership, peer_will
 from halimede.multiedge.peer_offload import LIMITS, SHARE, Balance, PeerOffload, SpareCapacity
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
@@ -35,6 +34,7 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
+from halimede.worker.membership import Membership, peer_will
 from halimede.worker.roles import origin
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 from tests.unit.worker.world import World as Workers

@@ -11,13 +11,13 @@ from halimede.inference.model import WrappedModel
 from halimede.messages import Load, Peer
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_server import JointServer
-from halimede.multiedge.membership import Membership
 from halimede.multiedge.peer_offload import JOIN
 from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.stage import JointTools
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
+from halimede.worker.membership import Membership
 from halimede.worker.roles import WorkerContext
 
 #: folder of the joint's below the worker's

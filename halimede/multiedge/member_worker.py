@@ -19,9 +19,7 @@ from halimede.messages import Count, Load
 from halimede.multiedge import peer_offload
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_runner import JointRunner
-from halimede.multiedge.membership import Membership
 from halimede.multiedge.peer_offload import JointClient, PeerOffload, SpareCapacity
-from halimede.multiedge.session_failover import SessionFailover
 from halimede.multiedge.settings import MemberSettings
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import hop
@@ -30,7 +28,9 @@ from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
+from halimede.worker.membership import Membership
 from halimede.worker.roles import WorkerContext, drain, origin, source_of, unless
+from halimede.worker.session_failover import SessionFailover
 from halimede.worker.sources.base import FrameSource
 from halimede.worker.sources.camera_topics import session_id
 from halimede.worker.sources.poison_journal import PoisonJournal

@@ -17,12 +17,12 @@ import msgspec
 
 from halimede.bus import Bus
 from halimede.messages import Frame, Load, Peer, Reply
-from halimede.multiedge.membership import Membership
 from halimede.offload import OffloadClient
 from halimede.offload.channel import hop
 from halimede.offload.load_balancer import STALE_S, Choose, LoadBalancer, WorkerLoad
 from halimede.pipeline.intake import RequestLimits
 from halimede.tracing import FrameRecord
+from halimede.worker.membership import Membership
 
 SHARE, JOIN = "share", "join"
 #: requests under way on a hop: frames, since one worker alone may have to feed all the others, and findings

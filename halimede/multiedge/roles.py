@@ -18,11 +18,11 @@ from halimede.models.desired_state import DesiredModel
 from halimede.multiedge.application import Application, StagesModel, create
 from halimede.multiedge.joint_runner import JointRunner
 from halimede.multiedge.member_worker import MemberJob
-from halimede.multiedge.membership import Membership, peer_will
 from halimede.multiedge.settings import OWNER_KIND, MemberSettings, read_member
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.main import leave, main
+from halimede.worker.membership import Membership, peer_will
 from halimede.worker.model_reload import ModelOpener
 from halimede.worker.roles import RoleJob, WorkerContext
 from halimede.worker.settings import WorkerSettings

@@ -12,8 +12,8 @@ from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
 from halimede.bus import Announce, Bus, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.multiedge.membership import Membership, peer_will
-from halimede.multiedge.session_failover import SessionFailover
+from halimede.worker.membership import Membership, peer_will
+from halimede.worker.session_failover import SessionFailover
 from halimede.worker.sources.base import SourceContext
 from halimede.worker.sources.camera_topics import CameraSource, session_id
 

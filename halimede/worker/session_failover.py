@@ -24,8 +24,8 @@ from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.messages import Peer
-from halimede.multiedge.membership import Membership
 from halimede.names import check_name
+from halimede.worker.membership import Membership
 from halimede.worker.roles import BusFactory
 from halimede.worker.sources.base import FrameSink
 from halimede.worker.sources.camera_topics import FrameHandler

@@ -11,8 +11,8 @@ from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Load, Peer
-from halimede.multiedge.membership import LAST_RANK, Membership, peer_will
 from halimede.offload.load_balancer import MAX_WORKERS
+from halimede.worker.membership import LAST_RANK, Membership, peer_will
 from tests.simulated import eventually, simulated
 
 NS, SERVICE = "default", "lobby"
