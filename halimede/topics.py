@@ -153,6 +153,17 @@ HARD_SAMPLE = Topic(
     doc="A glimpse of a hard sample, as a thumbnail: at most one a second from each edge worker.",
 )
 
+EDGE_PEER = Topic(
+    "edge-peer",
+    "{ns}/sedna/inference/{service}/peers/{worker}",
+    m.Peer,
+    retain=True,
+    publishers=(Role.EDGE,),
+    subscribers=(Role.EDGE, Role.OPERATOR),
+    doc="An edge worker of the service is there. Cleared by its will: the oldest of the others then goes on with its "
+    "frames.",
+)
+
 # --- Multi-edge inference, and how cameras fare -----------------------------------------------------------------------
 
 PEER = Topic(

@@ -88,7 +88,7 @@ class PacedWire:
 
 class PacedBus(MemoryBus):
     def __init__(self, client_id: str, broker: MemoryBroker, at_broker: Turns, here: Turns, way_s: float) -> None:
-        will = peer_will(NS, SERVICE, client_id)
+        will = peer_will(topics.PEER, NS, SERVICE, client_id)
         super().__init__(client_id, broker, lambda: will)
         self.at_broker, self.here, self._way_s = at_broker, here, way_s
 
@@ -251,7 +251,7 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
         peers=sharing if site.share else None,
         deadline_s=settings.deadline_s,
     )
-    peers = Membership(bus, namespace=NS, service=SERVICE, worker=name)
+    peers = Membership(bus, topics.PEER, namespace=NS, service=SERVICE, worker=name)
     room = SpareCapacity(edge.pipeline.load, peers.touch, lambda: len(peers.others))
     peers.share = room.load
     peers.on_change(sharing.changed)

@@ -37,8 +37,8 @@ LIVE = frozenset(
     for topic in (
         topics.REQUEST, topics.REQUEST_TO, topics.REPLY, topics.LOAD, topics.LOGS_REQUEST, topics.LOGS_REPLY,
         topics.TRACE_REQUEST, topics.TRACE_REPLY, topics.BLOB_REQUEST, topics.BLOB_CHUNK, topics.BLOB_QUERY,
-        topics.BLOB_ORDER, topics.BLOB_ANSWER, topics.PEER, topics.HOP_REQUEST, topics.HOP_REPLY, topics.GALLERY,
-        topics.IDENTITY_QUERY, topics.IDENTITY_ANSWER, topics.KEPT_REQUEST, topics.KEPT_REPLY,
+        topics.BLOB_ORDER, topics.BLOB_ANSWER, topics.EDGE_PEER, topics.PEER, topics.HOP_REQUEST, topics.HOP_REPLY,
+        topics.GALLERY, topics.IDENTITY_QUERY, topics.IDENTITY_ANSWER, topics.KEPT_REQUEST, topics.KEPT_REPLY,
     )
 )  # fmt: skip
 

@@ -266,6 +266,7 @@ SIGHTING = m.Sighting(
 )
 TRACK = m.Track(identity=IDENTITY, sighting=SIGHTING, count=12, cameras=["door", "yard"], embedding=FEATURES)
 EXAMPLES |= {
+    t.EDGE_PEER.id: m.Peer(rank=1, life="5b0c", node="edge0", intake="intake.default.mnist-edge-edge0.5e0c7f19"),
     t.PEER.id: m.Peer(
         rank=1,
         life="5b0c",

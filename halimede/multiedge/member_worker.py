@@ -1,8 +1,8 @@
 """An edge worker of a multi-edge service at work: frames in, stages, findings to where they come together, results out.
 
 What it is made of stands on its own: ``Membership`` (who is there), ``JointClient`` (asks who decides), ``PeerOffload``
-and ``SpareCapacity`` (gives frames to peers, takes theirs), ``JointRunner`` (decides itself), ``SessionFailover`` (goes
-on for the dead).
+and ``SpareCapacity`` (gives frames to peers, takes theirs), ``JointRunner`` (decides itself), ``FailoverSource`` (its
+frames, and those of the dead).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 from prometheus_client.metrics_core import Metric
 
 from halimede import topics
-from halimede.bus import Bus
 from halimede.messages import Count, Load
 from halimede.multiedge import peer_offload
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_runner import JointRunner
 from halimede.multiedge.peer_offload import JointClient, PeerOffload, SpareCapacity
 from halimede.multiedge.settings import MemberSettings
-from halimede.observe.metrics import counter, gauge
+from halimede.observe.metrics import counter
 from halimede.offload.channel import hop
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
@@ -29,20 +28,13 @@ from halimede.pipeline.intake import RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.worker.membership import Membership
-from halimede.worker.roles import WorkerContext, drain, origin, source_of, unless
-from halimede.worker.session_failover import SessionFailover
-from halimede.worker.sources.base import FrameSource
-from halimede.worker.sources.camera_topics import session_id
-from halimede.worker.sources.poison_journal import PoisonJournal
+from halimede.worker.roles import WorkerContext, origin
+from halimede.worker.session_failover import FailoverSource, intake_id
 
 #: frames that the broker may have under way to a member: each waits there until it is answered
 INTAKE_RECEIVE_MAXIMUM = 64
 #: joint inference may take the same cameras under the same name, and gets all of their frames, too
 GROUP = "multi-edge"
-#: seconds that the broker keeps a member's frames when its connection is gone
-SESSION_S = 60
-#: seconds that a member that is back waits until whoever went on with its frames has finished those in hand
-HAND_BACK_S = 2.0
 
 
 class MemberJob:
@@ -54,11 +46,18 @@ class MemberJob:
         self._worker = worker
         self._durable = settings.application.takeover
         self._group = f"{worker.service}.{GROUP}"
-        self._intake = intake_id(settings)
-        self._suspects = PoisonJournal(worker.state)
         known = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
-        followed = self._intake if self._durable and worker.source.cameras else ""
-        self._peers = Membership(bus, **known, node=worker.node, intake=followed)
+        followed = intake_id(worker) if self._durable and worker.source.cameras else ""
+        self._peers = Membership(bus, topics.PEER, **known, node=worker.node, intake=followed)
+        self._source = FailoverSource(
+            parts,
+            self._peers,
+            group=self._group,
+            cameras=settings.cameras,
+            receive_maximum=INTAKE_RECEIVE_MAXIMUM,
+            durable=self._durable,
+            camera=settings.part,
+        )
         names = (worker.namespace, worker.service, worker.worker)
         self._joins = JointClient(bus, *names, self._peers) if application.joint else None
         self._together = (
@@ -78,41 +77,16 @@ class MemberJob:
             await self._meet(group)
             running = [
                 group.create_task(edge.run(), name="edge worker"),
-                group.create_task(self._peers.run(), name="peers"),
                 group.create_task(parts.slot.watch(worker.model_timeout_s), name="model watch"),
             ]
             if requests:
                 running.append(group.create_task(requests.run(), name="share"))
-            await self._peers.handed_back(HAND_BACK_S)
-            self._suspects.open()
-            source = source_of(
-                parts,
-                self._take_in,
-                group=self._group,
-                durable=self._durable,
-                camera=self._settings.part,
-                suspects=self._suspects,
-            )
-            taking = group.create_task(source.run(edge.intake, parts.stop), name="source")
-            takeover = SessionFailover(
-                self._peers,
-                parts.connect,
-                edge.intake,
-                group=self._group,
-                cameras=self._settings.cameras,
-                receive_maximum=INTAKE_RECEIVE_MAXIMUM,
-                session_s=SESSION_S,
-                suspects=self._suspects,
-            )
-            if self._durable:
-                group.create_task(takeover.run(parts.stop), name="takeover")
-            self._show(edge, takeover)
-            await unless(parts.stop, source.ready())
+            self._show(edge)
+            await self._source.start(edge.intake, group)
             ready()
             await parts.stop.wait()
-            await self._leave(source, taking)
-            self._suspects.close()
-            for task in (taking, *running):
+            await self._leave()
+            for task in running:
                 task.cancel()
             if self._together:
                 self._together.cancel()
@@ -158,7 +132,7 @@ class MemberJob:
         )
 
     async def _meet(self, group: asyncio.TaskGroup) -> None:
-        """Listen to the others, and say that this one is there."""
+        """Prepare to hear of the others."""
         for part in (self._joins, self._sharing, self._together):
             if part:
                 self._peers.on_change(part.changed)
@@ -168,9 +142,8 @@ class MemberJob:
                 await asks.start()
         if self._together:
             await self._together.start(group)
-        await self._peers.start()
 
-    async def _leave(self, source: FrameSource, taking: asyncio.Task[None]) -> None:
+    async def _leave(self) -> None:
         """Answer what is here, then what others still want of this one, within the grace period."""
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
@@ -178,8 +151,7 @@ class MemberJob:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s / 6):
                     await self._requests.stop()
-        await drain(grace_s * 2 / 3, taking, self._edge.drain)
-        await self._peers.withdraw(orderly=taking.done() and not source.unfinished)
+        await self._source.leave(grace_s * 2 / 3, self._edge.drain)
         for answers in (self._together, self._requests and self._requests.responder.outbox):
             if answers:
                 await answers.drain(max(until - clock.time(), 0))
@@ -188,13 +160,9 @@ class MemberJob:
         """Return how much the model here has to do, for its own frames and for peers'."""
         return self._edge.pipeline.load()
 
-    def _take_in(self) -> Bus:
-        session_s = SESSION_S if self._durable else 0
-        return self._parts.connect(self._intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM, session_s=session_s)
-
     # --- metrics ----------------------------------------------------------------------------------------------------
 
-    def _show(self, edge: EdgeWorker, takeover: SessionFailover) -> None:
+    def _show(self, edge: EdgeWorker) -> None:
         """Count what happens on the hops, and show it."""
         parts, requests = self._parts, self._requests
         clients = [client for client in (self._joins, self._sharing) if client]
@@ -204,22 +172,11 @@ class MemberJob:
             parts.ledger.follow(Count.SERVED, lambda: requests.stats.served)
             parts.ledger.follow(Count.BATCHES, lambda: requests.times.batch.count)
         parts.metrics.edge, parts.metrics.offload = edge, clients[0] if clients else None
-        parts.metrics.more.append(lambda: self._metrics(takeover))
+        parts.metrics.more.append(self._metrics)
 
-    def _metrics(self, takeover: SessionFailover) -> Iterator[Metric]:
-        yield gauge("worker_peer_workers", "Other workers of the service that are there.", len(self._peers.others))
-        yield counter("worker_overtaken_frames", "Frames taken from workers that had died.", takeover.taken_over)
+    def _metrics(self) -> Iterator[Metric]:
         if self._sharing:
             done = {"answered": self._sharing.shared, "returned": self._sharing.returned}
             samples = [({"outcome": outcome}, count) for outcome, count in done.items()]
             text = "Frames given to a peer: answered there, or done at home after all."
             yield counter("worker_shared_frames", text, samples)
-
-
-def intake_id(settings: MemberSettings) -> str:
-    """Return the client id of a member's connection for frames.
-
-    It is another one for other cameras: what an earlier session was subscribed to is not this one's.
-    """
-    worker = settings.worker
-    return session_id(worker.client_id("intake"), worker.source.cameras, worker.uid)

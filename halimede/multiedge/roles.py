@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from halimede import topics
 from halimede.bus import Announce
 from halimede.errors import InvalidFieldError
 from halimede.inference import Model, open_model
@@ -90,8 +91,8 @@ async def _run_joint(
 ) -> None:
     """Bring findings together until the worker is to stop."""
     worker = settings.worker
-    peers = Membership(parts.bus, namespace=worker.namespace, service=worker.service, worker=worker.worker,
-                  node=worker.node, intake="")  # fmt: skip
+    known = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
+    peers = Membership(parts.bus, topics.PEER, **known, node=worker.node)
     together = JointRunner(settings, application, parts, peers)
     async with asyncio.TaskGroup() as group:
         peers.on_change(together.changed)
@@ -108,7 +109,7 @@ async def _run_joint(
 
 
 def _announce(settings: MemberSettings) -> Announce:
-    will = peer_will(settings.worker.namespace, settings.worker.service, settings.worker.worker)
+    will = peer_will(topics.PEER, settings.worker.namespace, settings.worker.service, settings.worker.worker)
     return lambda: will
 
 

@@ -15,23 +15,26 @@ from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.intake import RequestLimits
+from halimede.pipeline.intake import EdgeLimits, RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.worker.hard_sample_writer import keeping
+from halimede.worker.membership import Membership, peer_will
 from halimede.worker.preview_publisher import PreviewPublisher
-from halimede.worker.roles import RoleJob, WorkerContext, drain, origin, serve_requests, source_of, unless, uploading
+from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests, uploading
+from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
 
-#: camera frames that may be under way to a busy worker: they hold memory in the broker or here
-INTAKE_RECEIVE_MAXIMUM = 16
+#: frames of cameras that may be under way to a worker: each is acknowledged when it is answered
+INTAKE_RECEIVE_MAXIMUM = EdgeLimits().inside
 
 
 def joint_inference(settings: WorkerSettings) -> RoleJob:
     """Return what a worker of a joint inference service does."""
     if settings.role == "edge":
-        return RoleJob(_edge)
+        gone = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
+        return RoleJob(_edge, lambda: gone)
     will = load_will(settings.namespace, settings.service, settings.worker)
     return RoleJob(_cloud, lambda: will)
 
@@ -42,8 +45,14 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     policy = create_policy(settings, miner, random.random, uploaded=uploaded, samples=samples)
-    intake_id = settings.client_id("intake")
-    source = source_of(parts, lambda: parts.connect(intake_id, receive_maximum=INTAKE_RECEIVE_MAXIMUM))
+    known = {"namespace": settings.namespace, "service": settings.service, "worker": settings.worker}
+    cameras = settings.source.cameras
+    peers = Membership(
+        parts.bus, topics.EDGE_PEER, **known, node=settings.node, intake=intake_id(settings) if cameras else ""
+    )
+    source = FailoverSource(
+        parts, peers, group=settings.service, cameras=cameras, receive_maximum=INTAKE_RECEIVE_MAXIMUM
+    )
     channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
     offload = OffloadClient(parts.bus, channel)
     tier = NextTier(deadline_s=settings.deadline_s, uploads=Count.UPLOADED)
@@ -80,15 +89,14 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         running = [group.create_task(worker.run(), name="edge worker")]
         if previews:
             running.append(group.create_task(previews.run(), name="previews"))
-        taking = group.create_task(source.run(worker.intake, parts.stop), name="source")
         running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
         parts.metrics.edge, parts.metrics.offload = worker, offload
         parts.metrics.policy = policy
-        await unless(parts.stop, source.ready())
+        await source.start(worker.intake, group)
         ready()
         await parts.stop.wait()
-        await drain(settings.grace_s, taking, worker.drain)
-        for task in (taking, *running):
+        await source.leave(settings.grace_s, worker.drain)
+        for task in running:
             task.cancel()
 
 

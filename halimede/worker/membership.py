@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from halimede import topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.messages import Load, Peer
 from halimede.offload.load_balancer import MAX_WORKERS, STALE_S
+from halimede.topic import Topic
 
 log = structlog.get_logger()
 
@@ -34,9 +34,9 @@ LOOK_S = 1.0
 Hook = Callable[[str, Peer | None, bool], None]
 
 
-def peer_will(namespace: str, service: str, worker: str) -> Announcement:
+def peer_will(topic: Topic[Peer], namespace: str, service: str, worker: str) -> Announcement:
     """Return the announcement of a worker's connection: what it said of itself vanishes with it."""
-    address = topics.PEER.at(ns=namespace, service=service, worker=worker)
+    address = topic.at(ns=namespace, service=service, worker=worker)
     return Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
 
@@ -49,6 +49,8 @@ class _Entry:
 class Membership:
     """The workers of one service as one of them sees them, itself included. ``start``, then ``run``, then ``withdraw``.
 
+    ``topic``: where the workers of that kind of service publish what they can take.
+
     Attributes:
         share: what this worker can take of others' frames, None: nothing.
         join: what it can take of their findings, None: findings do not come together here.
@@ -58,7 +60,15 @@ class Membership:
     """
 
     def __init__(
-        self, bus: Bus, *, namespace: str, service: str, worker: str, node: str = "", intake: str = ""
+        self,
+        bus: Bus,
+        topic: Topic[Peer],
+        *,
+        namespace: str,
+        service: str,
+        worker: str,
+        node: str = "",
+        intake: str = "",
     ) -> None:
         self.namespace, self.service, self.worker = namespace, service, worker
         self.intake = intake
@@ -78,7 +88,8 @@ class Membership:
         self._anew = False
         self._met, self._news = asyncio.Event(), asyncio.Event()
         self._left = False
-        address = topics.PEER.at(ns=namespace, service=service, worker=worker)
+        self._peers = topic.filter(ns=namespace, service=service)
+        address = topic.at(ns=namespace, service=service, worker=worker)
         self._publisher = RetainedPublisher(bus, address, self._publish, farewell=self._farewell)
 
     @property
@@ -116,8 +127,7 @@ class Membership:
         """Listen to the others, and take the rank behind them. Without a broker ``run`` does that once there is one."""
         self._looked = self._now()
         self._bus.on_connect(self._connected)
-        filter_ = topics.PEER.filter(ns=self.namespace, service=self.service)
-        await self._bus.subscribe(filter_, self._on_peer, cleared=self._cleared)
+        await self._bus.subscribe(self._peers, self._on_peer, cleared=self._cleared)
         if self._bus.connected:
             await self._take_rank()
             await self._publisher.publish()

@@ -168,7 +168,7 @@ async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[flo
     until = clock.time() + grace_s
     await asyncio.wait([taking], timeout=grace_s / 3)  # it may be waiting for room that only draining makes
     if not await drain(max(until - clock.time(), 0)):
-        log.warning("samples not answered in the grace period are counted as lost")
+        log.warning("samples not answered in the grace period")
 
 
 async def unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:

@@ -15,20 +15,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import structlog
+from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.messages import Peer
 from halimede.names import check_name
+from halimede.observe.metrics import counter, gauge
 from halimede.worker.membership import Membership
-from halimede.worker.roles import BusFactory
-from halimede.worker.sources.base import FrameSink
-from halimede.worker.sources.camera_topics import FrameHandler
+from halimede.worker.roles import BusFactory, WorkerContext, drain, source_of, unless
+from halimede.worker.settings import WorkerSettings
+from halimede.worker.sources.base import FrameSink, FrameSource
+from halimede.worker.sources.camera_topics import FrameHandler, session_id
 from halimede.worker.sources.poison_journal import PoisonJournal
 
 log = structlog.get_logger()
@@ -45,6 +48,10 @@ RETRY_S = (4.0, 8.0)
 ARRIVE_S = 0.5
 #: sessions without an owner that are remembered: names come from the bus
 MOST = 64
+#: seconds that the broker keeps a worker's frames when its connection is gone
+SESSION_S = 60
+#: seconds that a worker that is back waits until whoever went on with its frames has finished those in hand
+HAND_BACK_S = 2.0
 
 
 @dataclass(slots=True)
@@ -56,6 +63,87 @@ class _Orphan:
     #: somebody else is to go on with it; or nobody, since its cameras have another worker
     release: asyncio.Event = field(default_factory=asyncio.Event)
     end: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FailoverSource:
+    """A worker's source of frames, and the failover of frames of workers that have died. ``start``, then ``leave``.
+
+    Frames of cameras stay the broker's until they are answered, and those that come again are checked for poison.
+
+    Args:
+        group: shares the frames of a camera.
+        cameras: of the service, which others add to.
+        receive_maximum: frames that the broker may have under way to this worker: each waits there until its answer.
+        durable: whether frames outlive the connection; without that nobody goes on with them.
+        camera: see ``SourceContext``.
+
+    """
+
+    def __init__(
+        self,
+        parts: WorkerContext,
+        peers: Membership,
+        *,
+        group: str,
+        cameras: Sequence[str],
+        receive_maximum: int,
+        durable: bool = True,
+        camera: str = "",
+    ) -> None:
+        self._parts = parts
+        self._peers = peers
+        self._group = group
+        self._cameras = cameras
+        self._receive_maximum = receive_maximum
+        self._durable = durable
+        self._camera = camera
+        self._suspects = PoisonJournal(parts.settings.state)
+        self._source: FrameSource
+        self._taking: asyncio.Task[None]
+        self._joined: asyncio.Task[None]
+
+    async def start(self, intake: FrameSink, tasks: asyncio.TaskGroup) -> SessionFailover:
+        """Join the other workers and take frames from now on; return once the broker sends them, or at the stop."""
+        parts, peers = self._parts, self._peers
+        await peers.start()
+        self._joined = tasks.create_task(peers.run(), name="peers")
+        await peers.handed_back(HAND_BACK_S)
+        self._suspects.open()
+        self._source = source_of(
+            parts, self._connect, group=self._group, durable=self._durable, camera=self._camera, suspects=self._suspects
+        )
+        self._taking = tasks.create_task(self._source.run(intake, parts.stop), name="source")
+        failover = SessionFailover(
+            peers,
+            parts.connect,
+            intake,
+            group=self._group,
+            cameras=self._cameras,
+            receive_maximum=self._receive_maximum,
+            suspects=self._suspects,
+        )
+        if self._durable:
+            tasks.create_task(failover.run(parts.stop), name="takeover")
+        parts.metrics.more.append(lambda: self._metrics(failover))
+        await unless(parts.stop, self._source.ready())
+        return failover
+
+    async def leave(self, grace_s: float, answer: Callable[[float], Awaitable[bool]]) -> None:
+        """Stop the source, answer what is here within the grace period, and leave the other workers."""
+        await drain(grace_s, self._taking, answer)
+        await self._peers.withdraw(orderly=self._taking.done() and not self._source.unfinished)
+        self._suspects.close()
+        for task in (self._taking, self._joined):
+            task.cancel()
+
+    def _connect(self) -> Bus:
+        session_s = SESSION_S if self._durable else 0
+        name = intake_id(self._parts.settings)
+        return self._parts.connect(name, receive_maximum=self._receive_maximum, session_s=session_s)
+
+    def _metrics(self, failover: SessionFailover) -> Iterator[Metric]:
+        yield gauge("worker_peer_workers", "Other workers of the service that are there.", len(self._peers.others))
+        yield counter("worker_overtaken_frames", "Frames taken from workers that had died.", failover.taken_over)
 
 
 class SessionFailover:
@@ -70,7 +158,7 @@ class SessionFailover:
         group: str,
         cameras: Sequence[str] = (),
         receive_maximum: int = 16,
-        session_s: int = 60,
+        session_s: int = SESSION_S,
         suspects: PoisonJournal | None = None,
     ) -> None:
         """Prepare. ``group`` shares the frames of a camera; ``cameras`` of the service, which others add to."""
@@ -243,6 +331,14 @@ class SessionFailover:
         ended = asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in filters))
         await _first(_within(END_S, ended), bus.over.wait(), orphan.release.wait())
         return ended.done() and not ended.cancelled()
+
+
+def intake_id(settings: WorkerSettings) -> str:
+    """Return the client id of a worker's connection for frames.
+
+    It is another one for other cameras: what an earlier session was subscribed to is not this one's.
+    """
+    return session_id(settings.client_id("intake"), settings.source.cameras, settings.uid)
 
 
 def _replaced(name: str, present: set[str]) -> bool:

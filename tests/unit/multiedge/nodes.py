@@ -53,10 +53,12 @@ class Node:
         return bus
 
     async def _run(self) -> None:
-        will = peer_will(NS, SERVICE, self.name)
+        will = peer_will(topics.PEER, NS, SERVICE, self.name)
         async with self.connect(f"worker.{NS}.{self.name}", announce=lambda: will) as bus:
             await bus.wait_connected(5)
-            self.peers = Membership(bus, namespace=NS, service=SERVICE, worker=self.name, intake=self.intake)
+            self.peers = Membership(
+                bus, topics.PEER, namespace=NS, service=SERVICE, worker=self.name, intake=self.intake
+            )
             self.takeover = SessionFailover(
                 self.peers, self.connect, self, group=GROUP, receive_maximum=ROOM, session_s=KEPT_S
             )

@@ -23,10 +23,10 @@ async def worker(
     broker: MemoryBroker, name: str, *, joins: bool = True
 ) -> AsyncIterator[tuple[Membership, MemoryBus, Any]]:
     """Run one worker's peers; yield them, its connection, and all changes that it was told."""
-    will = peer_will(NS, SERVICE, name)
+    will = peer_will(topics.PEER, NS, SERVICE, name)
     async with MemoryBus(f"worker.{name}", broker, lambda: will) as bus:
         await bus.wait_connected(1)
-        peers = Membership(bus, namespace=NS, service=SERVICE, worker=name, intake=f"intake.{NS}.{name}")
+        peers = Membership(bus, topics.PEER, namespace=NS, service=SERVICE, worker=name, intake=f"intake.{NS}.{name}")
         peers.join = (lambda: Load(credits=5)) if joins else None
         changes: list[tuple[str, bool, bool]] = []
         peers.on_change(lambda who, peer, orderly: changes.append((who, peer is not None, orderly)))
@@ -146,7 +146,7 @@ async def test_a_worker_that_starts_without_a_broker_takes_its_rank_when_there_i
     broker = MemoryBroker()
     async with worker(broker, "a"), MemoryBus("worker.b", broker) as bus:
         bus.cut()
-        peers = Membership(bus, namespace=NS, service=SERVICE, worker="b")
+        peers = Membership(bus, topics.PEER, namespace=NS, service=SERVICE, worker="b")
         await peers.start()
         running = asyncio.create_task(peers.run())
         await asyncio.sleep(3)
