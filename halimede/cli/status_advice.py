@@ -25,6 +25,7 @@ REMEDIES = {
     "Preparing": "wait: the node fetches the model",
     "DatasetNotReady": "`halimede get datasets` says what its Dataset waits for",
     "FrameworkNotSupported": "export the model to ONNX, or have the operator name a server for its framework",
+    "WorkerSilent": "wait: one that hangs is killed and started again; if it stays, check its connection to the broker",
     "RolloutFailed": "the version before goes on: give a better one, or go back (`halimede rollback --help`)",
 }
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"

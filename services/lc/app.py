@@ -178,7 +178,13 @@ class _Components:
                 str(config.fetch_policy),
             )
             self.workers = Supervisor(
-                folders, controller.launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing
+                folders,
+                controller.launcher,
+                store,
+                tasks,
+                changed=self._worker_changed,
+                missing=self.preparer.missing,
+                connected=lambda: bus.connected,
             )
             self.logs = Logs(folders, bus)
         self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)

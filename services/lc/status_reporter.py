@@ -41,6 +41,8 @@ INTERVAL_S = 1.0
 URGENT_S = 0.1
 #: seconds until the next attempt when the broker did not take one
 RETRY_S = 1.0
+#: seconds in which a status whose times alone have changed is no news
+SAME_S = 10.0
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
 STARTING = Lack("Pending", "Starting", "")
 #: characters that a report has room for
@@ -136,7 +138,7 @@ class NodeStatusReporter:
         now, wait = asyncio.get_running_loop().time(), None
         for key in sorted(self._dirty):
             status, sent = self._compose(key), self._sent.get(key)
-            if status is None or status == sent:
+            if status is None or (sent and self._is_known(status, sent, now - self._sent_at[key])):
                 self._dirty.discard(key)
                 continue
             urgent = sent is None or (status.phase, status.reason) != (sent.phase, sent.reason)
@@ -147,6 +149,11 @@ class NodeStatusReporter:
                 # not less than a clock can tell apart, or the loop would spin
                 wait = min(max(due - now, 0.01), INTERVAL_S if wait is None else wait)
         return wait
+
+    @staticmethod
+    def _is_known(status: NodeStatus, sent: NodeStatus, age_s: float) -> bool:
+        """Whether GM knows a status: all of it, or for a while all but the times in it."""
+        return status == sent or (age_s < SAME_S and _timeless(status) == _timeless(sent))
 
     def _compose(self, key: Key) -> NodeStatus | None:
         standing = self._standings.get(key)
@@ -228,6 +235,17 @@ def status_of(
         model=standing.facts if isinstance(standing.facts, ModelFacts) else None,
         dataset=standing.facts if isinstance(standing.facts, DatasetFacts) else None,
     )
+
+
+def _timeless(status: NodeStatus) -> NodeStatus:
+    """Return a status without the times in its workers' counts."""
+    output = status.output and msgspec.structs.replace(status.output, task_info=_untimed(status.output.task_info))
+    workers = [msgspec.structs.replace(each, task_info=_untimed(each.task_info)) for each in status.workers]
+    return msgspec.structs.replace(status, output=output, workers=workers)
+
+
+def _untimed(info: TaskInfo | None) -> TaskInfo | None:
+    return info and msgspec.structs.replace(info, current_time="", update_time="")
 
 
 def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskInfo | None:

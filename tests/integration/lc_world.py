@@ -78,7 +78,7 @@ class FakeProcess:
     def __init__(self, start: Start | None, record: ProcessRecord) -> None:
         self.start = start
         self.record = record
-        self.stubborn = False
+        self.stubborn = self.stopped = False
         self.signals: list[str] = []
         self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 

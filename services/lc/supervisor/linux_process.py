@@ -52,6 +52,12 @@ class LinuxProcess:
         self._pidfd = pidfd
         self._child = child
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it; one that a debugger holds counts as running."""
+        fields = stat_fields(self.record.pid)
+        return fields is not None and fields[0] == "T"
+
     async def wait(self) -> int | None:
         """Wait for its end, end what is left of its group, and return its exit code."""
         await wait_pidfd(self._pidfd)

@@ -100,6 +100,10 @@ class Process(Protocol):
     def record(self) -> ProcessRecord:
         """What to remember of it."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP, SIGTSTP): it runs no code until it is continued."""
+
     async def wait(self) -> int | None:
         """Wait for its end and end what is left of its group; return the exit code (None: it was not our child)."""
 

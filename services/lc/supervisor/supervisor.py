@@ -27,6 +27,7 @@ from services.lc.planning.resource_state import ResourceState
 from services.lc.status_reporter import compose
 from services.lc.store import NodeStore
 from services.lc.supervisor.process import Launcher, Process, ProcessSpec, Start, StartError
+from services.lc.supervisor.silence import SilenceWatch
 from services.lc.supervisor.worker_state import (
     FAILED,
     FIRST_DELAY,
@@ -57,7 +58,8 @@ EXTRA_S, KILL_S = 1.0, 10.0
 class Supervisor:
     """The workers of a node. ``changed`` is called with a service whenever one of its workers changes its state.
 
-    ``missing`` is called with a model's path when the file has vanished since it was prepared.
+    ``missing`` is called with a model's path when the file has vanished since it was prepared. ``connected``: whether
+    workers' reports can arrive.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Supervisor:
         *,
         changed: Callable[[Key], None],
         missing: Callable[[Path], None],
+        connected: Callable[[], bool],
     ) -> None:
         self._folders = folders
         self._launcher = launcher
@@ -78,6 +81,7 @@ class Supervisor:
         self._missing = missing
         self._entries: dict[Worker, WorkerState] = {}
         self._telling = ModelAssignment(folders, missing)
+        self._silence = SilenceWatch(self._entries, connected, changed)
         #: processes started again, of whatever worker, since the controller's start
         self.restarts = 0
 
@@ -113,8 +117,8 @@ class Supervisor:
         return [each for entry in entries for each in used(entry)]
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Nothing: each worker has its own task."""
-        return {}
+        """Watch for silent workers; each worker has its own task."""
+        return {"silent workers": self._silence.run()}
 
     def busy(self, service: Key) -> bool:
         """Whether a worker of a service is looked after."""
@@ -181,7 +185,7 @@ class Supervisor:
         if entry is None or entry.service.name != info.owner_name:
             return None
         took = swaps(entry)
-        entry.info = info
+        entry.info, entry.heard_at = info, asyncio.get_running_loop().time()
         self._telling.receive(entry, info)
         if swaps(entry) is not took:
             self._changed(entry.service)  # what was asked of it may be due now
@@ -263,7 +267,7 @@ class Supervisor:
     async def _attend(self, entry: WorkerState, process: Process) -> None:
         """Watch a process until its end, and judge it."""
         loop = asyncio.get_running_loop()
-        entry.process, entry.since, entry.info = process, loop.time(), None
+        entry.process, entry.since, entry.info, entry.silent = process, loop.time(), None, ""
         if entry.reason:  # it could not even be started before: that is mended
             entry.failures, entry.mistaken, entry.reason = 0, False, ""
         # a little later than what they wait for: a loop's timers may be early by its clock's resolution
@@ -283,11 +287,12 @@ class Supervisor:
     def _judge(self, entry: WorkerState, code: int | None, ran_s: float) -> None:
         if ran_s >= STABLE_S:
             entry.failures = 0
-        entry.line = self._launcher.last_line(entry.worker)
+        entry.line = "" if entry.silent else self._launcher.last_line(entry.worker)
         if entry.info is None or entry.info.status != "failed":
             entry.last_words = None
-        self._telling.ended(entry, ending(code))
-        self._failed(entry, "", ending(code), mistaken=code == USERS_MISTAKE)
+        how = f"it hung, {ending(code)}" if entry.silent else ending(code)
+        self._telling.ended(entry, how)
+        self._failed(entry, "", how, mistaken=code == USERS_MISTAKE)
         if entry.mistaken:
             entry.delay = LONGEST_DELAY
 

@@ -45,6 +45,8 @@ PROVEN_S = 30.0
 STRIKES = 2
 #: reason of a worker, and of its service, that goes on with another model than it was asked to take
 FAILED = "RolloutFailed"
+#: reason of a worker that runs and no longer reports
+SILENT = "WorkerSilent"
 
 
 class Refusal(Struct, kw_only=True, frozen=True):
@@ -171,6 +173,9 @@ class WorkerState:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     process: Process | None = None
     since: float = 0.0
+    #: when it last reported, in loop time; and what is wrong if that is too long ago
+    heard_at: float = 0.0
+    silent: str = ""
     adopted: bool = False
     info: WorkerInfo | None = None
     task_info: TaskInfo | None = None
@@ -208,9 +213,11 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
     if entry.process and info and info.status == "starting" and info.reason:  # it has nothing to answer with
         return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
+        if entry.silent:
+            return "Running", SILENT, entry.silent
         reports = entry.start is not None and entry.start.spec.reports
-        silent = info is None and not entry.adopted and (reports or ran_s < entry.patience_s)
-        if silent or (info and info.status == "starting"):
+        unheard = info is None and not entry.adopted and (reports or ran_s < entry.patience_s)
+        if unheard or (info and info.status == "starting"):
             return "Pending", "Starting", ""
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")
     if not entry.ending:  # its task has not run yet

@@ -1,0 +1,130 @@
+"""Finds the workers of a node that no longer report, and kills those that hang.
+
+A worker that is stopped (SIGSTOP), deadlocked or blocked reports nothing, but its process lives and keeps its
+connections. Silence counts only while this controller is connected and its own event loop runs. It is confirmed
+without the broker: a process that hangs accepts a connection on its health port and answers nothing there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+import structlog
+
+from halimede.environment import number
+from halimede.errors import InvalidFieldError
+from halimede.names import Key
+from services.lc.paths import Worker
+from services.lc.supervisor.worker_state import WorkerState
+
+log = structlog.get_logger()
+
+#: seconds between two checks, and that an answer of a health port may take
+CHECK_S, PROBE_S = 1.0, 2.0
+#: seconds without a report, at least and in the worker's own report periods, after which a worker is silent
+SILENT_S, SILENT_PERIODS = 10.0, 3
+#: seconds of silence after which a stopped process is killed, and seconds that another one has beyond its model's
+#: timeout: within that it ends a call of its model that hangs by itself
+STOPPED_S, BEYOND_MODEL_S = 15.0, 10.0
+#: seconds that a call of a model may take in a worker that sets no MODEL_TIMEOUT_S
+MODEL_TIMEOUT_S = 60.0
+
+
+class SilenceWatch:
+    """Watches ``workers``. ``connected``: whether reports can arrive; ``changed``: called with a worker's service."""
+
+    def __init__(
+        self, workers: Mapping[Worker, WorkerState], connected: Callable[[], bool], changed: Callable[[Key], None]
+    ) -> None:
+        self._workers = workers
+        self._connected = connected
+        self._changed = changed
+
+    async def run(self) -> None:
+        """Check all workers every second, until cancelled."""
+        loop = asyncio.get_running_loop()
+        checked = loop.time()
+        while True:
+            await asyncio.sleep(CHECK_S)
+            now = loop.time()
+            if not self._connected() or now - checked > CHECK_S + PROBE_S:
+                for entry in self._workers.values():  # nobody could be heard: their time begins now
+                    entry.heard_at = now
+            silent = []
+            for entry in self._workers.values():
+                if is_silent(entry, now):
+                    silent.append(entry)
+                elif entry.silent:
+                    self._set(entry, "")
+            if silent:
+                await asyncio.gather(*(self._confirm(entry) for entry in silent))
+            checked = loop.time()
+
+    async def _confirm(self, entry: WorkerState) -> None:
+        """Name a silent worker, and kill it if it hangs for longer than its model may take."""
+        process, url = entry.process, entry.info.http if entry.info else ""
+        hangs = await is_hung(url)
+        now = asyncio.get_running_loop().time()
+        if process is None or entry.process is not process or not is_silent(entry, now):
+            return
+        port = "its health port answers nothing" if hangs else "its process lives: check its connection to the broker"
+        self._set(entry, f"no report for more than {patience_s(entry):g} s, and {port}")
+        limit_s = STOPPED_S if process.stopped else hang_limit_s(entry)
+        if hangs and now - entry.heard_at > limit_s:
+            log.error("hung worker killed", worker=str(entry.worker), pid=process.record.pid, silent_s=limit_s)
+            process.kill()
+
+    def _set(self, entry: WorkerState, text: str) -> None:
+        if entry.silent != text:
+            entry.silent = text
+            log.warning("worker silent" if text else "worker reporting again", worker=str(entry.worker), message=text)
+            self._changed(entry.service)
+
+
+def patience_s(entry: WorkerState) -> float:
+    """Return the seconds without a report after which a worker is silent; of one that names no period, infinity."""
+    period_s = entry.info.period_s if entry.info else 0.0
+    return max(SILENT_S, SILENT_PERIODS * period_s) if period_s else float("inf")
+
+
+def is_silent(entry: WorkerState, now: float) -> bool:
+    """Return whether a worker that runs has not reported for too long."""
+    info = entry.info
+    runs = entry.process is not None and info is not None and info.status in {"starting", "running"}
+    return runs and not entry.stop.is_set() and now - entry.heard_at > patience_s(entry)
+
+
+def hang_limit_s(entry: WorkerState) -> float:
+    """Return the seconds of silence after which a worker that hangs is killed: always above its MODEL_TIMEOUT_S."""
+    model_s = MODEL_TIMEOUT_S
+    with contextlib.suppress(InvalidFieldError):  # the worker refuses it and ends
+        if entry.start:
+            model_s = number(entry.start.spec.env, "MODEL_TIMEOUT_S", MODEL_TIMEOUT_S, least=0.1, most=86_400)
+    return max(STOPPED_S, model_s + BEYOND_MODEL_S)
+
+
+async def is_hung(url: str) -> bool:
+    """Return whether a health port of this machine takes a connection and answers nothing.
+
+    Anything else proves nothing against the process: an answer of any kind, a refusal, no port at all.
+    """
+    port = urlsplit(url).port if url else None
+    if not port:
+        return False
+    writer = None
+    try:
+        async with asyncio.timeout(PROBE_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            await reader.read(1)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    finally:
+        if writer:
+            writer.close()
+    return False
