@@ -202,7 +202,7 @@ async def test_sigterm_drains_what_was_taken_and_exits_with_0(
 
 
 @pytest.mark.slow
-async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
+async def test_kill_9_loses_no_frame_and_the_next_worker_answers_what_was_inside(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
@@ -212,19 +212,12 @@ async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
         await eventually(lambda: len(s.results) > 5)
         edge.kill()
         await sending
-        await asyncio.sleep(0.5)
-        answered = len(s.results)
+        assert len(s.results) < 100
         s.start_script("edge", f"{unique}-e", SLOW_SMALL)
         await s.running(f"{unique}-e")
-        counts = s.counts(f"{unique}-e")
-        assert 0 < counts.lost <= 96 + 256 + 32
-        # a result may have reached the broker whose acknowledgement did not come back
-        assert 0 <= answered - counts.inference_number <= 32
-        s.sent.clear()
-        await s.send(pictures[:10])
         await s.answered()
-        await eventually(lambda: s.counts(f"{unique}-e").inference_number == counts.inference_number + 10)
-        assert s.counts(f"{unique}-e").lost == counts.lost
+        await eventually(lambda: s.counts(f"{unique}-e").inference_number >= 100, 30)
+        assert s.counts(f"{unique}-e").lost == 0
 
 
 @pytest.mark.slow
@@ -241,7 +234,10 @@ async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
 
         await eventually(all_inside, 30)
         assert await edge.terminate() == 0
-        await eventually(lambda: s.counts(f"{unique}-e").lost == 3, 30)
+        s.start_script("edge", f"{unique}-e", SLOW_SMALL)
+        await s.answered()
+        await eventually(lambda: s.counts(f"{unique}-e").inference_number == 3, 30)
+        assert s.counts(f"{unique}-e").lost == 0
 
 
 @pytest.mark.slow
