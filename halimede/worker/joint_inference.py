@@ -51,7 +51,12 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         parts.bus, topics.EDGE_PEER, **known, node=settings.node, intake=intake_id(settings) if cameras else ""
     )
     source = FailoverSource(
-        parts, peers, group=settings.service, cameras=cameras, receive_maximum=INTAKE_RECEIVE_MAXIMUM
+        parts,
+        peers,
+        group=settings.service,
+        cameras=cameras,
+        receive_maximum=INTAKE_RECEIVE_MAXIMUM,
+        durable=bool(cameras),
     )
     channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
     offload = OffloadClient(parts.bus, channel)

@@ -25,8 +25,6 @@ DOCUMENT = ROOT / "docs" / "observability.md"
 #: figures of members of multi-edge services; and of all that this system has none of
 MULTI_EDGE = (
     "halimede_worker_joint_",
-    "halimede_worker_overtaken_",
-    "halimede_worker_peer_",
     "halimede_worker_shared_",
 )
 ELSEWHERE = (

@@ -54,10 +54,11 @@ class Timeline:
         command = [str(Path(sys.executable).with_name("halimede")), "status"]
         environment = {**os.environ, "HALIMEDE_HOME": str(self._system.home), "PYTHONPATH": str(ROOT)}
         while True:
+            asked_at = time.monotonic()
             done = await asyncio.to_thread(
                 subprocess.run, command, capture_output=True, text=True, env=environment, check=False
             )
-            self.ended.append((time.monotonic() - self.began, done.returncode, done.stdout + done.stderr))
+            self.ended.append((asked_at - self.began, done.returncode, done.stdout + done.stderr))
             await asyncio.sleep(1)
 
     def first(self, word: str) -> float:

@@ -211,8 +211,8 @@ def test_each_topic_goes_where_its_readers_are() -> None:
         "result": "out", "hard-sample": "out", "status": "", "gm-presence": "in", "api-request": "", "api-reply": "",
         "logs-request": "in", "logs-reply": "out", "trace-request": "in", "trace-reply": "out", "dead-letter": "out",
         "blob-request": "out", "blob-chunk": "in", "blob-query": "outin", "blob-order": "", "blob-answer": "in",
-        "peer": "both", "hop-request": "out", "hop-reply": "in", "multi-result": "out", "track": "both",
-        "gallery": "both", "fused": "both", "identity-query": "both", "identity-answer": "both",
+        "edge-peer": "out", "peer": "both", "hop-request": "out", "hop-reply": "in", "multi-result": "out",
+        "track": "both", "gallery": "both", "fused": "both", "identity-query": "both", "identity-answer": "both",
         "camera-status": "both", "node-camera-status": "both", "kept-request": "in", "kept-reply": "out",
     }  # fmt: skip
 

@@ -23,7 +23,7 @@ from services.lc.supervisor.worker_state import WorkerState
 log = structlog.get_logger()
 
 #: seconds between two checks, and that an answer of a health port may take
-CHECK_S, PROBE_S = 1.0, 2.0
+CHECK_S, PROBE_S = 1.0, 1.0
 #: seconds without a report, at least and in the worker's own report periods, after which a worker is silent
 SILENT_S, SILENT_PERIODS = 10.0, 3
 #: seconds of silence after which a stopped process is killed, and seconds that another one has beyond its model's
