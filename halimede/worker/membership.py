@@ -1,4 +1,4 @@
-"""Who else works on the service, what they can take, and which of them is the eldest.
+"""Tracks the workers of a service: who is online, what each can take, and which has been there longest.
 
 Every worker says so of itself on a retained topic that its will clears, and hears all others. From that alone each
 comes to the same view of who decides and who goes on with the frames of one that has died: nobody is elected. A view

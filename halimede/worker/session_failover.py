@@ -1,4 +1,4 @@
-"""Going on with the frames of a worker that has died: by its session, which the broker keeps for a while.
+"""Fails over the MQTT sessions of workers that have died: another worker answers the frames in them.
 
 A member's frames stay the broker's until they are answered. When it dies the heir (``Membership.heir``) connects under
 the client id of its connection for frames: the broker sends what was not answered, then all that has come since, and
@@ -102,7 +102,7 @@ class FailoverSource:
         self._taking: asyncio.Task[None]
         self._joined: asyncio.Task[None]
 
-    async def start(self, intake: FrameSink, tasks: asyncio.TaskGroup) -> SessionFailover:
+    async def start(self, intake: FrameSink, tasks: asyncio.TaskGroup) -> None:
         """Join the other workers and take frames from now on; return once the broker sends them, or at the stop."""
         parts, peers = self._parts, self._peers
         await peers.start()
@@ -126,7 +126,6 @@ class FailoverSource:
             tasks.create_task(failover.run(parts.stop), name="takeover")
         parts.metrics.more.append(lambda: self._metrics(failover))
         await unless(parts.stop, self._source.ready())
-        return failover
 
     async def leave(self, grace_s: float, answer: Callable[[float], Awaitable[bool]]) -> None:
         """Stop the source, answer what is here within the grace period, and leave the other workers."""
