@@ -93,8 +93,14 @@ async def _run(
                 trace_buffer = TraceBuffer(await stack.enter_async_context(exporting(settings.role, settings.names())))
                 await TraceServer(bus, trace_buffer, settings.role, settings.names()).start()
                 parts = WorkerContext(settings, connect, bus, slot, ledger, trace_buffer, metrics, stop, reporter)
-                await job.run(parts, lambda: reporter.set("running"))
+
+                def ready() -> None:
+                    metrics.ready = True
+                    reporter.set("running")
+
+                await job.run(parts, ready)
         finally:
+            metrics.ready = False
             ledger.settle()
             metrics.ledger = metrics.edge = metrics.cloud = metrics.offload = None
             metrics.more.clear()

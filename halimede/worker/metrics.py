@@ -38,7 +38,8 @@ class WorkerMetrics:
 
     settings: WorkerSettings
     connections: list[Bus] = field(default_factory=list)
-    status: str = "starting"
+    #: whether it takes samples by now: the broker sends them
+    ready: bool = False
     ledger: Ledger | None = None
     slot: ModelSlot | None = None
     edge: EdgeWorker | None = None
@@ -54,7 +55,7 @@ class WorkerMetrics:
         health = Health()
         health.live("model", self._stuck)
         health.ready("broker", lambda: next((f"{b.client_id} is not connected" for b in self._away()), ""))
-        health.ready("work", lambda: "" if self.edge or self.cloud else self.status)
+        health.ready("work", lambda: "" if self.ready else "starting")
         return health
 
     def collect(self) -> Iterator[Metric]:

@@ -141,7 +141,7 @@ class CloudClient:
         self._stop = asyncio.Event()
         async with self._connect(settings.client_id()) as bus, contextlib.AsyncExitStack() as stack:
             self._bus = bus
-            metrics = WorkerMetrics(settings, [bus], status="")
+            metrics = WorkerMetrics(settings, [bus], ready=True)
             shown = HttpServer(settings.http, health=metrics.health(), registry=registry("edge", metrics.collect))
             await stack.enter_async_context(shown)
             self._ledger = metrics.ledger = await open_ledger(settings, stack)
