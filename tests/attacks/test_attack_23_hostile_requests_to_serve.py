@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 import grpc
-import numpy as np
 import pytest
 
 from halimede.serving.grpc_handlers import InferRequest
@@ -97,53 +96,57 @@ def timed(value: str) -> bytes:
     return b'{"parameters":{"timeout":%b},"inputs":[]}' % value.encode()
 
 
-#: name: body, headers, the statuses that are right, what the error names
-REST: dict[str, tuple[bytes, dict[str, str], set[int], str]] = {
-    "nested lists of 32 MB": (tensor("[1,2]", repeated("[0]", 32 * MEGABYTE)), {}, {413}, "more than"),
-    "nested lists of 15 MB": (tensor("[1,2]", repeated("[0]", 15 * MEGABYTE)), {}, {400}, "has 2 elements"),
-    "nested lists that fit": (tensor("[100000,2]", "[" + ",".join(["[0,0]"] * 100_000) + "]"), {}, {200}, ""),
-    "an answer of too much JSON": (
-        tensor("[3000000,2]", "[" + ",".join(["0"] * 6_000_000) + "]"), {}, {413}, "use its binary",
-    ),
-    "empty lists": (tensor("[1,2]", repeated("[]", 15 * MEGABYTE)), {}, {400}, "has 2 elements"),
-    "objects": (tensor("[1,2]", repeated("{}", 15 * MEGABYTE)), {}, {413}, "objects"),
-    "few objects": (tensor("[1,2]", repeated('{"a":0}', 200_000)), {}, {400}, "elements"),
-    "empty texts": (tensor("[1,2]", repeated('""', 15 * MEGABYTE), "BYTES"), {}, {413}, "send it as binary"),
-    "numbers for text": (tensor("[9]", repeated("0", 15 * MEGABYTE), "BYTES"), {}, {400}, "is text"),
-    "numbers of many digits": (tensor("[1,2]", repeated("0.1234567890123456789e-290", 15 * MEGABYTE)), {}, {400}, ""),
-    "a huge number": (tensor("[1,2]", f"[{DIGITS},0.5]"), {}, {400}, "FP32"),
-    "huge parameters": (
-        b'{"inputs":[],"parameters":{"a":%b}}' % repeated("[0]", 8 * MEGABYTE).encode(), {}, {413}, "parameters",
-    ),
-    "a shape of a million axes": (tensor(repeated("1", 2 * MEGABYTE), "[0]"), {}, {413}, "shapes"),
-    "a shape of some axes": (tensor(repeated("1", 20_000), "[0]"), {}, {400}, "16 sizes"),
-    "depth of 10^5": (b"[" * 100_000, {}, {400}, "no inference request"),
-    "data of depth 10^5": (tensor("[1,2]", "[" * 100_000 + "]" * 100_000), {}, {400}, "no inference request"),
-    "data of depth 500": (tensor("[1,2]", "[" * 500 + "0,0" + "]" * 500), {}, {400}, "deep"),
-    "0 by 10^30": (tensor(f"[0,{10**30}]", "[]"), {}, {400}, "shape"),
-    "0 by 2^31 by 2^31": (tensor(f"[0,{2**31},{2**31}]", "[]"), {}, {413}, "shape"),
-    "10^30": (tensor(f"[{10**30}]", "[]"), {}, {400}, "shape"),
-    "a size of 400 digits": (tensor(f"[{DIGITS}]", "[]"), {}, {400}, "shape"),
-    "a negative size": (tensor("[-1,2]", "[]"), {}, {400}, "shape"),
-    "a size that is a bool": (tensor("[true,2]", "[1,2]"), {}, {400}, "shape"),
-    "no values": (tensor("[0,2]", "[]"), {}, {200}, ""),
-    "a timeout of 400 digits": (timed(DIGITS), {}, {400}, "timeout"),
-    "a timeout as text of 400 digits": (timed(f'"{DIGITS}"'), {}, {400}, "timeout"),
-    "a timeout of other digits": (timed('"\u00b2"'), {}, {400}, "timeout"),
-    "a timeout of 5000 digits": (timed("9" * 5000), {}, {400}, ""),
-    "a binary size of 400 digits": (
-        tensor("[1,2]", "[0,0]").replace(b'"data":[0,0]', b'"parameters":{"binary_data_size":%b}' % DIGITS.encode()),
-        {}, {400}, "binary_data_size",
-    ),
-    "a header of 400 digits": (b"{}", {HEADER: DIGITS}, {400}, HEADER),
-    "nothing": (b"", {}, {400}, "no inference request"),
-}  # fmt: skip
+def bodies() -> dict[str, tuple[bytes, dict[str, str], set[int], str]]:
+    """Return, by name: body, headers, the statuses that are right, what the error names."""
+    return {
+        "nested lists of 32 MB": (tensor("[1,2]", repeated("[0]", 32 * MEGABYTE)), {}, {413}, "more than"),
+        "nested lists of 15 MB": (tensor("[1,2]", repeated("[0]", 15 * MEGABYTE)), {}, {400}, "has 2 elements"),
+        "nested lists that fit": (tensor("[100000,2]", "[" + ",".join(["[0,0]"] * 100_000) + "]"), {}, {200}, ""),
+        "an answer of too much JSON": (
+            tensor("[3000000,2]", "[" + ",".join(["0"] * 6_000_000) + "]"), {}, {413}, "use its binary",
+        ),
+        "empty lists": (tensor("[1,2]", repeated("[]", 15 * MEGABYTE)), {}, {400}, "has 2 elements"),
+        "objects": (tensor("[1,2]", repeated("{}", 15 * MEGABYTE)), {}, {413}, "objects"),
+        "few objects": (tensor("[1,2]", repeated('{"a":0}', 200_000)), {}, {400}, "elements"),
+        "empty texts": (tensor("[1,2]", repeated('""', 15 * MEGABYTE), "BYTES"), {}, {413}, "send it as binary"),
+        "numbers for text": (tensor("[9]", repeated("0", 15 * MEGABYTE), "BYTES"), {}, {400}, "is text"),
+        "numbers of many digits": (
+            tensor("[1,2]", repeated("0.1234567890123456789e-290", 15 * MEGABYTE)), {}, {400}, "",
+        ),
+        "a huge number": (tensor("[1,2]", f"[{DIGITS},0.5]"), {}, {400}, "FP32"),
+        "huge parameters": (
+            b'{"inputs":[],"parameters":{"a":%b}}' % repeated("[0]", 8 * MEGABYTE).encode(), {}, {413}, "parameters",
+        ),
+        "a shape of a million axes": (tensor(repeated("1", 2 * MEGABYTE), "[0]"), {}, {413}, "shapes"),
+        "a shape of some axes": (tensor(repeated("1", 20_000), "[0]"), {}, {400}, "16 sizes"),
+        "depth of 10^5": (b"[" * 100_000, {}, {400}, "no inference request"),
+        "data of depth 10^5": (tensor("[1,2]", "[" * 100_000 + "]" * 100_000), {}, {400}, "no inference request"),
+        "data of depth 500": (tensor("[1,2]", "[" * 500 + "0,0" + "]" * 500), {}, {400}, "deep"),
+        "0 by 10^30": (tensor(f"[0,{10**30}]", "[]"), {}, {400}, "shape"),
+        "0 by 2^31 by 2^31": (tensor(f"[0,{2**31},{2**31}]", "[]"), {}, {413}, "shape"),
+        "10^30": (tensor(f"[{10**30}]", "[]"), {}, {400}, "shape"),
+        "a size of 400 digits": (tensor(f"[{DIGITS}]", "[]"), {}, {400}, "shape"),
+        "a negative size": (tensor("[-1,2]", "[]"), {}, {400}, "shape"),
+        "a size that is a bool": (tensor("[true,2]", "[1,2]"), {}, {400}, "shape"),
+        "no values": (tensor("[0,2]", "[]"), {}, {200}, ""),
+        "a timeout of 400 digits": (timed(DIGITS), {}, {400}, "timeout"),
+        "a timeout as text of 400 digits": (timed(f'"{DIGITS}"'), {}, {400}, "timeout"),
+        "a timeout of other digits": (timed('"\u00b2"'), {}, {400}, "timeout"),
+        "a timeout of 5000 digits": (timed("9" * 5000), {}, {400}, ""),
+        "a binary size of 400 digits": (
+            tensor("[1,2]", "[0,0]").replace(
+                b'"data":[0,0]', b'"parameters":{"binary_data_size":%b}' % DIGITS.encode()
+            ), {}, {400}, "binary_data_size",
+        ),
+        "a header of 400 digits": (b"{}", {HEADER: DIGITS}, {400}, HEADER),
+        "nothing": (b"", {}, {400}, "no inference request"),
+    }  # fmt: skip
 
 
 async def test_attack_23_hostile_json_is_refused_clearly(made: Server, tmp_path: Path) -> None:
     async with aiohttp.ClientSession() as session:
         with healthy(made, tmp_path):
-            for name, (body, headers, statuses, what) in REST.items():
+            for name, (body, headers, statuses, what) in bodies().items():
                 async with session.post(f"{made.http}{INFER}", data=body, headers=headers) as answer:
                     said = await answer.text()
                 assert answer.status in statuses, (name, answer.status, said[:300])
@@ -172,37 +175,41 @@ def nested(depth: int) -> bytes:
 
 
 INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
-#: name: message, the code that is right, what the error names
-GRPC: dict[str, tuple[bytes, grpc.StatusCode, str]] = {
-    "0 by 2^62": (message(shape=[0, 2**62]), INVALID, "shape"),
-    "0 by 2^31 by 2^31": (message(shape=[0, 2**31, 2**31]), EXHAUSTED, "shape"),
-    "a negative size": (message(shape=[-1, 2]), INVALID, "shape"),
-    "a million axes": (message(shape=[1] * MEGABYTE), INVALID, "16 sizes"),
-    "typed contents of 16 MB": (message(contents={"fp32_contents": np.zeros(4 * MEGABYTE)}), EXHAUSTED, "raw"),
-    "varints of 7 MB": (
-        message(datatype="BOOL", contents={"bool_contents": np.ones(7 * MEGABYTE, bool)}), EXHAUSTED, "raw",
-    ),
-    "empty texts": (message(datatype="BYTES", contents={"bytes_contents": [b""] * 3_000_000}), EXHAUSTED, "raw"),
-    "millions of fields": (b"\x3a\x00" * 8_000_000, EXHAUSTED, "fields"),
-    "texts of no bytes": (
-        message(datatype="BYTES", shape=[10_000_000]) + b"\x3a\x80\xa4\xe8\x03" + bytes(8_000_000), EXHAUSTED, "BYTES",
-    ),
-    "depth of 10^4": (nested(10_000), INVALID, "no inference request"),
-    "depth of 10^5": (nested(100_000), INVALID, "no inference request"),
-    "random bytes": (bytes(range(256)) * 1000, INVALID, "no inference request"),
-    "a timeout of 400 digits": (parameter(string_param=DIGITS), INVALID, "timeout"),
-    "a timeout without end": (parameter(double_param=float("inf")), INVALID, "timeout"),
-    "a timeout that is a bool": (parameter(bool_param=True), INVALID, "timeout"),
-    "a negative timeout": (parameter(int64_param=-1), INVALID, "timeout"),
-    "65 MB": (bytes(65 * MEGABYTE), EXHAUSTED, "larger than max"),
-}  # fmt: skip
+
+
+def messages() -> dict[str, tuple[bytes, grpc.StatusCode, str]]:
+    """Return, by name: message, the code that is right, what the error names."""
+    return {
+        "0 by 2^62": (message(shape=[0, 2**62]), INVALID, "shape"),
+        "0 by 2^31 by 2^31": (message(shape=[0, 2**31, 2**31]), EXHAUSTED, "shape"),
+        "a negative size": (message(shape=[-1, 2]), INVALID, "shape"),
+        "a million axes": (message(shape=[1] * MEGABYTE), INVALID, "16 sizes"),
+        "typed contents of 16 MB": (message(contents={"fp32_contents": [0.0] * (4 * MEGABYTE)}), EXHAUSTED, "raw"),
+        "varints of 7 MB": (
+            message(datatype="BOOL", contents={"bool_contents": [True] * (7 * MEGABYTE)}), EXHAUSTED, "raw",
+        ),
+        "empty texts": (message(datatype="BYTES", contents={"bytes_contents": [b""] * 3_000_000}), EXHAUSTED, "raw"),
+        "millions of fields": (b"\x3a\x00" * 8_000_000, EXHAUSTED, "fields"),
+        "texts of no bytes": (
+            message(datatype="BYTES", shape=[10_000_000]) + b"\x3a\x80\xa4\xe8\x03" + bytes(8_000_000),
+            EXHAUSTED, "BYTES",
+        ),
+        "depth of 10^4": (nested(10_000), INVALID, "no inference request"),
+        "depth of 10^5": (nested(100_000), INVALID, "no inference request"),
+        "random bytes": (bytes(range(256)) * 1000, INVALID, "no inference request"),
+        "a timeout of 400 digits": (parameter(string_param=DIGITS), INVALID, "timeout"),
+        "a timeout without end": (parameter(double_param=float("inf")), INVALID, "timeout"),
+        "a timeout that is a bool": (parameter(bool_param=True), INVALID, "timeout"),
+        "a negative timeout": (parameter(int64_param=-1), INVALID, "timeout"),
+        "65 MB": (bytes(65 * MEGABYTE), EXHAUSTED, "larger than max"),
+    }  # fmt: skip
 
 
 async def test_attack_23_hostile_messages_are_refused_clearly(made: Server, tmp_path: Path) -> None:
     async with grpc.aio.insecure_channel(made.grpc, options=LIMITS) as channel:
         infer = channel.unary_unary(MODEL_INFER)
         with healthy(made, tmp_path):
-            for name, (data, code, what) in GRPC.items():
+            for name, (data, code, what) in messages().items():
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await infer(data, timeout=60)
                 assert refused.value.code() == code, (name, refused.value)

@@ -26,7 +26,7 @@ def written() -> Iterator[Any]:
     for path in sorted(ROOT.glob("deploy/**/mosquitto.conf")):
         yield pytest.param(path.read_text(), id=str(path.relative_to(ROOT)))
     for path in sorted(ROOT.glob("deploy/*.yaml")):
-        for document in yaml.safe_load_all(path.read_text()):
+        for document in yaml.load_all(path.read_text(), yaml.CSafeLoader):
             if text := (document.get("data") or {}).get("mosquitto.conf"):
                 yield pytest.param(text, id=str(path.relative_to(ROOT)))
     yield pytest.param("\n".join(MosquittoProcess(ROOT)._configuration(1883)), id="services/broker.py")
@@ -42,7 +42,7 @@ def containers() -> Iterator[Any]:
         if "mosquitto" in service.get("image", ""):
             yield pytest.param(service.get("environment", {}), id=f"docker-compose.yml {name}")
     for path in sorted(ROOT.glob("deploy/**/*.yaml")):
-        for document in yaml.safe_load_all(path.read_text()):
+        for document in yaml.load_all(path.read_text(), yaml.CSafeLoader):
             pod = ((document or {}).get("spec") or {}).get("template") or {}
             for container in (pod.get("spec") or {}).get("containers", []):
                 if "mosquitto" in str(container.get("command")):
