@@ -110,6 +110,7 @@ def with_clock(by: timedelta, call: Callable[[], None]) -> None:
         call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

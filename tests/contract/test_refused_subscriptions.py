@@ -43,6 +43,7 @@ def rules(path: Path, *refused: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PLUGINS, reason="this Mosquitto comes without its security plugin")
 async def test_a_subscription_refused_at_a_reconnect_is_named_where_the_operator_looks(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"

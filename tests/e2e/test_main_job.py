@@ -69,6 +69,7 @@ async def test_all_listen_on_loopback_for_health_alone_and_speak_to_the_broker_a
     await shared.until("answers", lambda: not missing(shared))
 
 
+@pytest.mark.slow
 async def test_a_bare_jpeg_of_an_old_publisher_is_answered(shared: System, tmp_path: Path) -> None:
     from PIL import Image
 

@@ -147,6 +147,7 @@ async def run(seed: int, folder: Path) -> None:
                 assert (w.status(name) is not None) == (name in script.services)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_after_loss_duplicates_reordering_cuts_and_restarts_all_nodes_hold_what_they_should(
     seed: int, tmp_path: Path

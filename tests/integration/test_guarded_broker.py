@@ -119,6 +119,7 @@ async def test_the_run_files_credentials_go_with_the_run_files_broker_alone(tmp_
         assert chosen.folder == a.site.gm
 
 
+@pytest.mark.slow
 @MODES
 async def test_a_controller_that_comes_to_another_systems_broker_says_why_it_waits_and_comes_back(
     tmp_path: Path, security: Security

@@ -92,6 +92,7 @@ def test_it_is_there_and_says_what_it_has(client: Any) -> None:
     assert client.get_model_metadata("adds", **as_json)["versions"] == ["3"]
 
 
+@pytest.mark.slow
 def test_tensors_go_in_and_come_out(client: Any) -> None:
     array = np.array([[1, 2], [3, 4]], np.float32)
     found = ask(client, "adds", {"x": ("FP32", array)}, request_id="7")

@@ -94,6 +94,7 @@ class Play:
         return sum((camera.seen for camera in cameras), Counter())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("play", "able"),
     [

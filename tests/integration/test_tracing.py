@@ -180,6 +180,7 @@ async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker
         assert "traces lost" in s.workers[1].log.read_text()
 
 
+@pytest.mark.slow
 async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

@@ -293,6 +293,7 @@ async def test_a_plain_msgpack_reader_reads_what_an_edge_worker_sends_up(
         assert read["data"] == pictures[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "changes", "said"),
     [

@@ -54,6 +54,7 @@ def test_a_mutation_that_no_test_notices_is_reported_as_such(tree: Path, tmp_pat
     assert "5 mutations, 1 caught, 4 not" in runner.table(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replacement", "test", "code"), [("size < 3", TEST, 0), ("size <= 4", TEST, 1), ("0", "1/0", 2)]
 )

@@ -44,6 +44,7 @@ def test_what_it_refers_to_is_there(compose: dict[str, Any]) -> None:
             assert source in compose["volumes"] or (ROOT / source).exists() or made_here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "module"), [("gm", "services.gm"), ("edge0", "services.lc"), ("cloud0", "services.lc")]
 )

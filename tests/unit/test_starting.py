@@ -16,6 +16,7 @@ def run(*words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["services.gm", "services.lc", "services.worker", "halimede.serving"])
 def test_a_service_loads_neither_tables_nor_their_colours(module: str) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in run("-X", "importtime", "-m", module, "--help").splitlines()}

@@ -27,6 +27,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", DEFINITIONS)
 def test_readers_of_yaml_1_1_and_1_2_read_what_was_meant(file: str, written: Path) -> None:
     text = (written / file).read_text()
@@ -35,6 +36,7 @@ def test_readers_of_yaml_1_1_and_1_2_read_what_was_meant(file: str, written: Pat
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_what_is_written_is_found_right(written: Path) -> None:
     assert sorted(path.name for path in written.iterdir()) == sorted(DEFINITIONS)
     assert main(["--check", str(written)]) == 0
@@ -63,6 +65,7 @@ def test_an_edited_a_missing_and_a_left_over_file_are_named(
     assert (tmp_path / "kustomization.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def one(found: list[Body], kind: str, name: str) -> Body:
     return body
 
 
+@pytest.mark.slow
 @needs_kustomize
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_copy_of_an_overlay_is_what_it_renders_to(name: str) -> None:
@@ -77,6 +78,7 @@ def test_an_overlay_brings_the_custom_resource_definitions() -> None:
     assert {"JointInferenceService", "Model", "Dataset"} <= kinds
 
 
+@pytest.mark.slow
 @needs_kustomize
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_components_can_be_added(name: str) -> None:

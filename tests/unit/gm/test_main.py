@@ -77,6 +77,7 @@ def test_what_goes_wrong_in_a_background_task_is_one_line_and_exit_code_2(
     assert "halimede gm: the disk is full: make room\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_without_a_broker_it_says_so_goes_on_and_ends_cleanly_when_asked(
     tmp_path: Path, number: signal.Signals

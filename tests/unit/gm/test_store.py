@@ -410,6 +410,7 @@ def _apply_and_die(path: str) -> None:
         os.kill(os.getpid(), 9)
 
 
+@pytest.mark.slow
 def test_what_was_applied_survives_a_kill_and_the_lock_does_not(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     process = multiprocessing.get_context("spawn").Process(target=_apply_and_die, args=(str(path),))

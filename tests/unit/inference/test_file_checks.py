@@ -65,6 +65,7 @@ def test_an_exported_classifier_is_read_as_it_is(digits):
     assert read(digits.path.read_bytes()) == nodes_of(onnx.load(digits.path))
 
 
+@pytest.mark.slow
 def test_long_lists_of_numbers_cost_nothing():
     """Written one by one, as proto2 does: two million fields, of which none is looked at."""
     numbers = {"floats": [0.5] * 1_000_000, "ints": [300] * 1_000_000}

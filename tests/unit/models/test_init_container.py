@@ -134,6 +134,7 @@ def readable(path: Path, uid: int) -> bool:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usable", [True, False])
 def test_other_users_can_read_it_with_and_without_a_cache(usable: bool, origin: Origin) -> None:
     """The worker's uid is not the fetcher's. pytest's own folders let nobody pass."""

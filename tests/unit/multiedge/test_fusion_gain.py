@@ -105,6 +105,7 @@ def table(scene: Scene, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["vote", "product", "max"])
 def test_fusion_sees_better_than_the_best_single_source(scenes, tmp_path, rule):
     labelled, scene = scenes

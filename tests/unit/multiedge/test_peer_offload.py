@@ -36,6 +36,7 @@ def test_without_sharing_a_busy_worker_is_alone_with_its_frames() -> None:
     assert simulate(run()) < 0.5
 
 
+@pytest.mark.slow
 @simulated
 async def test_each_gets_as_much_as_it_can_do_within_a_tenth() -> None:
     async with site([0.02, 0.04, 0.2]) as made:

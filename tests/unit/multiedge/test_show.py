@@ -37,6 +37,7 @@ def test_parameters_that_a_stage_refuses_are_named():
         shown("reid", margin="x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [

@@ -17,6 +17,7 @@ from tests.unit.multiedge.reid.scene import LENGTH, Scene, finding, looks, match
 A, B, C = looks(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "threshold"), [(0.3, 0.7), (0.5, 0.7), (0.7, 0.55)])
 def test_three_overlapping_views_of_a_dozen_objects(tmp_path: Path, noise: float, threshold: float) -> None:
     scene, decides = Scene(noise=noise), matcher(tmp_path, threshold=threshold)

@@ -80,6 +80,7 @@ def test_a_saved_graph_is_read_again_and_brought_up_to_date(tmp_path: Path) -> N
     assert keys[0] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "changed", "renamed", "empty"])
 def test_a_damaged_file_is_never_given_to_the_library(tmp_path: Path, damage: str) -> None:
     index, _ = filled(exact=0)

@@ -69,6 +69,7 @@ LIGHTS: dict[str, Light] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("light", LIGHTS.values(), ids=LIGHTS)
 def test_what_moves_is_boxed_and_light_and_noise_are_not(scene, thing, light):
     camera, stage = Camera(scene, light), a_stage()
@@ -115,6 +116,7 @@ def test_each_of_several_has_a_box_and_so_many_of_the_largest_stay(scene, thing)
     assert sorted(box.x1 // 10 for box in boxes) == [10, 20]
 
 
+@pytest.mark.slow
 def test_what_comes_to_a_stand_becomes_background_and_leaves_no_ghost(scene, thing):
     camera, stage = Camera(scene), a_stage(motionMemory="18")
     for _ in range(20):
