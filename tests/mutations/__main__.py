@@ -28,7 +28,8 @@ def main() -> int:
         if not options.unchecked:
             copy = runner.copy_tree(options.root, Path(folder, "unchanged"))
             names = sorted({name for mutation in mutations for name in mutation.tests})
-            code, output = runner.run_pytest(copy, [file for name in names for file in runner.test_files(name, copy)])
+            files = [file for name in names for file in runner.test_files(name, copy)]
+            code, output = runner.run_pytest(copy, files, runner.UNCHANGED_S)
             if code != runner.PASSED:
                 print(f"{output}\nError: these tests fail without any mutation", file=sys.stderr)
                 return 2

@@ -24,8 +24,8 @@ LIST = Path(__file__).parent / "mutations.toml"
 PRODUCT = ("halimede", "services")
 #: what a copy does without
 LEFT_OUT = (".venv", ".git", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
-#: seconds for one test, and for all tests of one mutation: one that hangs was noticed
-TEST_S, MUTATION_S = 60, 300
+#: seconds for one test, for all tests of one mutation, and for those of all: one that hangs was noticed
+TEST_S, MUTATION_S, UNCHANGED_S = 60, 300, 1800
 
 CAUGHT, NOT_CAUGHT, INVALID = "caught", "NOT CAUGHT", "INVALID"
 #: exit codes of pytest
@@ -101,7 +101,7 @@ def _forget_bytecode(path: Path) -> None:
         compiled.unlink()
 
 
-def run_pytest(root: Path, files: Sequence[Path]) -> tuple[int | None, str]:
+def run_pytest(root: Path, files: Sequence[Path], limit_s: float = MUTATION_S) -> tuple[int | None, str]:
     """Run test files of a copy; return pytest's exit code, None where it did not end in time, and its output."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", f"--timeout={TEST_S}"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONDONT"))}
@@ -117,7 +117,7 @@ def run_pytest(root: Path, files: Sequence[Path]) -> tuple[int | None, str]:
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=MUTATION_S)
+            output, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return None, process.communicate()[0]
