@@ -78,7 +78,7 @@ def _nothing() -> None:
 class Packet:
     """One message as an adapter moves it, never changed. ``duplicate`` is only ever set on receipt.
 
-    ``done`` tells the broker that it was handled, where that is the receiver's to say (``later``). ``tail`` is what
+    ``done`` acknowledges a message of a subscription with ``later``; more than once does no harm. ``tail`` is what
     follows the payload and is sent along uncopied; what has arrived has none. A large payload that has arrived may be
     a view of the buffer that it came in.
     """
@@ -136,10 +136,6 @@ class Delivery(Generic[M]):
     def properties(self) -> dict[str, str]:
         """User properties; of a repeated name the last one."""
         return dict(self.packet.properties)
-
-    def done(self) -> None:
-        """Acknowledge a message of a subscription with ``later``; once is enough, and more do no harm."""
-        self.packet.done()
 
 
 Handler = Callable[[Delivery[M]], Awaitable[None]]

@@ -280,7 +280,7 @@ class Bus(ABC):
         not want is acknowledged and forgotten. Filters of one bus must not overlap; where they do, the one that was
         subscribed first takes the message.
 
-        ``later``: a message that the handler took without an error is acknowledged when its delivery's ``done`` is
+        ``later``: a message that the handler took without an error is acknowledged when its packet's ``done`` is
         called, however long after. The connection's receive maximum bounds how many there can be. ``inherit``: see
         ``listen``.
         """

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 #: topics whose subscription is remembered, and characters up to which one is
 ROUTES, LONGEST = 4096, 512
 
-#: acknowledges a message: a ticket, or of a session that ends with its connection what the link gave
+#: acknowledges a message: a token, or of a session that ends with its connection what the link gave
 Done = Callable[[], object]
 
 
@@ -66,11 +66,11 @@ class Dispatcher:
         self._subscriptions[subscription.filter] = subscription
         self._routes.clear()
         waiting, self._unclaimed = self._unclaimed, []
-        for packet, ticket in waiting:
+        for packet, token in waiting:
             if taker := self._route(packet.topic):
-                taker.offer(packet, ticket)
+                taker.offer(packet, token)
             else:
-                self._unclaimed.append((packet, ticket))
+                self._unclaimed.append((packet, token))
 
     def remove(self, filter_: str) -> Subscription | None:
         """Close a subscription and forget it; return it if there was one."""
@@ -87,13 +87,13 @@ class Dispatcher:
         subscription = self._routes.get(packet.topic) or self._route(packet.topic)
         done: Done | None = acknowledge
         if acknowledge and (self.durable or (subscription and subscription.later)):
-            ticket = self.held.take(key, packet, acknowledge)
-            if ticket is None:
+            token = self.held.take(key, packet, acknowledge)
+            if token is None:
                 return  # it is in hand already
             if subscription is None and self.durable:
-                self._unclaimed.append((packet, ticket))
+                self._unclaimed.append((packet, token))
                 return
-            done = ticket
+            done = token
         if subscription:
             subscription.offer(packet, done)
             return
@@ -105,8 +105,8 @@ class Dispatcher:
     def disconnected(self) -> None:
         """Handle the end of the connection. The broker resends durable messages that have no handler here."""
         self.held.disconnected()
-        for _, ticket in self._unclaimed:
-            self.held.drop(ticket)
+        for _, token in self._unclaimed:
+            self.held.settle(token)  # not acknowledged: it is sent again, or to another client
         self._unclaimed.clear()
         if not self.durable:
             for subscription in self._subscriptions.values():
@@ -235,45 +235,30 @@ class Subscription:
         return False
 
 
+@dataclass(slots=True, eq=False)
 class AckToken:
-    """One message that is to be acknowledged, once, by calling this."""
+    """One message that is to be acknowledged, once, by calling this.
 
-    __slots__ = ("_acknowledge", "_book", "done", "key", "packet")
+    ``acknowledge`` does it on the connection that delivered the message last, and is None once that has ended.
+    """
 
-    def __init__(self, book: UnackedMessages, key: int, packet: Packet, acknowledge: Acknowledge) -> None:
-        self.key, self.packet = key, packet
-        self.done = False
-        self._book = book
-        self._acknowledge: Acknowledge | None = acknowledge
-
-    @property
-    def attached(self) -> bool:
-        """Whether the connection that delivered the message last is still up."""
-        return self._acknowledge is not None
+    messages: UnackedMessages
+    key: int
+    packet: Packet
+    acknowledge: Acknowledge | None
+    done: bool = False
 
     def __call__(self) -> None:
         """Acknowledge, now or as soon as the broker sends the message again."""
         if self.done:
             return
         self.done = True
-        acknowledge, self._acknowledge = self._acknowledge, None
-        self._book.settled(self, acknowledged=acknowledge is not None and acknowledge())
-
-    def attach(self, acknowledge: Acknowledge) -> None:
-        """Record that the broker has sent the message again."""
-        if self.done:
-            self._book.forget(self)
-            acknowledge()
-        else:
-            self._acknowledge = acknowledge
-
-    def detach(self) -> None:
-        """Handle the end of the connection."""
-        self._acknowledge = None
+        acknowledge, self.acknowledge = self.acknowledge, None
+        self.messages.settle(self, forget=acknowledge is not None and acknowledge())
 
 
 class UnackedMessages:
-    """The QoS 1 messages that have arrived and are not acknowledged yet, as tickets.
+    """The QoS 1 messages that have arrived and are not acknowledged yet, as tokens.
 
     Of a session that outlives its connections (``durable``) the broker sends these again on the next one. What is in
     hand already is then recognised, and is not handled a second time: its acknowledgement goes out on the new
@@ -285,7 +270,7 @@ class UnackedMessages:
 
     def __init__(self, *, durable: bool) -> None:
         self.durable = durable
-        self._tickets: dict[int, AckToken] = {}
+        self._tokens: dict[int, AckToken] = {}
         self._busy: set[AckToken] = set()
         self._idle = asyncio.Event()
 
@@ -302,43 +287,33 @@ class UnackedMessages:
 
     def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
         """Record a message by its packet identifier; None: it is known already, there is nothing to do."""
-        known = self._tickets.get(key) if self.durable and packet.duplicate else None
+        known = self._tokens.get(key) if self.durable and packet.duplicate else None
         if known and (known.packet.topic, known.packet.payload) == (packet.topic, packet.payload):
-            known.attach(acknowledge)
+            if known.done:
+                self.settle(known)
+                acknowledge()
+            else:
+                known.acknowledge = acknowledge
             return None
-        ticket = AckToken(self, key, packet, acknowledge)
-        self._tickets[key] = ticket
-        self._busy.add(ticket)
-        return ticket
+        token = self._tokens[key] = AckToken(self, key, packet, acknowledge)
+        self._busy.add(token)
+        return token
 
-    def settled(self, ticket: AckToken, *, acknowledged: bool) -> None:
-        """Record an acknowledged ticket. One whose connection has ended may be sent again."""
-        self._busy.discard(ticket)
+    def settle(self, token: AckToken, *, forget: bool = True) -> None:
+        """Record that a message is no longer in hand. Unless it is forgotten, it is known when it is sent again."""
+        self._busy.discard(token)
         if not self._busy:
             self._idle.set()
-        if acknowledged or not self.durable:
-            self.forget(ticket)
-
-    def forget(self, ticket: AckToken) -> None:
-        """Forget an identifier: the next message under it is a new one."""
-        if self._tickets.get(ticket.key) is ticket:
-            del self._tickets[ticket.key]
-
-    def drop(self, ticket: AckToken) -> None:
-        """Leave a message unacknowledged, so that the broker sends it again, or to another client."""
-        self.forget(ticket)
-        self._busy.discard(ticket)
-        if not self._busy:
-            self._idle.set()
+        if forget and self._tokens.get(token.key) is token:
+            del self._tokens[token.key]
 
     def disconnected(self) -> None:
         """Handle the end of the connection: a message is acknowledged when it is sent again."""
-        for ticket in self._tickets.values():
-            ticket.detach()
+        for token in self._tokens.values():
+            token.acknowledge = None
         if not self.durable:
-            self._tickets.clear()
+            self._tokens.clear()
 
     def resumed(self) -> None:
         """Forget the messages that the broker did not send again on a new connection."""
-        for ticket in [each for each in self._tickets.values() if not each.attached]:
-            self.forget(ticket)
+        self._tokens = {key: token for key, token in self._tokens.items() if token.acknowledge}

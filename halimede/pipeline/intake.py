@@ -327,20 +327,20 @@ class FrameIntake:
         if frame.id in self._seen:
             self._ledger.add(Count.DUPLICATE)
             if answered and frame.id in acks:
-                acks.add(frame.id, answered)
+                acks[frame.id].append(answered)
             elif answered:
                 answered()
             return
         self._seen.put(frame.id, None)
         if answered:
-            acks.add(frame.id, answered)
+            acks.setdefault(frame.id, []).append(answered)
         frame.captured_ns = frame.captured_ns or time.time_ns()
         self._entering[frame.id] = None
         try:
             sample = await self._accept(frame, parent, began, patient=patient)
         except BaseException:
             self._seen.pop(frame.id)
-            acks.forget(frame.id)
+            acks.pop(frame.id, None)
             raise
         finally:
             entered = self._entering.pop(frame.id)
@@ -381,7 +381,7 @@ class FrameIntake:
                 self.escalation.forget(sample.decision)
             self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
             self.release_input(sample)
-            self._release_slots(sample)
+            self.leave(sample)
             raise
         finally:
             self._pipeline.preparing -= 1
@@ -460,10 +460,7 @@ class FrameIntake:
         sample.input = sample.model = None
 
     def leave(self, sample: Sample) -> None:
-        """Release a sample that has its answer."""
-        self._release_slots(sample)
-
-    def _release_slots(self, sample: Sample) -> None:
+        """Release the slots of a sample that has its answer, or was refused."""
         self._slots.release()
         if sample.patient:
             self._patient.release()

@@ -278,33 +278,6 @@ class ResultSink(Protocol):
         """Take a sample. Never waits."""
 
 
-class PendingAcks:
-    """Callbacks of sources that keep a frame until it is answered."""
-
-    def __init__(self) -> None:
-        self._pending: dict[bytes, list[Callable[[], None]]] = {}
-
-    def __contains__(self, id_: bytes) -> bool:
-        return id_ in self._pending
-
-    def add(self, id_: bytes, answered: Callable[[], None]) -> None:
-        """Add a callback of a frame; one that came again has several."""
-        self._pending.setdefault(id_, []).append(answered)
-
-    def forget(self, id_: bytes) -> None:
-        """Remove the callbacks of a frame without calling them."""
-        self._pending.pop(id_, None)
-
-    def settle(self, id_: bytes) -> bool:
-        """Call the callbacks of a frame; return whether there were any."""
-        pending = self._pending.pop(id_, None)
-        if pending is None:
-            return False
-        for answered in pending:
-            answered()
-        return True
-
-
 def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
     """Return the outbox of results: bounded, each result sent again until the broker has taken it."""
     return AckedPublisher(
@@ -344,7 +317,8 @@ class ResultResponder:
         #: degraded answers by reason
         self.degraded: Counter[str] = Counter()
         self.outbox = outbox
-        self.pending_acks = PendingAcks()
+        #: by a frame's id: callbacks of the sources that keep it until it is answered; it may come more than once
+        self.pending_acks: dict[bytes, list[Callable[[], None]]] = {}
         self.times = EdgeTimes()
         self._origin = origin
         self._address = address
@@ -417,12 +391,14 @@ class ResultResponder:
         trace = sample.trace
         trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
         self._trace_buffer.done(trace)
+        pending = self.pending_acks.pop(sample.frame.id, ())
+        for answered in pending:
+            answered()
         if reason >= FAILURE:  # not even without its prediction: it counts as lost, and its source need not keep it
             log.error("result lost", frame=result.id)
-            self.pending_acks.settle(sample.frame.id)
             return
         # the first one is first: a worker that is killed here must not have answered more than it accepted
-        counts = [Count.ACCEPTED, Count.ANSWERED] if self.pending_acks.settle(sample.frame.id) else [Count.ANSWERED]
+        counts = [Count.ACCEPTED, Count.ANSWERED] if pending else [Count.ANSWERED]
         if result.by == "cloud":
             counts.append(Count.CLOUD)
         if result.hard:

@@ -57,8 +57,8 @@ async def test_a_message_that_is_acknowledged_later_keeps_its_place_until_then(w
         await arrived(inbox, number)
         await asyncio.sleep(QUIET_S)
         assert epochs(inbox) == list(range(number + 1))
-        inbox.deliveries[-1].done()
-        inbox.deliveries[-1].done()  # again, to no effect
+        inbox.deliveries[-1].packet.done()
+        inbox.deliveries[-1].packet.done()  # again, to no effect
 
 
 async def test_what_a_handler_refuses_or_fails_at_is_acknowledged_all_the_same(world: World, unique: str) -> None:
@@ -86,7 +86,7 @@ async def test_another_client_goes_on_with_the_session_of_a_dead_one(world: Worl
     publisher = await world.connect(f"{unique}-p")
     await say(publisher, unique, *range(8))
     await arrived(inbox, 0, 1, 2)
-    inbox.deliveries[0].done()
+    inbox.deliveries[0].packet.done()
     await arrived(inbox, 3)
     await kill(world, first)
     await say(publisher, unique, 8)
@@ -119,15 +119,15 @@ async def test_the_first_gets_its_session_back_and_the_one_that_took_it_stays_aw
     async with taker:
         await taker.subscribe(shared(unique), taken, later=True, inherit=True)
         await taken.has(4)
-        taken.deliveries[0].done()
-        taken.deliveries[2].done()
+        taken.deliveries[0].packet.done()
+        taken.deliveries[2].packet.done()
         world.heal(first)
         await eventually(lambda: first.connected, timeout_s=20)
         await eventually(taker.over.is_set)
         assert not taker.connected
         await say(publisher, unique, 4)
         # 0 was done by the other; 1 is in hand still, and is not handled twice; the rest is as if nothing had been
-        inbox.deliveries[1].done()
+        inbox.deliveries[1].packet.done()
         await arrived(inbox, 3, 4)
         await asyncio.sleep(QUIET_S)
         assert epochs(inbox) == [0, 1, 3, 4]
@@ -145,14 +145,14 @@ async def test_what_is_in_hand_when_a_connection_breaks_is_handled_once_and_ackn
     await say(publisher, unique, *range(6))
     await arrived(inbox, 0, 1, 2)
     await kill(world, bus)
-    inbox.deliveries[0].done()
+    inbox.deliveries[0].packet.done()
     world.heal(bus)
     await eventually(lambda: bus.connected, timeout_s=20)
     assert bus.resumed
     await arrived(inbox, 3)
     for number in range(6):
         await arrived(inbox, number)
-        inbox.deliveries[number].done()
+        inbox.deliveries[number].packet.done()
     await bus.unsubscribe(shared(unique))
     assert epochs(inbox) == list(range(6))
 
@@ -172,7 +172,7 @@ async def test_a_clean_stop_finishes_what_the_broker_has_and_ends_the_session(wo
         for number in range(5):
             await eventually(lambda number=number: len(inbox.deliveries) > number)
             assert not ending.done()
-            inbox.deliveries[number].done()
+            inbox.deliveries[number].packet.done()
         await ending
     assert epochs(inbox) == list(range(5))
     again = await durable(world, unique)
@@ -187,7 +187,7 @@ async def test_a_stop_that_is_cut_short_leaves_the_rest_to_the_next(world: World
         await bus.subscribe(shared(unique), inbox, later=True)
         await say(publisher, unique, *range(5))
         await arrived(inbox, 0, 1)
-        inbox.deliveries[0].done()
+        inbox.deliveries[0].packet.done()
         await arrived(inbox, 2)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(QUIET_S):

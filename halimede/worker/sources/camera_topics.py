@@ -119,7 +119,8 @@ class FrameHandler:
         self._later = later
         self._suspects = suspects or PoisonJournal(None)
         self._closed = False
-        self._in_hand: set[object] = set()
+        #: deliveries that are not settled yet
+        self._in_hand = 0
         self._changed = asyncio.Event()
 
     async def __call__(self, delivery: Delivery[bytes]) -> None:
@@ -127,10 +128,8 @@ class FrameHandler:
         if self._closed:
             # never acknowledged: it is for whoever goes on with the session, and the handler ends with its connection
             await asyncio.get_running_loop().create_future()
-        mark = object()
-        self._in_hand.add(mark)
+        self._in_hand += 1
         again = self._later and delivery.packet.duplicate
-        answered = partial(self._answered, mark, delivery, again=again) if self._later else None
         try:
             if again:
                 await self._suspects.begin(delivery.body)
@@ -138,16 +137,15 @@ class FrameHandler:
             parent = read(properties) if properties else None
             if len(self.cameras) < MOST_CAMERAS:
                 self.cameras.add(camera)
+            answered = partial(self._settle, delivery, again=again, answered=True) if self._later else None
             await self._intake.offer(delivery.body, camera, parent=parent, answered=answered)
         except BaseException as error:
             self.refused += int(isinstance(error, DecodeError))  # the bus puts it where operators see it
-            if again:
-                self._suspects.end(delivery.body)
-            self._settle(mark)
+            self._settle(delivery, again=again, answered=False)
             raise
         self.taken += 1
         if not self._later:
-            self._settle(mark)
+            self._settle(delivery, again=again, answered=False)
 
     def close(self) -> None:
         """Stop submitting frames."""
@@ -159,12 +157,11 @@ class FrameHandler:
             self._changed.clear()
             await self._changed.wait()
 
-    def _answered(self, mark: object, delivery: Delivery[bytes], *, again: bool) -> None:
-        delivery.done()
+    def _settle(self, delivery: Delivery[bytes], *, again: bool, answered: bool) -> None:
+        """Let go of a delivery, and acknowledge it if its frame is answered."""
+        if answered:
+            delivery.packet.done()
         if again:
             self._suspects.end(delivery.body)
-        self._settle(mark)
-
-    def _settle(self, mark: object) -> None:
-        self._in_hand.discard(mark)
+        self._in_hand -= 1
         self._changed.set()

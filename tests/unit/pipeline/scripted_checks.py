@@ -57,7 +57,7 @@ def check_nothing_kept(world: World) -> None:
         assert (intake._slots._value, intake._patient._value) == (EDGE.inside, EDGE.patient)
         assert intake._memory.taken == 0
         assert not intake._entering
-        assert not world.edge.responder.pending_acks._pending
+        assert not world.edge.responder.pending_acks
     if world.requests:
         assert not world.requests.inside
         assert world.requests._bytes == 0
