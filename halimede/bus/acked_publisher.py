@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import structlog
@@ -36,21 +37,16 @@ def ignore(_: int) -> None:
     """Do nothing: the receiver requests a missing message again."""
 
 
+@dataclass(slots=True, eq=False)
 class OutgoingMessage(Generic[M]):
     """A message and the callback for its outcome. ``expires``: the loop time at which it counts as not acknowledged."""
 
-    __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
-
-    def __init__(  # made once for each message: keywords would cost as much as the rest
-        self,
-        address: Address[M],
-        body: M,
-        done: Done,
-        properties: Mapping[str, str] | None,
-        correlation: bytes,
-    ) -> None:
-        self.address, self.body, self.done = address, body, done
-        self.properties, self.correlation, self.expires = properties, correlation, 0.0
+    address: Address[M]
+    body: M
+    done: Done
+    properties: Mapping[str, str] | None
+    correlation: bytes
+    expires: float = 0.0
 
 
 class AckedPublisher(Generic[M]):

@@ -18,7 +18,9 @@ from halimede.picture_files import MAGIC
 
 ID_BYTES = 16
 
-_firsts = frozenset(magic[0] for magic in MAGIC.values())
+#: first bytes of pictures, and of msgpack maps: fixmap, map 16 and map 32
+_PICTURES = frozenset(magic[0] for magic in MAGIC.values())
+_MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 
 def new_id() -> bytes:
@@ -36,12 +38,12 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
         raise DecodeError("the message is empty")
     view = memoryview(payload)
     first = view[0]
-    if first in _firsts:
+    if first in _PICTURES:
         for encoding, magic in MAGIC.items():
             if view[: len(magic)] == magic:
                 codec.decode(topics.CAMERA_FRAME, payload)  # the size limit
                 return Frame(id=new_id(), camera=camera, encoding=encoding, data=view)
-    if not _is_map(first):
+    if first not in _MAPS:
         codec.decode(topics.CAMERA_FRAME, payload)
         raise DecodeError("it is neither a JPEG, nor a PNG, nor a frame of ours (a msgpack map)")
     frame = codec.decode(topics.REQUEST, payload)
@@ -50,11 +52,6 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
     frame.camera = camera
     frame.edge = None  # what an edge worker says of a frame is not a camera's to set
     return frame
-
-
-def _is_map(first: int) -> bool:
-    """Whether a msgpack value with this first byte is a map: fixmap, map 16 or map 32."""
-    return 0x80 <= first <= 0x8F or first in {0xDE, 0xDF}
 
 
 def pack(frame: Frame) -> bytes:

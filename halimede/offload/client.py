@@ -17,6 +17,7 @@ import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
@@ -51,58 +52,39 @@ NO_DATA = memoryview(b"")
 UNPUBLISHED = (BusError, *UNWRITABLE)
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """One sample from its request to its reply. ``until`` and ``began`` are the loop's time in seconds.
 
     Attributes:
+        answer: the reply, or the OffloadError that takes its place.
         worker: who has it while it is in flight; "" for the shared topic.
         sent_to: all workers that it was sent to; ``deaths``: how many of them ended while they had it.
         sent: some worker has had it. ``unacknowledged``: the broker has not acknowledged the attempt in flight.
         lacks: what it waits for, which is the reason to give when its time runs out.
+        published: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a send
+            slot.
 
     """
 
-    __slots__ = (
-        "answer",
-        "attempt_began",
-        "attempts",
-        "began",
-        "correlation",
-        "deadline",
-        "deaths",
-        "frame",
-        "in_flight",
-        "lacks",
-        "published",
-        "sent",
-        "sent_to",
-        "trace",
-        "unacknowledged",
-        "until",
-        "waits_since",
-        "worker",
-    )
-
-    def __init__(self, frame: Frame, trace: FrameRecord | None, began: float, deadline_s: float) -> None:
-        self.frame = frame
-        self.trace = trace
-        self.began = began
-        self.until = began + deadline_s
-        self.correlation = secrets.token_bytes(16)
-        self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.deadline: asyncio.TimerHandle | None = None
-        self.worker = ""
-        self.sent_to: set[str] = set()
-        self.deaths = 0
-        self.sent = False
-        self.in_flight = False
-        self.unacknowledged = False
-        self.lacks = OffloadReason.DEADLINE
-        #: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a send slot
-        self.published: asyncio.Future[int] | asyncio.Task[None] | None = None
-        self.attempts = 0
-        self.attempt_began = 0.0
-        self.waits_since = 0.0
+    frame: Frame
+    trace: FrameRecord | None
+    began: float
+    until: float
+    answer: asyncio.Future[Reply]
+    correlation: bytes = field(default_factory=partial(secrets.token_bytes, 16))
+    deadline: asyncio.TimerHandle | None = None
+    worker: str = ""
+    sent_to: set[str] = field(default_factory=set)
+    deaths: int = 0
+    sent: bool = False
+    in_flight: bool = False
+    unacknowledged: bool = False
+    lacks: OffloadReason = OffloadReason.DEADLINE
+    published: asyncio.Future[int] | asyncio.Task[None] | None = None
+    attempts: int = 0
+    attempt_began: float = 0.0
+    waits_since: float = 0.0
 
 
 class OffloadClient:
@@ -165,7 +147,7 @@ class OffloadClient:
         if not self.circuit.admit(now):
             raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         probe = self.circuit.state is State.HALF_OPEN
-        request = PendingRequest(frame, trace, now, deadline_s)
+        request = PendingRequest(frame, trace, now, now + deadline_s, loop.create_future())
         self._pending[request.correlation] = request
         request.deadline = loop.call_at(request.until, self._expire, request)
         self._dispatch(request)
@@ -473,7 +455,7 @@ class OffloadClient:
             return
         self._leaving.discard(worker)
         if self._credits.update(worker, load, asyncio.get_running_loop().time()):
-            self.circuit.advertised()
+            self.circuit.succeeded()
         self._wake()
 
     def gone(self, worker: str) -> None:

@@ -48,13 +48,11 @@ class CircuitBreaker:
         return self.state is State.HALF_OPEN or (self.state is State.OPEN and now < self._retry_at)
 
     def succeeded(self, now: float = -math.inf) -> None:
-        """Somebody answered in time, be it with an error."""
+        """Close: a worker answered in time at ``now``, be it with an error, or has appeared."""
         self._heard_at = max(self._heard_at, now)
-        self._close()
-
-    def advertised(self) -> None:
-        """A worker has appeared."""
-        self._close()
+        self.state = State.CLOSED
+        self._timeouts = 0
+        self._backoff.reset()
 
     def nobody(self, now: float) -> None:
         """The broker said that nobody listens."""
@@ -88,11 +86,6 @@ class CircuitBreaker:
             return
         self.state = State.OPEN
         self._retry_at = now + self._backoff.fail()
-
-    def _close(self) -> None:
-        self.state = State.CLOSED
-        self._timeouts = 0
-        self._backoff.reset()
 
 
 class CongestionWindow:

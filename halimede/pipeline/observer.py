@@ -73,7 +73,9 @@ class Observer:
                     calls[began].append(trace)
                 else:
                     calls[began] = [trace]
-                    self._called(metrics, outcome)
+                    self._rate.learn(outcome.batch, outcome.ms)
+                    metrics.batch.record(outcome.batch)
+                    metrics.call_ms.record(outcome.ms)
             if outcome.mined:
                 self._mined(sample, outcome)
             if metrics.ledger and metrics.latency is not None:
@@ -90,12 +92,6 @@ class Observer:
         metrics = sample.intake.metrics
         if metrics.ledger and metrics.latency is not None:
             metrics.ledger.record(metrics.latency, (now - sample.accepted) * 1000)
-
-    def _called(self, metrics: IntakeMetrics, outcome: InferenceOutcome) -> None:
-        """Record one call of the model in the trace of its first sample."""
-        self._rate.learn(outcome.batch, outcome.ms)
-        metrics.batch.record(outcome.batch)
-        metrics.call_ms.record(outcome.ms)
 
     def _failed(self, ledger: Ledger, outcome: InferenceOutcome) -> None:
         """Count a sample that the model failed on, unless the sample itself is to blame."""

@@ -54,14 +54,9 @@ class LatencyEstimator:
         #: a probe may go, or is under way
         self._probing = self._probe_out = False
 
-    def expected_s(self, size: int) -> float | None:
-        """Return the seconds until an answer to a sample of so many bytes would be back; None: not known yet."""
-        return self._predict(self._under_way + size) if self._answers >= LEAST else None
-
     def hopeless(self, size: int, left_s: float, now: float) -> bool:
         """Whether an answer would be late. Now and then one such sample is uploaded as a probe."""
-        expected = self.expected_s(size)
-        if expected is None or expected - self._deviation <= left_s:
+        if self._answers < LEAST or self._predict(self._under_way + size) - self._deviation <= left_s:
             return False
         if now < self._probe_at or self._probe_out:
             return True

@@ -86,7 +86,7 @@ def test_an_abandoned_probe_leaves_its_place_to_the_next_request() -> None:
 
 def test_it_closes_when_a_worker_appears() -> None:
     circuit = opened()
-    circuit.advertised()
+    circuit.succeeded()
     assert circuit.admit(0)
 
 
