@@ -82,22 +82,27 @@ def write(path: Path, desired: Desired) -> None:
     write_atomic(path, msgspec.json.encode(desired), shared=True)
 
 
-def read(path: Path) -> Desired | None:
-    """Return the wish, None where there is no such file. Raises InvalidFieldError for one that cannot be read."""
+def read(path: Path, field: str) -> Desired | None:
+    """Return the wish, None where there is no such file. Raises InvalidFieldError for one that cannot be read.
+
+    ``field``: what names the file, as users write it.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Desired)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise InvalidFieldError("MODEL_FILE", str(path), f"it cannot be read: {error}") from error
+    except OSError as error:
+        raise InvalidFieldError(field, str(path), f"give a file that can be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise InvalidFieldError(field, str(path), f"write the models that it names as JSON: {error}") from error
 
 
-async def changes(path: Path) -> AsyncIterator[Desired]:
-    """Yield the wish, and each one that replaces it, until cancelled. Raises InvalidFieldError."""
+async def changes(path: Path, field: str) -> AsyncIterator[Desired]:
+    """Yield the wish, and each one that replaces it, until cancelled. Raises InvalidFieldError: see ``read``."""
     seen: tuple[int, int] | None = None
     while True:
         mark = _mark(path)
-        if mark is not None and mark != seen and (desired := read(path)) is not None:
+        if mark is not None and mark != seen and (desired := read(path, field)) is not None:
             seen = mark
             yield desired
         await asyncio.sleep(LOOK_S)

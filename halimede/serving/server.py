@@ -103,7 +103,7 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
     else:
         while True:
             try:
-                async for wish in desired_state.changes(settings.file):
+                async for wish in desired_state.changes(settings.file, "--file"):
                     await models.apply(wish)
                     _report_ready(models, reporter)
                     _settle()

@@ -119,7 +119,7 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
     if given.file and (given.spec or given.estimator):
         raise InvalidFieldError("--file", str(given.file), "its models bring their own specs: leave out --spec")
     return ServerSettings(
-        desired=read(given.file) or Desired() if given.file else _desired(given.models, given.spec),
+        desired=read(given.file, "--file") or Desired() if given.file else _desired(given.models, given.spec),
         file=given.file,
         strict=given.strict,
         http=given.http,

@@ -112,7 +112,7 @@ async def _run(
 
 def _first(settings: WorkerSettings) -> DesiredModel:
     """Return the model to begin with: the file's, where there is one, else that of the environment."""
-    desired = read_desired(settings.model_file) if settings.model_file else None
+    desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
     if desired and len(desired.models) == 1:
         return desired.models[0]
     return desired_of(settings.model_path, settings.model)

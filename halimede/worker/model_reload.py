@@ -113,7 +113,7 @@ class ModelReloader:
         """Follow the file until cancelled."""
         while True:
             try:
-                async for desired in changes(path):
+                async for desired in changes(path, "MODEL_FILE"):
                     await self.follow(desired)
             except InvalidFieldError as error:
                 self._refuse("WishInvalid", str(error))

@@ -131,6 +131,7 @@ async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
         (["{good}", "--spec", "{spec}"], "spec.labels"),
         (["{good}", "--estimator", "nowhere:Class"], "importing it failed"),
         (["--file", "{good}", "--spec", "{spec}"], "leave out --spec"),
+        (["--file", "{good}"], "--file: '{good}' is not accepted: write the models that it names as JSON"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(
@@ -153,7 +154,7 @@ def test_a_mistake_is_one_line_and_code_2(
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith("halimede serve: "), lines
-    assert what in lines[0]
+    assert what.format(good=good) in lines[0]
 
 
 def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:

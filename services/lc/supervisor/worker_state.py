@@ -123,7 +123,7 @@ def answers(said: ModelInUse, told: DesiredModel) -> bool:
 def read_assigned(folder: Path) -> DesiredModel | None:
     """Return what the worker of a folder was told last, None where that is not known."""
     try:
-        desired = wishes.read(folder / WISH)
+        desired = wishes.read(folder / WISH, WISH)
     except InvalidFieldError as error:
         log.warning("desired model not readable", error=str(error))
         return None

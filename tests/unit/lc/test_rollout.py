@@ -25,7 +25,7 @@ class Node:
         self.in_use: DesiredModel | None = None
 
     def told(self, worker: Worker = EDGE) -> DesiredModel:
-        desired = read(self.node.config.folders.worker(worker) / "model.json")
+        desired = read(self.node.config.folders.worker(worker) / "model.json", "model.json")
         assert desired
         assert desired.only
         return desired.only

@@ -11,7 +11,7 @@ from halimede.models.desired_state import Desired, DesiredModel, changes, write
 async def test_a_place_that_cannot_be_looked_at_is_waited_for(tmp_path: Path) -> None:
     place, wish = tmp_path / "worker", Desired(models=[DesiredModel(name="m", path="/m.onnx")])
     place.write_text("no folder")
-    following = changes(place / "model.json")
+    following = changes(place / "model.json", "MODEL_FILE")
     found = asyncio.ensure_future(anext(following))
     await asyncio.sleep(0.1)
     assert not found.done()

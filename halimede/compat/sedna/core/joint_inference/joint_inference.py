@@ -247,7 +247,7 @@ def _model_path(settings: WorkerSettings | None) -> str:
     """Return the model's path: of the file that names it, where there is one, else the environment's."""
     if settings is None:
         return ""
-    desired = read_desired(settings.model_file) if settings.model_file else None
+    desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
     return desired.models[0].path if desired and len(desired.models) == 1 else settings.model_path
 
 
