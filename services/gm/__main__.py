@@ -1,4 +1,4 @@
-"""``python -m services.gm``: the global manager as a process. Ends with 2 on a user's mistake, which it names."""
+"""``python -m services.gm``: the global manager as a process. A user's mistake ends it with exit code 2."""
 
 from __future__ import annotations
 
@@ -141,5 +141,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)  # stores and logs hold what no other user of this machine should read
+    os.umask(0o077)  # only this user may read stores and logs
     sys.exit(main())

@@ -1,8 +1,9 @@
-"""The standalone API over the bus: what the command line and other tools ask GM.
+"""The standalone API over the bus: GM answers the requests of the command line and of other tools.
 
-Every request may be repeated: applying the same object again changes nothing, deleting twice deletes once. A user's
-mistake comes back as an ApiError that names the field; answers go to the asking client's own topic alone, and are cut
-to what fits into one message. Without an editor (Kubernetes mode) apply and delete are not allowed: use kubectl.
+Every request may be repeated: applying the same object again changes nothing, and deleting twice deletes once. A
+user's mistake is returned as an ApiError that names the field. GM sends a reply only to the topic of the requesting
+client, and cuts it to what fits into one message. Without an editor (Kubernetes mode) apply and delete are not
+allowed: use kubectl.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from services.gm.rate_limit import RateLimit
 from services.gm.reference_index import ReferenceEntry
 
 log = structlog.get_logger()
-#: bytes that an answer needs besides its items, and a resource besides what the user wrote
+#: bytes reserved for the other fields of a reply, and for what GM adds to a user's resource
 MARGIN = 64 * 1024
-#: operations that change something, and how many of their answers are kept for requests that are delivered again
+#: operations that change something; the number and bytes of their kept replies, which answer repeated deliveries
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
 MAX_GIVEN, MAX_GIVEN_BYTES = 256, 32 * 1024 * 1024
-#: resources that a node's answer names, of those that only nodes know
+#: in the reply about a node: the most resources that only nodes hold
 SHOWN_UNKNOWN = 20
-#: requests that wait
+#: requests in the queue
 QUEUE = 1000
-#: requests of one client, a second and at once; whoever waits for answers stays far below
+#: requests of one client: per second, and burst. A client that waits for its replies stays far below
 REQUESTS = (50.0, 200.0)
 STORM = "it asks more often than GM answers one client: what is beyond that is left unanswered"
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
-#: of a node that is drained, and of one that is given back
+#: the event of a node that is drained, and of one that is uncordoned
 MAINTENANCE_EVENTS = {
     True: ("NodeDrained", "a user asked for it to be empty"),
     False: ("NodeUncordoned", "a user gave it back"),
@@ -77,7 +78,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
         #: requests left unanswered, because their clients asked too often
         self.refused = 0
-        #: how long answers took (ms), by operation and outcome
+        #: durations of requests (ms), by operation and outcome
         self.answered: dict[tuple[str, str], Distribution] = {}
 
     async def _answer_within_budget(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
@@ -89,7 +90,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return None
 
     async def _answer_once(self, delivery: Delivery[ApiRequest]) -> ApiReply:
-        """Do what is asked, but what the broker delivers twice only once: in between it may have been undone."""
+        """Process a request once: a repeated delivery must not redo a change that was reverted in between."""
         request, ticket = delivery.body, (delivery.names["client"], delivery.packet.correlation)
         if request.op not in EDITS or not ticket[1]:
             return await self.answer(request)
@@ -102,7 +103,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return self._given[ticket][0]
 
     async def answer(self, request: ApiRequest) -> ApiReply:
-        """Do what is asked, and count it. A request that cannot be done is answered with the reason."""
+        """Process a request and record its duration. The reply to a failed request has the reason."""
         began = asyncio.get_running_loop().time()
         reply = await self._try(request)
         outcome = reply.error.reason if reply.error else "OK"
@@ -148,7 +149,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             case "drain" | "uncordon":
                 return await self._drain(request)
             case "version":
-                # the time is for those who ask themselves whether clocks agree
+                # users compare this time with their own clock
                 value = {"version": __version__, "epoch": self._cluster.epoch, "time": utc_now()}
                 store = {"store": self._cluster.check(), "quarantined": self._cluster.quarantined}
                 return ApiReply(value=value | store)
@@ -157,7 +158,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         resource = parse(_without_server_set(request.object))
-        # what nodes will get must be valid as well, where the form is translated
+        # nodes receive the translated form: it must be valid as well
         self._check_size(CONTROLLERS[resource.key.plural].entry(resource))
         applied = await self._editor.apply(resource)
         if applied.outcome != "unchanged":
@@ -167,7 +168,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
 
     def _check_size(self, entry: ReferenceEntry) -> None:
-        """Refuse what could be stored and never be sent: nodes would wait for it without a word."""
+        """Refuse a resource that fits into the store but not into a message: nodes would never receive it."""
         size = len(msgspec.json.encode(entry.resource.body))
         if size > self._item_bytes:
             most = f"keep it below {self._item_bytes} bytes"
@@ -190,11 +191,11 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(outcome="drained" if drained else "uncordoned", value=value)
 
     async def _mark(self, node: str, editor: Editor, *, drained: bool) -> dict[str, Any]:
-        """Drain a node or give it back; return what of it has no other node now. Raises UnknownNodeError, StoreError.
+        """Drain or uncordon a node; return its workers without another node. Raises UnknownNodeError, StoreError.
 
-        A drained node is kept out of every placement until a user gives it back: the mark outlives GM and the node's
-        own coming and going. Its workers finish what they have, as on any node from which a service is removed. What
-        has no other node waits, and its status says so.
+        A drained node is excluded from every placement until a user uncordons it: the mark persists across restarts of
+        GM and of the node. Its workers finish what they accepted, as on any node from which a service is removed.
+        A worker without another node stays unplaced, and the status of its service reports that.
 
         The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.
         """
@@ -202,7 +203,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         if node not in plane.nodes and not plane.nodes.drained(node):
             raise UnknownNodeError(node)
         if plane.nodes.drained(node) is not drained:
-            # the store first: what a user was told must outlive us
+            # the store first: a change that was confirmed to the user must persist
             await editor.mark_drained(node, drained=drained)
             await plane.node_changed(node, plane.nodes.mark(node, drained=drained))
             reason, message = MAINTENANCE_EVENTS[drained]
@@ -215,16 +216,16 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return {"online": plane.nodes.online(node), "stranded": stranded}
 
     async def _remove_node(self, node: str) -> None:
-        """Forget a node. Raises UnknownNodeError, ConflictError while it is there, BusError while the broker is away.
+        """Forget a node. Raises UnknownNodeError, ConflictError while it is online, BusError without a broker.
 
-        A node is never removed by itself: one that is offline keeps what it was given, and its silence is a problem
-        that users shall see. Only a user can say that it is gone for good.
+        GM never removes a node by itself: an offline node keeps its resources, and users must see that it is offline.
+        Only a user can decide that a node will not return.
         """
         plane = self._plane
         if node not in plane.nodes:
             raise UnknownNodeError(node)
         self._refuse_online(node)
-        # the broker first: what it keeps would bring the node back; were GM killed in between, it can be asked again
+        # The broker first: its retained messages would restore the node. If GM is killed in between, the user repeats.
         for key in plane.downstream.keys(node) | plane.reports.keys(node):
             await self.bus.clear(NODE_STATUS.at(node=node, ns=key.namespace, plural=key.plural, name=key.name))
         await self.bus.clear(PRESENCE.at(node=node))
@@ -274,20 +275,20 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(nodes=nodes, truncated=cut)
 
     def _services(self, node: str) -> set[Key]:
-        """What belongs on a node, and what is still there after it was told to let go."""
+        """Return the services that are placed on a node, or that it still holds although it was sent a delete."""
         held = {key for key in self._plane.downstream.keys(node) if key.plural in SERVICES}
         index = self._plane.index
         return held.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
 
     def _unknown(self, node: str) -> list[str]:
-        """What a node holds that is nowhere in the cluster, and that it is not told to let go of: a store was lost."""
+        """Return resources on a node that are not in the cluster and not being deleted: a store was lost."""
         held = self._plane.downstream.unwanted(node)
         unknown = [key for key, version in held.items() if not self._cluster.exists(key, version.uid)]
         return [str(key) for key in sorted(unknown)[:SHOWN_UNKNOWN]]
 
     @property
     def _item_bytes(self) -> int:
-        """Bytes that the items of one answer may take, and a resource on its way to a node."""
+        """The most bytes of the items in one reply, and of a resource in a message to a node."""
         return min(MAX_JSON, self.bus.max_packet or MAX_JSON) - MARGIN
 
 
@@ -307,7 +308,7 @@ def _refused(reason: Any, error: Exception, field: str = "") -> ApiReply:
 
 
 def _without_server_set(body: ResourceBody | None) -> object:
-    """Drop what only GM sets, as it stands in an object that was got before; its resourceVersion stays."""
+    """Drop fields that only the server sets, which an object from ``get`` contains; keep its resourceVersion."""
     if not isinstance(body, dict):
         return body
     metadata = body.get("metadata")

@@ -1,4 +1,4 @@
-"""The global manager, wired: one object on any bus and any cluster, one group of tasks, one way to end."""
+"""Assembles the global manager: one object on any bus and any cluster, with one group of tasks."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from services.gm.upstream import Upstream
 from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
-#: seconds between two times that reports are remembered
+#: seconds between two writes of reports to the store
 REMEMBER_EVERY = 1.0
-#: seconds between two looks at whether the store is whole: a fault is to be named within 15 s
+#: seconds between two checks of the store: a fault must be reported within 15 s
 REPAIR_EVERY = 5.0
-#: seconds between two complaints that the broker is away
+#: seconds between two log lines that the broker is not reachable
 COMPLAIN_EVERY = 30.0
 CLIENT_ID = "halimede-gm"
-#: seconds: for the broker to be there, and for the retained message to follow the subscription
+#: seconds: to connect to the broker, and for the retained message to arrive after the subscription
 CONNECT_S, LOOK_S = 2.0, 0.3
-#: bytes that the store may hold; in a pod, whose folder is small unless a volume is mounted there
+#: bytes that the store may hold: outside and inside a pod (there the folder is small unless a volume is mounted)
 MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES"
 
 
 class GlobalManager:
-    """Give it a bus that has not been entered and an open cluster, and ``run`` it until cancelled.
+    """Runs until cancelled: pass a bus that was not entered yet and an open cluster, then call ``run``.
 
-    With a second bus (``quiet``) what nodes say has a connection of its own, so that users' requests, and the broker's
-    acknowledgements of what GM says, do not wait behind a flood of it. ``pods``: how workers run in a cluster that runs
-    pods; without, nodes start them. ``blobs``: gives files.
+    With a second bus (``quiet``), messages of nodes have their own connection. Users' requests, and the broker's
+    acknowledgements of GM's messages, then do not wait behind a flood of them. ``pods``: the settings of worker pods,
+    in a cluster that runs workers as pods; without them nodes start workers. ``blobs``: serves files.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class GlobalManager:
         self._plane = ControlPlane(bus, cluster, quiet, pods)
         self._upstream = Upstream(bus, cluster, self._plane)
         self._api = ApiServer(quiet or bus, cluster, self._plane, editor)
-        #: what the web page shows, and what Prometheus reads
+        #: the data of the dashboard, and the metrics for Prometheus
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
         self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
         self._log = RateLimitedLogger()
-        #: where they are, said in our presence
+        #: the address of both, published in GM's presence
         self.http = ""
 
     async def run(self) -> None:
-        """Work until cancelled; then say goodbye on the bus and keep what was counted."""
+        """Work until cancelled; then publish that GM is offline, and store the latest reports."""
         plane = self._plane
         self._bus.announce = self._announcement
-        # one that was stopped for a while would take the connection of whoever has taken over
+        # a GM that was suspended must not reconnect: it would take the connection of the present leader
         for bus in filter(None, (self._bus, self._quiet, self._blobs.bus if self._blobs else None)):
             bus.may_connect = lambda: self._cluster.leads
         self._bus.on_connect(self._connected)
@@ -94,7 +94,7 @@ class GlobalManager:
         log.info("global manager starts", epoch=self._cluster.epoch, version=__version__, http=self.http)
         try:
             async with self._bus, self._quiet or contextlib.nullcontext():
-                # Subscriptions before the first connection, which announces us: nodes answer with a sync at once.
+                # Subscribe before the first connection: it publishes the birth, which nodes answer with a sync.
                 await self._upstream.start()
                 await self._api.start()
                 await self.feed.start()
@@ -122,7 +122,7 @@ class GlobalManager:
             log.info("global manager stopped", epoch=self._cluster.epoch)
 
     def _announcement(self) -> Announcement:
-        """Return birth and will; the bus asks for them right before each connection."""
+        """Return birth and will; the bus calls this right before each connection."""
         self._plane.connecting()
         epoch, store = self._cluster.epoch, self._cluster.identity
         birth, will = (
@@ -146,7 +146,7 @@ class GlobalManager:
         self._plane.publish_all()
 
     async def _complain(self) -> None:
-        """Say now and then that the broker is away: the bus itself says it once."""
+        """Log periodically that the broker is not reachable: the bus logs it only once."""
         while True:
             try:
                 await self._bus.wait_connected(COMPLAIN_EVERY)
@@ -166,7 +166,7 @@ class GlobalManager:
             await self._cluster.repair()
 
     async def _remember(self) -> None:
-        """Keep what nodes reported since the last time: a thousand reports are one write."""
+        """Store what nodes reported since the last call: a thousand reports are one write."""
         reports, nodes = self._plane.reports, self._plane.nodes
         memory = Memory(reports.take_dirty(), nodes.take_dirty())
         try:
@@ -179,9 +179,9 @@ class GlobalManager:
 
 @dataclass(frozen=True, slots=True)
 class ManagerProcess:
-    """One GM as a process: its connections to the broker, its files, its page, metrics and health.
+    """One GM as a process: its connections to the broker, its store, dashboard, metrics and health checks.
 
-    Call it with an open cluster: it works until it is cancelled. ``home`` holds the page's token.
+    Call it with an open cluster: it works until it is cancelled. ``home`` holds the dashboard's token.
     """
 
     broker: MqttSettings
@@ -190,7 +190,7 @@ class ManagerProcess:
     or_any: bool = False
 
     async def __call__(self, cluster: Cluster, editor: Editor | None = None, pods: PodSettings | None = None) -> None:
-        """Run a GM. Raises HalimedeError when another one, with another source of truth, is on the broker."""
+        """Run a GM. Raises HalimedeError if a GM with another store is connected to the broker."""
         await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", self.broker), cluster.identity)
         quiet = MqttBus(f"{CLIENT_ID}-quiet", self.broker)
         blobs = BlobServing(
@@ -212,11 +212,11 @@ class ManagerProcess:
 
 
 async def refuse_a_second(bus: Bus, identity: str) -> None:
-    """Raise HalimedeError when a GM of another store is online. ``bus`` is one of our own, not entered yet.
+    """Raise HalimedeError when a GM of another store is online. ``bus`` is a connection that was not entered yet.
 
-    Two GMs with two stores would compete for nodes, which follow only one of them. The lock file keeps two processes
-    from one store; this reads the retained presence of another GM before our own birth replaces it. While the broker is
-    away no other GM can work, either.
+    Two GMs with two stores would compete for nodes, which follow only one of them. The lock file prevents two processes
+    on one store; this function reads the retained presence of another GM before this GM's birth replaces it. While the
+    broker is not reachable, no other GM can work either.
     """
     seen: list[GmPresence] = []
     found = asyncio.Event()
@@ -230,7 +230,7 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
             await bus.wait_connected(CONNECT_S)
             await bus.subscribe(GM_PRESENCE.filter(), on_presence)
             async with asyncio.timeout(LOOK_S):
-                await found.wait()  # there is one such message at most
+                await found.wait()  # the broker retains at most one such message
     for other in seen:
         if other.online and other.store and other.store != identity:
             raise HalimedeError(
@@ -240,7 +240,7 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
 
 
 class BlobServing(BlobNode):
-    """GM's part in files over the bus: a store that operators fill (``halimede blob put``) and every node can ask.
+    """Serves files over the bus: operators fill the store (``halimede blob put``), nodes request files from it.
 
     ``run`` it in addition to GM's other tasks. ``bus`` is its own connection, not entered yet.
     """
@@ -250,7 +250,7 @@ class BlobServing(BlobNode):
 
 
 def most_bytes(*, in_pod: bool) -> int:
-    """Return what the environment says of the store's size. Raises InvalidFieldError."""
+    """Return the limit of the store in bytes, by the environment. Raises InvalidFieldError."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return MOST_IN_POD if in_pod else MOST_BYTES

@@ -1,6 +1,6 @@
 """GM's event loop: edits, reports, presences, syncs and connections put resources into one work queue.
 
-It owns what knows nodes, reports and placements; ``reconciler.py`` plans and acts.
+It owns the state of nodes, reports and placements; ``reconciler.py`` plans and acts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from services.gm.workloads.pod_status import nodes_by_worker
 from services.gm.workqueue import WorkQueue, reached
 
 log = structlog.get_logger()
-#: seconds in which a broker that is there hands out what nodes have reported, and those until it must be there
+#: seconds in which the broker sends retained reports, after a connection and (without one) after the start
 SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
-#: seconds that nodes get to show themselves after GM was away: longer than their back-off
+#: seconds in which nodes must appear after GM was away: longer than their back-off
 NODE_PATIENCE = 15.0
-#: seconds between two times that a node's word makes us connect anew with a higher epoch: it is needed once at most
+#: seconds between two reconnections with a higher epoch because a node follows one: one is enough in general
 OVERTAKE_SPACING = 60.0
-#: seconds that a sync waits for the birth of its connection, which tells the node's labels
+#: seconds that a sync waits for the birth of its connection, which has the node's labels
 BIRTH_PATIENCE = 2.0
 
 
@@ -67,7 +67,7 @@ class ControlPlane:
     # --- what happens -----------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Take what the cluster has and what GM remembers: before anything is asked of us."""
+        """Load resources from the cluster and what GM stored: before it receives any message."""
         memory = await self._cluster.recall()
         for node in memory.drained:
             self.nodes.mark(node, drained=True)
@@ -82,11 +82,11 @@ class ControlPlane:
                     told = report.status
                     self.downstream.acknowledged(node, stored.key, told.uid, told.observed_generation)
         if self._pods:
-            # statuses are all that is remembered there: nodes' own reports are kept by the broker
+            # there only statuses are stored, but the broker retains the nodes' own reports
             self.reconciler.settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
 
     async def follow(self) -> None:
-        """Look at whatever happens in the cluster, until cancelled."""
+        """Process changes of the cluster until cancelled."""
         async for happening in self._cluster.changes():
             match happening:
                 case Key():
@@ -98,7 +98,7 @@ class ControlPlane:
                     await self.node_changed(name, self.nodes.register(name, labels))
 
     async def watch(self) -> None:
-        """Take nodes as gone that did not show themselves once the broker was there again, until cancelled."""
+        """Take nodes as offline that did not appear after the broker was reachable again; runs until cancelled."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
@@ -110,7 +110,7 @@ class ControlPlane:
                 await self.node_changed(node, self.nodes.lost(node))
 
     async def node_changed(self, node: str, change: Change) -> None:
-        """A node came, went or got other labels."""
+        """Process that a node came online, went offline or got other labels."""
         keys: set[Key] = self.index.node_changed(node) if change.labels else set()
         if change.online:
             keys |= self.downstream.keys(node)
@@ -118,13 +118,13 @@ class ControlPlane:
             online = self.nodes.online(node)
             self.downstream.returned(node)
             reason, message = ("NodeOnline", "the node is there") if online else ("NodeOffline", "the node is gone")
-            if reached(self.reconciler.settled_at):  # before, it is no news but what the broker has kept
+            if reached(self.reconciler.settled_at):  # before that, these are only retained presences
                 await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
         for key in keys:
             self.queue.add(key, spaced=True)
 
     async def behind(self, epoch: int) -> None:
-        """A node follows that epoch of GM: with a lower one it would ignore us for ever."""
+        """Raise the epoch above one that a node follows: the node ignores a GM with a lower epoch."""
         ours = self._cluster.epoch
         if epoch <= ours or not reached(self._next_overtake):
             return
@@ -138,28 +138,28 @@ class ControlPlane:
         self._bus.renew()
 
     async def unknown(self, node: str, key: Key, told: NodeStatus) -> None:
-        """A node has reported on a uid that is not (any more) the resource's."""
+        """Process a report on a uid that is not, or no longer, the uid of the resource."""
         held = Held(
             plural=key.plural, namespace=key.namespace, name=key.name, uid=told.uid, generation=told.observed_generation
         )
         await self.syncs.forget_unknown(node, key, held)
 
     async def forget_orphan(self, key: Key) -> bool:
-        """Take from all nodes what only they know (see ``Cluster.complete``); return whether any holds it."""
+        """Delete from all nodes a resource that only they hold (see ``Cluster.complete``); return whether any did."""
         held = self.downstream.held(key)
         for node, version in held.items():
-            await self._cluster.bury(version.uid, version.generation)  # others may hold it, and be away
+            await self._cluster.bury(version.uid, version.generation)  # offline nodes may hold it as well
             self.downstream.forget(node, key, version.uid, version.generation)
         return bool(held)
 
     def connecting(self) -> None:
-        """A connection is about to be made: whatever nodes say from now on is news."""
+        """Prepare for a new connection: presences from now on prove that a node is online."""
         self.nodes.doubt()
 
     def reconnected(self) -> None:
-        """The broker is there (again): it may have forgotten everything, and we may have missed something."""
+        """Process a connection: the broker may have lost its state, and GM may have missed messages."""
         for name, node in self.nodes.items():
-            # a sync may have been faster than this word: then it waits for its answer, not we for it
+            # a sync may arrive before this call: then GM answers it and need not wait for another
             if node.online and not self.downstream.answering(name):
                 self.downstream.returned(name)
         self._doubt.set()
@@ -167,14 +167,14 @@ class ControlPlane:
         self.publish_all()
 
     def publish_all(self) -> None:
-        """The connection by which we speak is there (again): send what waits, show how everything stands."""
+        """Send waiting messages and publish all statuses, after a connection of the sending bus."""
         self.downstream.wake()
         self.display.all()
 
     async def _changed(self, key: Key) -> None:
         stored, old = self._cluster.get(key), self.index.get(key)
         if old and stored is None and self._cluster.exists(key, old.resource.metadata.uid):
-            return  # it is there and cannot be read: nothing is taken from anybody for that
+            return  # the resource exists but cannot be read: nodes keep it
         if old and (stored is None or stored.uid != old.resource.metadata.uid):
             self.reports.drop(key)
             self.downstream.drop(key, old.resource.metadata.uid)
@@ -191,21 +191,21 @@ class ControlPlane:
         concerned = self.index.put(key, entry)
         if entry:
             self._scheduled(key)
-        # the service before what it names: a node lets go of it first
+        # the service before the resources that it names: a node must release the service first
         for each in (key, *sorted(concerned)):
-            self.queue.add(each, first=True)  # an edit does not wait behind what nodes and pods have to say
+            self.queue.add(each, first=True)  # an edit must not wait behind messages of nodes and pods
 
     def _scheduled(self, key: Key) -> None:
-        """Take note of the nodes where a service's pods are."""
+        """Record the nodes of a service's pods."""
         if self._pods:
             for each in self.index.scheduled(key, nodes_by_worker(self._cluster.workers(key).pods)):
                 self.queue.add(each)
 
 
 class SyncResponder:
-    """Answers nodes that sync: all that a node should hold, what it should let go of, then that this was all.
+    """Answers syncs: sends inserts that the node lacks and deletes of what it must not hold, then ``synced``.
 
-    The reconciler decides who shall hold a resource, here for one node alone.
+    The reconciler decides which resources the node shall hold.
     """
 
     def __init__(self, cluster: Cluster, index: ReferenceIndex, downstream: Downstream, reconciler: Reconciler) -> None:
@@ -214,19 +214,19 @@ class SyncResponder:
         self._downstream = downstream
         self._reconciler = reconciler
         self._waiting: dict[str, Sync] = {}
-        #: syncs heard
+        #: syncs received
         self.count = 0
         self.queue: WorkQueue[str] = WorkQueue("syncs", self._answer)
 
     def receive(self, node: str, sync: Sync, *, described: bool) -> None:
-        """A node said what it holds and asks for what it should; ``described``: its labels are known."""
+        """Process a sync: the list of what a node holds; ``described``: the node's labels are known."""
         self.count += 1
         self._waiting[node] = sync
         patience = 0.0 if described else BIRTH_PATIENCE
         self.queue.add(node, at=asyncio.get_running_loop().time() + patience)
 
     def born(self, node: str) -> None:
-        """A node's birth arrived: a sync may have waited for it."""
+        """Answer a sync that waited for the node's birth, if there is one."""
         if node in self._waiting:
             self.queue.add(node)
 
@@ -236,19 +236,19 @@ class SyncResponder:
             return
         before = self._downstream.synced(node, sync.holds)
         held = {Key(h.plural, h.namespace, h.name): h for h in sync.holds}
-        # services first: they bring what they refer to in the right order
+        # services first: their references are sent with them in the right order
         for key in dict.fromkeys([*sorted(self._index.assigned(node)), *held]):
             for action in self._reconciler.decide(key, node):
                 self._reconciler.deliver(action)
         for key, holding in held.items():
             await self.forget_unknown(node, key, holding)
         self._downstream.answer(node)
-        for key in before - held.keys():  # a deletion may have waited for this node alone
+        for key in before - held.keys():  # a deletion may have waited only for this node
             if (stored := self._cluster.get(key)) and stored.deleting:
                 self._reconciler.queue.add(key)
 
     async def forget_unknown(self, node: str, key: Key, held: Held) -> None:
-        """Take from a node what was deleted while it was away: nobody has that uid."""
+        """Send a node the delete of a resource that was deleted while the node was offline: its uid is unknown."""
         if self._cluster.exists(key, held.uid):
             return
         stored = self._cluster.get(key)
@@ -256,7 +256,7 @@ class SyncResponder:
         if stored is None and not self._cluster.complete:
             last = self._cluster.buried(held.uid)
             if last is None:
-                # our own store was lost: what runs out there may be all that is left of the user's work
+                # GM's store was lost: the node may have the only copy of the user's resource
                 text = "the store was lost and does not know it: apply it again, or delete it"
                 await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
                 return

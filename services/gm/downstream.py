@@ -1,9 +1,9 @@
-"""Brings each node to hold what it should: sends, sends again until the node acknowledges, answers syncs.
+"""Brings each node to its desired resources: sends them again until it acknowledges, and answers syncs.
 
-It decides nothing. ``want``, ``keep`` and ``forget`` say what a node should hold; a report or a sync says what it
-does; the difference is sent, in the order in which it was wanted, while the node is there. A node that is away gets
-nothing: its sync will ask. An acknowledgement is a report with the same uid and at least that generation; a delete is
-acknowledged by a cleared report, a report of another uid, or a sync without it.
+It decides nothing. ``set_desired``, ``keep`` and ``forget`` set what a node should hold; its reports and syncs list
+what it holds. The difference is sent in the order in which it was set, while the node is online. An offline node
+receives nothing: its sync requests what it lacks. A report of the same uid and at least that generation acknowledges an
+insert. A cleared report, a report of another uid, or a sync without the uid acknowledges a delete.
 """
 
 from __future__ import annotations
@@ -28,102 +28,102 @@ from halimede.topic import Address
 from halimede.topics import DELETE, INSERT, SYNCED
 from services.gm.workqueue import WorkQueue, reached
 
-#: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
+#: seconds that a node has to send its sync after it came online: the answer then has all that it lacks, in order
 SYNC_PATIENCE = 2.0
-#: nodes that are sent something at a time: the broker's answers are not waited for one by one
+#: nodes that are sent messages at a time: sending does not wait for the broker's answers one by one
 AT_ONCE = 64
-#: acknowledgements that GM takes a second at the least: where many nodes are asked, their answers take their time
+#: the lowest rate at which GM processes acknowledgements: if many nodes must answer, their answers take longer
 TAKEN_PER_SECOND = 500.0
-#: resources of which key and version are remembered: a look says the same few of each node
+#: resources whose key and version are cached: one reconciliation uses the same few for each node
 REMEMBERED = 256
-#: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
+#: deletes that wait for one node, as many as it may hold resources; its next sync lists what else it holds
 MAX_DELETES = 10_000
 log = structlog.get_logger()
 M = TypeVar("M")
-#: how often a broker's refusal counts: repeating hardly helps, but its rules may be mended
+#: the attempts that a refusal by the broker counts as: a repetition hardly helps, but its rules may be corrected
 REFUSED = 16
-#: seconds between two sends of what is not acknowledged
+#: seconds between two attempts for a message that is not acknowledged
 FIRST_RESEND, LAST_RESEND = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class SentVersion:
-    """A uid in a generation."""
+    """A uid and a generation of it."""
 
     uid: str
     generation: int
 
     @classmethod
     def of(cls, resource: Resource[Any]) -> SentVersion:
-        """Return that of a resource."""
+        """Return the version of a resource."""
         return cls(resource.metadata.uid, resource.metadata.generation)
 
     def covers(self, other: SentVersion) -> bool:
-        """Whether whoever holds this needs no ``other``."""
+        """Whether a node that holds this version does not need ``other``."""
         return self.uid == other.uid and self.generation >= other.generation
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Something that is to be sent, for the first time or again."""
+    """The state of a message that is to be sent, for the first time or again."""
 
     due: float
     count: int = 0
 
     def sent(self, now: float, patience: float = 0.0) -> None:
-        """Wait longer each time; ``patience``: seconds that its answer may take because of others."""
+        """Schedule the next attempt, each time later; ``patience``: more seconds because many nodes must answer."""
         self.count += 1
         self.due = now + exponential(self.count, FIRST_RESEND + patience, LAST_RESEND)
 
 
 @dataclass(slots=True, eq=False)
 class SyncReply:
-    """The answer to one sync, and how many messages it has taken so far."""
+    """The answer to one sync, and the number of its messages so far."""
 
     count: int = 0
 
 
 @dataclass(slots=True)
 class NodeState:
-    """What GM knows of one node: what it should hold, what it holds, and the difference that is being sent."""
+    """The state of one node: what it should hold, what it holds, and the difference that is being sent."""
 
     wanted: dict[Key, Resource[Any] | None] = field(default_factory=dict)
     held: dict[Key, SentVersion] = field(default_factory=dict)
     inserts: dict[Key, Attempt] = field(default_factory=dict)
     deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
-    #: the sync that waits for its answer
+    #: the sync that is being answered
     sync: SyncReply | None = None
-    #: nothing is sent before, unless a sync comes
+    #: nothing is sent before this time, unless a sync arrives
     silent_until: float = 0.0
 
 
 class Downstream:
-    """All nodes' lines. ``online`` says whether a node is there; GM's ``epoch`` goes with what is sent."""
+    """The state of all nodes. ``online`` returns whether a node is online; each message has GM's ``epoch``."""
 
     def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
         self.sender = DownstreamSender(bus, epoch)
         self._bus = bus
         self._online = online
-        #: orders (hold this, let go of that) that a node has said it carried out
+        #: inserts and deletes that nodes have acknowledged
         self.acknowledgements = 0
         self._lines: dict[str, NodeState] = {}
         self._known: dict[int, tuple[Resource[Any], Key, SentVersion]] = {}
         self._holders: dict[Key, set[str]] = {}
-        #: the nodes in whose lines it is wanted: none of them may have it yet
+        #: the nodes that should hold it, although none may hold it yet
         self._wanting: dict[Key, set[str]] = {}
-        #: nodes that are there and have not acknowledged an insert yet
+        #: online nodes that have not acknowledged an insert yet
         self._awaited: dict[Key, set[str]] = {}
         self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve, workers=AT_ONCE)
 
     # --- what nodes should hold -------------------------------------------------------------------------------
 
     def set_desired(self, node: str, resource: Resource[Any]) -> None:
-        """The node shall hold this generation."""
+        """Set that the node shall hold this generation."""
         line = self._line(node)
         _, key, version = self._identity(resource)
         before, held = line.wanted.get(key), line.held.get(key)
         if before is resource and (key in line.inserts or (held and held.covers(version))):
-            return  # each look at a resource says it again, for every node
+            return  # each reconciliation sets it again, for each node
         line.wanted[key] = resource
         self._wanting.setdefault(key, set()).add(node)
         line.deletes.pop((key, version.uid), None)
@@ -133,7 +133,7 @@ class Downstream:
             self._insert(node, line, key)
 
     def keep(self, node: str, key: Key, uid: str) -> None:
-        """The node shall keep what it has of this uid: nothing is sent, nothing taken away."""
+        """Set that the node shall keep what it holds of this uid: nothing is sent, nothing deleted."""
         line = self._line(node)
         line.wanted[key] = None
         self._wanting.setdefault(key, set()).add(node)
@@ -141,7 +141,7 @@ class Downstream:
         line.deletes.pop((key, uid), None)
 
     def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
-        """The node shall not hold this uid. ``generation`` is the last that it shall never take again."""
+        """Set that the node shall not hold this uid. ``generation`` is the highest that it must not accept again."""
         line = self._line(node)
         wanted = line.wanted.get(key)
         if wanted is None or wanted.metadata.uid == uid:
@@ -149,7 +149,7 @@ class Downstream:
             self._settle(node, line, key)
         held = line.held.get(key)
         if held and held.uid != uid:
-            return  # another one took its place
+            return  # a resource with another uid has replaced it
         _, attempt = line.deletes.get((key, uid), (0, Attempt(self._now())))
         if len(line.deletes) >= MAX_DELETES and (key, uid) not in line.deletes:
             del line.deletes[next(iter(line.deletes))]
@@ -157,7 +157,7 @@ class Downstream:
         self.queue.add(node)
 
     def holders(self, key: Key) -> frozenset[str]:
-        """Return the nodes that may hold a resource: it was sent to them, or they said so."""
+        """Return the nodes that may hold a resource: it was sent to them, or they reported it."""
         return frozenset(self._holders.get(key, ()))
 
     def holds(self, key: Key, node: str) -> bool:
@@ -165,30 +165,30 @@ class Downstream:
         return node in self._holders.get(key, ())
 
     def held(self, key: Key) -> dict[str, SentVersion]:
-        """Return what nodes said to hold of a resource."""
+        """Return the versions of a resource that nodes have reported."""
         lines = ((node, self._line(node)) for node in self.holders(key))
         return {node: line.held[key] for node, line in lines if key in line.held}
 
     def unwanted(self, node: str) -> dict[Key, SentVersion]:
-        """Return what a node said to hold, that it should not, and that it is not told to let go of."""
+        """Return what a node has reported to hold, should not hold, and was sent no delete for."""
         line = self._line(node)
         deleted = {key for key, _ in line.deletes}
         return {key: held for key, held in line.held.items() if key not in line.wanted and key not in deleted}
 
     def keys(self, node: str) -> set[Key]:
-        """Return all that a node holds or should hold."""
+        """Return the keys that a node holds or should hold."""
         line = self._line(node)
         return {*line.wanted, *line.held, *(key for key, _ in line.deletes)}
 
     def withdraw(self, key: Key) -> None:
-        """No node shall get the resource any more, also none that it was never sent to."""
+        """Stop sending the resource to any node, also to nodes that were never sent it."""
         for node in self._wanting.pop(key, set()):
             line = self._line(node)
             line.wanted.pop(key, None)
             self._settle(node, line, key)
 
     def drop(self, key: Key, uid: str) -> None:
-        """The resource is gone: nodes that are away learn it when they sync."""
+        """Drop a deleted resource: offline nodes learn of it by their sync."""
         self.withdraw(key)
         for node in self._holders.pop(key, set()):
             line = self._line(node)
@@ -196,7 +196,7 @@ class Downstream:
             line.deletes.pop((key, uid), None)
 
     def remove(self, node: str) -> set[Key]:
-        """The node is gone for good; return what it held or should hold."""
+        """Drop a node that a user removed; return what it held or should hold."""
         keys = self.keys(node)
         for key in keys:
             self._holders.get(key, set()).discard(node)
@@ -208,7 +208,7 @@ class Downstream:
     # --- what nodes hold --------------------------------------------------------------------------------------
 
     def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> bool:
-        """The node said that it holds this. Return whether no node that is there is waited for any more."""
+        """Record that the node holds this; return whether no online node still has to acknowledge it."""
         line, version = self._line(node), SentVersion(uid, generation)
         line.held[key] = version
         self._holders.setdefault(key, set()).add(node)
@@ -222,7 +222,7 @@ class Downstream:
         return done
 
     def cleared(self, node: str, key: Key) -> None:
-        """The node said that it holds nothing of that name."""
+        """Record that the node holds nothing of that name."""
         line = self._line(node)
         line.held.pop(key, None)
         for delete in [d for d in line.deletes if d[0] == key]:
@@ -234,10 +234,10 @@ class Downstream:
             self._insert(node, line, key)
 
     def synced(self, node: str, holds: Iterable[Held]) -> set[Key]:
-        """The node said all that it holds: whatever was under way before is forgotten, and sent anew if needed.
+        """Replace what the node holds by its sync: messages on their way are dropped, and sent again if needed.
 
-        ``answer`` must follow, once what the node should hold has been said again. Returns what it was taken to hold,
-        or was being sent, up to now.
+        ``answer`` must follow, after the desired resources were set again. Returns the keys that the node held, or that
+        were being sent, until now.
         """
         line = self._line(node)
         before = self.keys(node)
@@ -252,25 +252,25 @@ class Downstream:
         return before
 
     def answer(self, node: str) -> None:
-        """Finish the answer to a sync: ``synced`` goes out after all that is to be sent now."""
+        """Finish the answer to a sync: ``synced`` is sent after all messages that are due now."""
         line = self._line(node)
         line.sync, line.silent_until = SyncReply(), 0.0
         self.queue.add(node)
 
     def answering(self, node: str) -> bool:
-        """Whether a sync of the node waits for the rest of its answer."""
+        """Whether the answer to a sync of the node is not complete."""
         return self._line(node).sync is not None
 
     def returned(self, node: str) -> None:
-        """The node came or went; one that came is about to sync."""
+        """Process that the node came online or went offline; after it came online, it will sync."""
         line = self._line(node)
         line.silent_until = self._now() + SYNC_PATIENCE
-        for key in line.inserts:  # nobody waits for one that is away; one that came says by its sync what it lacks
+        for key in line.inserts:  # nobody waits for an offline node; an online one lists in its sync what it holds
             self._answered(node, key)
         self.queue.add(node)
 
     def wake(self) -> None:
-        """The broker is back: try all that waits, now."""
+        """Send all waiting messages now: the broker is reachable again."""
         for node, line in self._lines.items():
             if line.inserts or line.deletes or line.sync:
                 self.queue.add(node)
@@ -288,7 +288,7 @@ class Downstream:
         return self._answered(node, key)
 
     def _answered(self, node: str, key: Key) -> bool:
-        """Wait for the node no more; return whether it was the last one."""
+        """Stop waiting for the node; return whether it was the last one."""
         awaited = self._awaited.get(key)
         if awaited is None or node not in awaited:
             return False
@@ -300,10 +300,10 @@ class Downstream:
     # --- sending ----------------------------------------------------------------------------------------------
 
     async def _serve(self, node: str) -> None:
-        """Send what is due to one node. Raises BusError when the broker is away: the queue comes again."""
+        """Send what is due to one node. Raises BusError without a broker: then the queue calls again."""
         line = self._line(node)
         if not self._online(node) or not self._bus.connected:
-            return  # its sync, or ``wake``, will bring us here again
+            return  # its sync, or ``wake``, adds the node to the queue again
         if not reached(line.silent_until):
             self.queue.add(node, at=line.silent_until)
             return
@@ -313,7 +313,7 @@ class Downstream:
                 await self.sender.send(line, attempt, DELETE.at(**names), Delete(uid=uid, generation=generation))
         for key, attempt in list(line.inserts.items()):
             resource = line.wanted.get(key)
-            # what came in meanwhile may have made it needless
+            # a message that arrived during the sends may have made it unnecessary
             if reached(attempt.due) and line.inserts.get(key) is attempt and resource is not None:
                 self._holders.setdefault(key, set()).add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
@@ -321,7 +321,7 @@ class Downstream:
                 await self.sender.send(line, attempt, INSERT.at(**names), resource.body, crowd / TAKEN_PER_SECOND)
         waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
         first = min(waiting, default=float("inf"))
-        # another sync may have come in meanwhile: its answer is complete only when nothing is due any more
+        # another sync may have arrived meanwhile: its answer is complete only when nothing is due
         if (answer := line.sync) and not reached(first):
             await self.sender.synced(node, answer.count)
             if line.sync is answer:
@@ -345,25 +345,25 @@ class Downstream:
 
 
 class DownstreamSender:
-    """Sends to a node what is in its queue, once. ``epoch`` is the one at the time of each message.
+    """Sends messages to nodes, each once. ``epoch`` is the present one for each message.
 
-    What the broker did not take is noted for the next attempt and delays nothing else.
+    If the broker refuses a message, its next attempt is scheduled, and other messages are not delayed.
     """
 
     def __init__(self, bus: Bus, epoch: int) -> None:
         self.epoch = epoch
         self._bus = bus
         self._number = 0
-        #: messages sent, and those among them that were sent again
+        #: messages sent, and the repeated ones among them
         self.sent = self.resent = 0
 
     async def send(
         self, line: NodeState, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0
     ) -> None:
-        """Send once. Nobody waits for the broker's word, but for the answer to a sync, which has to come behind.
+        """Send once, without waiting for the broker; only the answer to a sync waits, because its order matters.
 
-        ``patience``: seconds that the node's answer may take because of others. Raises BusError when the broker is
-        away.
+        ``patience``: more seconds for the node's answer because many nodes must answer. Raises BusError when the
+        broker is not reachable.
         """
         stamp = self._stamp()
         try:
@@ -381,10 +381,10 @@ class DownstreamSender:
                 line.sync.count += 1
         else:
             answer.add_done_callback(partial(self._answer_came, attempt, address.text, patience, again=again))
-            await asyncio.sleep(0)  # what one turn of the loop sends leaves at its end: nodes have work the sooner
+            await asyncio.sleep(0)  # the loop sends at the end of each iteration: nodes receive their work sooner
 
     async def synced(self, node: str, count: int) -> None:
-        """End the answer to a sync, which took so many messages. Raises BusError when the broker is away."""
+        """Send the end of a sync's answer, with the number of its messages. Raises BusError without a broker."""
         body = Synced(epoch=self.epoch, count=count)
         await self._bus.publish(SYNCED.at(node=node), body, properties=self._stamp())
 
@@ -396,7 +396,7 @@ class DownstreamSender:
         except RefusedError as error:
             self._refused(attempt, topic, error, patience)
         except BusError:
-            attempt.due = _now()  # ``wake`` of the lines tries it again
+            attempt.due = _now()  # ``Downstream.wake`` tries it again
         else:
             self._taken(again=again)
 
@@ -405,7 +405,7 @@ class DownstreamSender:
         self.resent += again
 
     def _refused(self, attempt: Attempt, topic: str, error: HalimedeError, patience: float) -> None:
-        """Take note of what the broker does not take: the rest must not wait for it."""
+        """Schedule the next attempt of a message that the broker refused: other messages must not wait for it."""
         log.warning("message not sent", topic=topic, error=str(error))
         attempt.count = REFUSED
         attempt.sent(_now(), patience)

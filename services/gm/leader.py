@@ -1,8 +1,8 @@
-"""GM on Kubernetes: a candidate that waits for the Lease, works while it leads, and is a candidate again.
+"""GM on Kubernetes: waits for the Lease, works while it leads, and then waits again.
 
-While it waits it has no connection to the broker: one of the same name would take the leader's away. It is ready
-nevertheless, for it is where it should be; a roll-out would never end otherwise. It is not once it could not take over
-if it had to: a roll-out to a GM without its rights must not take the last good one away.
+A waiting GM has no connection to the broker: one with the same client id would end the leader's. It is ready
+nevertheless, or a rollout would never end. It is not ready when it cannot read the Lease and thus could not take over:
+a rollout to a GM without the needed rights must not replace the last working one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
 
-#: seconds for which a candidate may be unable to look at the Lease: an API server starts anew within that
+#: seconds for which a candidate may fail to read the Lease: an API server restarts within that time
 LEASE_PATIENCE = 30.0
 
 
 async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
-    """Lead whenever that is possible, until cancelled. Raises HalimedeError when there is no use in trying again."""
+    """Lead whenever possible, until cancelled. Raises HalimedeError when another attempt cannot succeed."""
     configuration = await load_configuration(kubeconfig)
     async with KubernetesClient(configuration) as client:
         elector = LeaderElection(client, own_namespace(namespace), identity)
@@ -39,7 +39,7 @@ async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, na
                 )
 
                 async def work(waiting: contextlib.AsyncExitStack = waiting) -> None:
-                    await waiting.aclose()  # the manager has its own, on the same port
+                    await waiting.aclose()  # the manager serves its own health checks on the same port
                     async with KubernetesCluster(client, elector) as cluster:
                         await manage(cluster, pods=pods)
 
@@ -50,7 +50,7 @@ async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, na
 
 
 def waiting_health(elector: LeaderElection) -> Health:
-    """Return what tells how a candidate fares."""
+    """Return the health checks of a candidate."""
     health = Health()
     health.live("loop", lambda: "")
     health.ready("lease", lambda: elector.trouble if elector.troubled_s >= LEASE_PATIENCE else "")

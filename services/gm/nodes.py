@@ -1,12 +1,12 @@
 """The nodes, from their presence: which are online, their labels, and which match a selector.
 
-Two rules keep stale news out: a will or birth of an earlier connection (lower epoch) is ignored, and a sync, which
-the broker never keeps, proves that its sender lives now. Labels are indexed, so that a selector costs no walk over
-all nodes. A node that is away keeps what it was given: only a user can say that it is gone for good. One that is
-drained is known by a mark of its own, which does not come and go with the node, and no selector finds it.
+Two rules exclude outdated messages. A will or birth of an earlier connection (lower epoch) is ignored. A sync, which
+the broker never retains, proves that its sender is online. An index by label avoids a walk over all nodes for a
+selector. An offline node keeps its resources: only a user can decide that it will not return. A drained node has a
+separate mark, which does not depend on its connection, and no selector matches it.
 
-Where a cluster knows its nodes (``register``), one may be known without a local controller, and has its labels from
-there as well.
+If the cluster knows its nodes (``register``), a node may be known without a local controller, and also has the labels
+that the cluster gives it.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from halimede.messages import Presence
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. ``epoch`` is that of its latest connection; ``presence`` its last birth (None: only a sync so far)."""
+    """A node. ``epoch`` is that of its latest connection; ``presence`` its last birth (None: only syncs so far)."""
 
     name: str
     online: bool
     epoch: int
     presence: Presence | None = None
-    #: an operator has asked for it to be empty
+    #: an operator has drained it
     drained: bool = False
-    #: its labels as the cluster knows them; None: the cluster does not know it
+    #: its labels in the cluster; None: the cluster does not know it
     registered: Mapping[str, str] | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels, and its name under Kubernetes' own one."""
+        """Its labels, and its name under Kubernetes' label for host names."""
         return {HOSTNAME: self.name, **(self.presence.labels if self.presence else {}), **(self.registered or {})}
 
     @property
     def controlled(self) -> bool:
-        """Whether a local controller was ever seen on it."""
+        """Whether its local controller was ever connected."""
         return self.presence is not None or self.epoch > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a presence or sync changed."""
+    """The change by a presence or a sync."""
 
     online: bool = False
     labels: bool = False
 
 
 NOTHING = Change()
-#: the latest stores under one name that are remembered
+#: the latest store identities that are remembered for one name
 STORES = 4
 
 
 class Nodes(Mapping[str, Node]):
-    """All nodes that were ever seen and not removed since."""
+    """All nodes that were ever seen and not removed."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -80,16 +80,16 @@ class Nodes(Mapping[str, Node]):
         return len(self._nodes)
 
     def online(self, name: str) -> bool:
-        """Whether a node is there now."""
+        """Whether a node is online."""
         node = self._nodes.get(name)
         return node is not None and node.online
 
     def restore(self, presence: Presence) -> None:
-        """Take a node from GM's memory, as it was then."""
+        """Add a node from GM's store, in the stored state."""
         self._put(Node(presence.node, presence.online, presence.epoch, presence))
 
     def register(self, name: str, labels: Mapping[str, str] | None) -> Change:
-        """Take what the cluster says of a node; None: it knows it no more."""
+        """Set the labels that the cluster has for a node; None: the cluster no longer knows it."""
         if labels is not None:
             self._registered[name] = labels
         elif self._registered.pop(name, None) is None:
@@ -101,35 +101,35 @@ class Nodes(Mapping[str, Node]):
         return self._put(old)
 
     def drained(self, name: str) -> bool:
-        """Whether a node, known or not yet, is to be empty."""
+        """Whether a node, known or not yet, is drained."""
         return name in self._drained
 
     def mark(self, name: str, *, drained: bool) -> Change:
-        """Have a node emptied, or let it be used again."""
+        """Mark a node as drained, or as uncordoned."""
         (self._drained.add if drained else self._drained.discard)(name)
         node = self._nodes.get(name)
         return self._put(node) if node else NOTHING
 
     def saw(self, presence: Presence) -> Change:
-        """Take a birth or will."""
+        """Process a birth or will."""
         old = self._nodes.get(presence.node)
         self._unconfirmed.discard(presence.node)
         if old is not None and presence.epoch < old.epoch:
-            # old news, or a node that lost its count: then its sync will say so
+            # an outdated message, or a node that lost its epoch: then its sync has the new one
             self._doubtful[presence.node] = presence
             return NOTHING
         self._doubtful.pop(presence.node, None)
         known = old.presence if old else None
-        # a will need not repeat what the birth said
+        # a will need not repeat the content of the birth
         told = known if known is not None and not presence.online else presence
         self._dirty.add(presence.node)
         return self._put(Node(presence.node, presence.online, presence.epoch, told))
 
     def doubled(self, birth: Presence) -> bool:
-        """Whether a birth proves that two LCs go by that name: one speaks again after the other has spoken.
+        """Whether a birth proves that two LCs use that name: a store's birth arrives again after another store's.
 
-        A store that was lost is replaced by another one, too, but does not come back. Wills prove nothing: that of a
-        connection long gone may come at any time.
+        A node that lost its store gets a new one, but then the old one never returns. Wills prove nothing: the will of
+        an old connection may arrive at any time.
         """
         stores = self._stores.setdefault(birth.node, [])
         if not birth.store or stores[-1:] == [birth.store]:
@@ -139,7 +139,7 @@ class Nodes(Mapping[str, Node]):
         return again
 
     def synced(self, name: str, epoch: int) -> Change:
-        """Take the sender of a sync: it is there with that epoch, even a lower one (its own store may be new)."""
+        """Record that the sender of a sync is online with that epoch, even a lower one (its store may be new)."""
         old = self._nodes.get(name) or Node(name, online=False, epoch=epoch)
         self._unconfirmed.discard(name)
         self._dirty.add(name)
@@ -149,15 +149,15 @@ class Nodes(Mapping[str, Node]):
         return self._put(replace(old, online=True, epoch=epoch))
 
     def doubt(self) -> None:
-        """GM was away itself and may have missed wills: all nodes have to show that they are there."""
+        """Mark all online nodes as unconfirmed: GM was disconnected and may have missed wills."""
         self._unconfirmed = {name for name, node in self._nodes.items() if node.online}
 
     def unconfirmed(self) -> list[str]:
-        """Return the doubted nodes of which nothing was heard since."""
+        """Return the unconfirmed nodes that have sent no message since."""
         return sorted(self._unconfirmed)
 
     def lost(self, name: str) -> Change:
-        """Take a node as gone that did not show itself."""
+        """Mark a node that did not appear as offline."""
         self._unconfirmed.discard(name)
         self._dirty.add(name)
         return self._put(replace(self._nodes[name], online=False))
@@ -174,9 +174,9 @@ class Nodes(Mapping[str, Node]):
         self._stores.pop(name, None)
 
     def described(self, name: str) -> bool:
-        """Whether the birth of the node's present connection has arrived, and its labels with it.
+        """Whether the birth of the node's present connection, which has its labels, has arrived.
 
-        Of a drained node nothing needs to be known: nothing belongs there. The cluster's word does as well.
+        A drained node needs no labels, because nothing is placed there. The cluster's labels suffice as well.
         """
         node = self._nodes.get(name)
         if node is None or node.drained or node.registered is not None:
@@ -189,13 +189,13 @@ class Nodes(Mapping[str, Node]):
         return set.intersection(*sets) if sets else ()
 
     def take_dirty(self) -> tuple[Presence, ...]:
-        """Return what changed since the last call, to be remembered."""
+        """Return the nodes that changed since the last call, to be stored."""
         names, self._dirty = self._dirty, set()
         nodes = [self._nodes[name] for name in names]
         return tuple(msgspec.structs.replace(n.presence, online=n.online) for n in nodes if n.presence)
 
     def put_back(self, presences: Iterable[Presence]) -> None:
-        """Hand these out again: they could not be remembered."""
+        """Mark these as changed again: they could not be stored."""
         self._dirty |= {presence.node for presence in presences} & self._nodes.keys()
 
     def _put(self, node: Node) -> Change:
@@ -218,5 +218,5 @@ class Nodes(Mapping[str, Node]):
 
 
 def _offered(node: Node) -> Iterable[tuple[str, str]]:
-    """Return the labels by which selectors find a node: a drained one hides them."""
+    """Return the labels by which selectors find a node: none of a drained one."""
     return () if node.drained else node.labels.items()

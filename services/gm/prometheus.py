@@ -1,6 +1,6 @@
-"""GM's figures for Prometheus, its health, and where Prometheus finds everybody else's.
+"""GM's metrics for Prometheus, its health checks, and the service discovery for the other processes.
 
-Only read: from what GM knows and counts anyway, at the moment somebody asks.
+All values are read from GM's state at the time of the request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from services.gm.workqueue import WorkQueue
 
 @dataclass(frozen=True, slots=True)
 class GmMetrics:
-    """Reads one GM."""
+    """Collects the metrics of one GM."""
 
     bus: Bus
     cluster: Cluster
@@ -41,13 +41,13 @@ class GmMetrics:
     def health(self) -> Health:
         """Return GM's checks."""
         health = Health()
-        health.live("loop", lambda: "")  # an answer at all says that it turns
+        health.live("loop", lambda: "")  # any response proves that the event loop runs
         health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
         health.ready("store", self.cluster.check)
         return health
 
     def collect(self) -> Iterator[Metric]:
-        """Return all figures."""
+        """Yield all metrics."""
         yield from buses(dict.fromkeys([self.bus, self.api.bus]))
         yield from self._of_nodes()
         yield from self._of_work()

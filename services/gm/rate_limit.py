@@ -1,4 +1,4 @@
-"""Rate limits by name: a token bucket for each, with a rate and a burst."""
+"""Rate limits by name: a token bucket for each name, with a rate and a burst."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections import Counter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-#: names whose budgets are remembered: whoever has all of it again is forgotten
+#: names whose budgets are kept: a name with a full budget is dropped
 MOST = 10_000
-#: events a second, and at once: of one reason about one thing, and of one reason about all things
+#: events per second, and burst: of one reason about one object, and of one reason about all objects
 EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
-#: of so many things it is known how often an event was left out
+#: objects whose suppressed events are counted
 MAX_LEFT_OUT = 1000
 
 
 class EventDeduplicator:
     """Limits how often an event is reported, and counts its suppressed repeats until it may be reported again.
 
-    A flood of events would push all others out of any log, and costs the API server a write each.
+    A flood of events would displace all others from a log, and each event costs the API server a write.
     """
 
     def __init__(self) -> None:
         self._about: RateLimit[tuple[str, str]] = RateLimit(*EVENTS_ABOUT)
         self._reasons: RateLimit[str] = RateLimit(*EVENTS_OF)
-        #: events left out since the last one of that reason about that thing was told
+        #: events that were suppressed since the last reported one, by reason and object
         self._left_out: Counter[tuple[str, str]] = Counter()
 
     def times(self, reason: str, about: str) -> int:
-        """Return for how many events this one is to be told, itself included; 0: it is to be left out."""
+        """Return how many events this report stands for, including this one; 0: do not report it."""
         what = (reason, about)
         if self._about.spend(what) and self._reasons.spend(reason):
             return 1 + self._left_out.pop(what, 0)
@@ -38,7 +38,7 @@ class EventDeduplicator:
 
 
 class RateLimit(Generic[T]):
-    """``rate`` comes back in a second, up to ``burst``; a name that was never seen has all of it."""
+    """A budget for each name: ``rate`` is added per second, up to ``burst``; a new name has the full burst."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
@@ -49,12 +49,12 @@ class RateLimit(Generic[T]):
         return len(self._left)
 
     def left(self, name: T) -> float:
-        """Return what is left."""
+        """Return the rest of a name's budget."""
         left, since = self._left.get(name, (self._burst, 0.0))
         return min(self._burst, left + (asyncio.get_running_loop().time() - since) * self._rate)
 
     def spend(self, name: T, cost: float = 1.0) -> bool:
-        """Take ``cost`` from what is left, even beyond it; False, and nothing taken, when nothing is left."""
+        """Subtract ``cost``, even if less is left. Returns False, and subtracts nothing, when nothing is left."""
         now = asyncio.get_running_loop().time()
         left = self.left(name)
         if left <= 0:
@@ -68,6 +68,6 @@ class RateLimit(Generic[T]):
         for name, (left, since) in list(self._left.items()):
             if left + (now - since) * self._rate >= self._burst:
                 del self._left[name]
-        # whoever spent first has most of it again; half of them at once, so that this is seldom
+        # the oldest entries have recovered most; half of all are dropped at once, so that this is rare
         while len(self._left) > MOST // 2:
             del self._left[next(iter(self._left))]

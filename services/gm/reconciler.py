@@ -1,7 +1,7 @@
-"""Carries out what controllers decide: looks at a resource, plans, does.
+"""Reconciles resources: reads a snapshot, plans, and carries out the actions.
 
-Looking again is always safe, so nobody says what happened, only where to look. Reports make it look at most once a
-second at one resource, however many nodes report.
+Reconciliation may be repeated at any time, so events only name the resource, not what happened. Reports cause at most
+one reconciliation of a resource per second, however many nodes report.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workqueue import TICK, WorkQueue, reached
 
 log = structlog.get_logger()
-#: seconds between two writes of one status: that differ in counts, and in how the resource stands
+#: seconds between two writes of one status: if only counts differ, and if phase or reason differ
 STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
-#: seconds that are left for sending one message before a status is summed up, and at most
+#: pause in seconds for each message to send before a status is summed up, and the longest pause
 HEAD_START, LONGEST_HEAD_START = 5e-5, 0.1
-#: seconds until a missing Secret is looked for again: they are not watched
+#: seconds until a missing Secret is read again: Secrets are not watched
 SECRET_PATIENCE = 5.0
-#: seconds until what was changed meanwhile is looked at again, unless the change itself comes to be known sooner
+#: seconds until a resource is reconciled again after a write conflict, unless its change arrives sooner
 CONFLICT_PATIENCE = 0.2
-#: seconds until an object that the cluster did not take is tried again
+#: seconds until an object that the cluster refused is written again
 TROUBLE_PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReader:
-    """Reads what a controller sees of one resource: its status, nodes, reports and references at that moment.
+    """Reads a snapshot for a controller: a resource's status, nodes, reports and references at that moment.
 
     ``pods``: whether the cluster runs workers as pods.
     """
@@ -82,11 +82,11 @@ class SnapshotReader:
     index: ReferenceIndex
     downstream: Downstream
     pods: bool
-    #: what kept objects from being made, when it was last tried
+    #: problems of the last attempt to write the objects
     troubles: dict[Key, tuple[Problem, ...]] = field(default_factory=dict)
 
     def at(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
-        """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
+        """Return the snapshot of a resource for all nodes, or for only one (to decide what it shall hold)."""
         key = stored.key
         placed: Mapping[str, Roles]
         if node is None:
@@ -96,7 +96,7 @@ class SnapshotReader:
             placed = {} if roles is None else {node: roles}
             holders = frozenset({node}) if self.downstream.holds(key, node) else frozenset()
         if not stored.deleting:
-            # a node whose labels are not known yet is left as it is
+            # a node whose labels are not known yet is not changed
             holders = frozenset(holder for holder in holders if self.nodes.described(holder))
         return Observed(
             now=utc_now(),
@@ -113,7 +113,7 @@ class SnapshotReader:
         )
 
     async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
-        """Look at what the cluster has of a service besides, and at the Secrets that it names."""
+        """Add the objects of a service in the cluster, and the Secrets that it names."""
         key = entry.resource.key
         workers = self.cluster.workers(key)
         observed = replace(observed, pods=Pods(workers, settings))
@@ -123,7 +123,7 @@ class SnapshotReader:
         try:
             secrets = await self.cluster.secrets(key.namespace, wanted)
         except HalimedeError as error:
-            # nothing is known of them: what runs is kept
+            # the Secrets are unknown: running pods are kept
             troubles = (Problem("SecretsNotRead", str(error)), *troubles)
         return replace(observed, pods=Pods(replace(workers, secrets=secrets), settings, troubles))
 
@@ -137,7 +137,7 @@ class SnapshotReader:
 
 
 class Reconciler:
-    """The controllers' hands. ``queue`` is where to say that a resource needs a look."""
+    """Carries out the actions of controllers. Add a key to ``queue`` to reconcile a resource."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Reconciler:
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
         #: statuses written
         self.writes = 0
-        #: before that time of the loop reports of earlier days may still come in: statuses would be written twice
+        #: loop time until which retained reports may still arrive: earlier statuses would be written twice
         self.settled_at = 0.0
         self._cluster = cluster
         self._index = index
@@ -161,7 +161,7 @@ class Reconciler:
         self._display = display
         self._snapshots = snapshots
         self._pods = pods
-        #: a status names other Models than before: the resource is another one now
+        #: called when a status names other Models than before: the desired resource is then another one
         self._chosen = chosen
         self._written: dict[Key, float] = {}
         self._refused: dict[Key, dict[Ref, _Refusal]] = {}
@@ -175,12 +175,12 @@ class Reconciler:
         if stored.deleting:
             return [Forget(n, key, stored.uid, entry.resource.metadata.generation) for n in observed.holders]
         if observed.unheld:
-            self.queue.add(key)  # first its deletion is made to wait for the node
+            self.queue.add(key)  # first make its deletion wait for the node
             return []
         return CONTROLLERS[key.plural].deliver(entry.resource, observed)
 
     def deliver(self, action: Delivery) -> None:
-        """Have a node hold something, or not."""
+        """Set what a node shall hold, or shall not."""
         match action:
             case Send(node, resource):
                 self._downstream.set_desired(node, resource)
@@ -213,12 +213,12 @@ class Reconciler:
                 else:
                     await self._do(action, stored, work)
             if (more := self._downstream.queue.waiting - before) > 0:
-                # nodes have work before how they all stand is summed up, which takes time as well
+                # nodes receive their work before the status is summed up, which takes time as well
                 await asyncio.sleep(min(LONGEST_HEAD_START, more * HEAD_START))
             actions = [*then(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]
             for action in actions:
                 if isinstance(action, WriteStatus) and (due := self._may_write(action, stored)):
-                    # the last one counts: the key comes again when its second is over
+                    # the latest status counts: the key is reconciled again when the interval is over
                     self.queue.add(key, at=due)
                     break
                 await self._do(action, stored, work)
@@ -227,12 +227,12 @@ class Reconciler:
         self._finish(key, work)
 
     def _finish(self, key: Key, work: _Work) -> None:
-        """See to it that what could not be done is tried again, and that users read why. Raises what is temporary."""
+        """Schedule a retry of failed actions, and keep their problems for the status. Raises a temporary failure."""
         known = self._snapshots.troubles.pop(key, ())
         if work.troubles:
             self._snapshots.troubles[key] = tuple(work.troubles)
             self.queue.add(key, at=asyncio.get_running_loop().time() + TROUBLE_PATIENCE)
-        # by their reasons alone: an API server's words may be others each time
+        # compare only the reasons: the messages of an API server may vary
         if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in known]:
             self.queue.add(key)
         if work.conflict:
@@ -249,7 +249,7 @@ class Reconciler:
             work.failed(error)
 
     async def _ensure(self, action: Ensure, key: Key, work: _Work) -> None:
-        """Make an object. One that was refused is left for a while, unless it shall be another by now."""
+        """Write an object. After a refusal the same object is not written again for a while."""
         ref, mark = Ref.of(action.body), digest(action.body)
         refused, now = self._refused.get(key, {}), asyncio.get_running_loop().time()
         if (last := refused.get(ref)) and last.mark == mark and now < last.until:
@@ -265,9 +265,9 @@ class Reconciler:
             work.failed(error)
 
     def _may_write(self, action: WriteStatus, stored: StoredResource) -> float:
-        """Return when a status may be written, 0 if that is now (and then it is not for a while).
+        """Return when a status may be written, 0 if now (this call then starts the next interval).
 
-        Counts can wait, how it stands may not: a service whose last worker has just come up is not shown as updating.
+        Counts can wait, but phase and reason must not: a service whose last worker is running is not shown as updating.
         """
         key, last = stored.key, self._written.get(stored.key, float("-inf"))
         spacing = URGENT_SPACING if news(action.status, stored.status) else STATUS_SPACING
@@ -297,7 +297,7 @@ class Reconciler:
             case ClearStatus(key):
                 await self._display.clear(key)
             case Hold():
-                pass  # that has been done already
+                pass  # done already
             case Ensure():
                 await self._ensure(action, stored.key, work)
             case Remove(ref, uid):
@@ -318,7 +318,7 @@ class Reconciler:
 
 @dataclass(slots=True)
 class _Work:
-    """What became of one look: ``troubles`` for users to read, what to look at again, and what is only temporary."""
+    """The result of one reconciliation: ``troubles`` for users, what to retry, and a temporary failure."""
 
     troubles: list[Problem] = field(default_factory=list)
     unheld: set[Key] = field(default_factory=set)
@@ -326,7 +326,7 @@ class _Work:
     failure: HalimedeError | None = None
 
     def failed(self, error: HalimedeError) -> Problem:
-        """Take note of what could not be done: the rest is done all the same, and its status says so."""
+        """Record a failed action: the other actions are carried out, and the status has the problem."""
         problem = Problem("NotWritten", str(error))
         match error:
             case NotOursError():
@@ -344,7 +344,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """An object that was not taken: not to be tried as it is before that time."""
+    """An object that the cluster refused: the same content is not written again before ``until``."""
 
     mark: str
     until: float

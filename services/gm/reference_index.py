@@ -1,9 +1,9 @@
-"""Who names whom: which service wants which nodes, Models and Datasets, kept up to date edit by edit, node by node.
+"""References between resources: which services need which nodes, Models and Datasets; updated on each change.
 
-It answers without walking over all resources or all nodes: a node that appears is compared with the services that
-name it or one of its labels, a selector with the nodes that carry its rarest label.
+Lookups do not walk over all resources or all nodes: a new node is compared with the services that name it or one of its
+labels, a selector with the nodes that have its rarest label.
 
-Where a cluster runs workers as pods, its scheduler reads selectors, and says where each role went (``scheduled``).
+If the cluster runs workers as pods, its scheduler evaluates selectors and assigns each role to nodes (``scheduled``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from services.gm.nodes import Nodes
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlacement:
-    """One worker of a service, by its name or its role: the pod that asks for nodes, what must be there before it.
+    """One worker of a service, by its name or its role: the pod that selects nodes, and the resources that it needs.
 
-    ``at`` is where the resource describes the pod.
+    ``at`` is the path of the pod in the resource.
     """
 
     name: str
@@ -34,18 +34,18 @@ class WorkerPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEntry:
-    """A resource in the form that nodes understand, and its roles (none: it goes where others need it)."""
+    """A resource in the form that nodes receive, and its roles (none: it goes to the nodes that need it)."""
 
     resource: Resource[Any]
     roles: tuple[WorkerPlacement, ...] = ()
-    #: the one node that it belongs to, whoever needs it
+    #: the one node where it is always placed
     owner: str = ""
-    #: whether it chooses among the Models of its namespace: then each of them concerns it
+    #: whether it selects among the Models of its namespace: then each change of one concerns it
     selects: bool = False
 
     @property
     def references(self) -> frozenset[Key]:
-        """Everything that it names."""
+        """All resources that it names."""
         return frozenset(key for role in self.roles for key in role.references)
 
 
@@ -65,18 +65,18 @@ class ReferenceIndex:
         self._users: dict[Key, set[Key]] = {}
         self._wishes: dict[tuple[str, str], set[Key]] = {}
         self._owned: dict[str, set[Key]] = {}
-        #: by namespace: the Models, and what chooses among them
+        #: by namespace: the Models, and the services that select among them
         self._models: dict[str, set[Key]] = {}
         self._choosers: dict[str, set[Key]] = {}
         #: the nodes of each role's pods
         self._scheduled: dict[Key, dict[str, frozenset[str]]] = {}
 
     def get(self, key: Key) -> ReferenceEntry | None:
-        """Return a resource."""
+        """Return the entry of a resource."""
         return self._entries.get(key)
 
     def put(self, key: Key, entry: ReferenceEntry | None) -> set[Key]:
-        """Take a new, edited or removed (None) resource; return the other resources that this concerns."""
+        """Add, replace or remove (None) a resource; return the other resources that this concerns."""
         concerned, before = set(self._users.get(key, ())), dict(self._placed.get(key, {}))
         if key.plural == MODELS:
             concerned |= self._choosers.get(key.namespace, set())
@@ -89,7 +89,7 @@ class ReferenceIndex:
             for role in old.roles:
                 _discard(self._wishes, _requirement(role.pod), key)
             if entry is not None and entry.resource.metadata.uid != old.resource.metadata.uid:
-                self._scheduled.pop(key, None)  # another one of that name: it has no pods yet
+                self._scheduled.pop(key, None)  # a new resource of that name has no pods yet
         if entry is None:
             self._scheduled.pop(key, None)
             self._update_placement(key, {})
@@ -107,7 +107,7 @@ class ReferenceIndex:
             self._wishes.setdefault(_requirement(role.pod), set()).add(key)
         self._update_placement(key, self._find(key, entry.roles))
         if old is not None and _needs(old) == _needs(entry) and before == self._placed.get(key, {}):
-            return concerned  # what it names goes where it went before
+            return concerned  # its references are placed as before
         return concerned | entry.references | (old.references if old else frozenset())
 
     def models(self, namespace: str) -> list[Resource[Any]]:
@@ -115,9 +115,9 @@ class ReferenceIndex:
         return [self._entries[key].resource for key in sorted(self._models.get(namespace, ()))]
 
     def scheduled(self, key: Key, nodes: Mapping[str, frozenset[str]]) -> set[Key]:
-        """Take the nodes of each role's pods; return what this concerns.
+        """Set the nodes of each role's pods; return the resources that this concerns.
 
-        A role without any keeps its last ones: a pod that is being replaced is no reason to take all from its node.
+        A role without pods keeps its last nodes: a pod that is being replaced must not delete resources from its node.
         """
         entry, known = self._entries.get(key), self._scheduled.get(key, {})
         now = known | {role: names for role, names in nodes.items() if names}
@@ -128,9 +128,9 @@ class ReferenceIndex:
         return {key, *entry.references}
 
     def node_changed(self, node: str) -> set[Key]:
-        """Place anew, on this node alone, what is there or may want it now; return all that this concerns.
+        """Place the resources that are on this node or may be placed there now; return all that this concerns.
 
-        A node that is gone has no labels: only what names it stays.
+        A removed node has no labels: only services that name it stay.
         """
         labels, drained = self._labels(node), self._nodes.drained(node)
         candidates = self._candidates(node) | set(self._assigned.get(node, ()))
@@ -144,7 +144,7 @@ class ReferenceIndex:
         return concerned
 
     def placed(self, key: Key) -> Mapping[str, Roles]:
-        """Return where a resource belongs: at its owner's, on the nodes of its roles, or where a service needs it."""
+        """Return where a resource is placed: on its owner, on the nodes of its roles, or where services need it."""
         entry = self._entries.get(key)
         if entry is not None and entry.owner:
             return {entry.owner: frozenset()}
@@ -155,7 +155,7 @@ class ReferenceIndex:
         return {node: frozenset() for user, node in placed if self._needs(user, key, node)}
 
     def belongs(self, key: Key, node: str) -> Roles | None:
-        """Return the roles that a resource has on a node; None if it does not belong there."""
+        """Return the roles that a resource has on a node; None if it is not placed there."""
         entry = self._entries.get(key)
         if entry is not None and entry.owner:
             return frozenset() if node == entry.owner else None
@@ -165,11 +165,11 @@ class ReferenceIndex:
         return frozenset() if needed else None
 
     def assigned(self, node: str) -> Collection[Key]:
-        """Return the services that have a role on a node, and what is its own."""
+        """Return the services that have a role on a node, and the resources that it owns."""
         return {*self._assigned.get(node, ()), *self._owned.get(node, ())}
 
     def stranded(self, node: str) -> list[tuple[Key, str]]:
-        """Return the services, and the roles of them, that would be on this node and are nowhere now."""
+        """Return the services and roles that would be placed on this node and now have no node."""
         labels, found = self._labels(node), []
         for key in sorted(self._candidates(node)):
             placed = {name for names in self._placed.get(key, {}).values() for name in names}
@@ -229,7 +229,7 @@ NODE_NAME = "spec.nodeName"
 
 
 def _requirement(pod: PodSpec) -> tuple[str, str]:
-    """What a node must have to be of interest: one name, or one label of the selector."""
+    """Return one requirement of a pod that a node must meet: its name, or one label of the selector."""
     if pod.node_name:
         return NODE_NAME, pod.node_name
     return min(pod.node_selector.items(), default=("", ""))

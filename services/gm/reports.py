@@ -1,8 +1,8 @@
-"""What nodes last reported, by resource and node: the basis of every status.
+"""The last report of each node on each resource: the basis of every status.
 
-Only reports on the resource's present uid are kept. A node that has forgotten a resource keeps its counts here (they
-were real), and so does one whose worker starts again and has nothing to say yet. Changes are handed out in batches to
-be remembered, so that a thousand reports a second are one transaction.
+Only reports on the resource's present uid are kept. The counts of a node that no longer holds a resource are kept, and
+so are those of a node whose worker restarts and has not reported counts yet. Changes are taken in batches to be stored,
+so that a thousand reports a second are one transaction.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class NodeReports:
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[str, NodeReport]] = {}
         self._dirty: dict[tuple[Key, str], NodeReport] = {}
-        #: of the last report that was taken, by each node on each resource
+        #: the sequence number of the last report, by node and resource
         self._stamps: dict[str, dict[Key, SequenceNumber]] = {}
-        #: what each node has reported on
+        #: the resources that each node has reported on
         self._keys: dict[str, set[Key]] = {}
 
     def restore(self, reports: Iterable[NodeReport], uids: Mapping[Key, str]) -> None:
-        """Take what was remembered of resources that still exist."""
+        """Add the stored reports of resources that still exist."""
         for report in reports:
             if uids.get(report.key) == report.status.uid:
                 self._keep(report)
@@ -43,7 +43,7 @@ class NodeReports:
         return self._by_key.get(key, {})
 
     def take(self, key: Key, node: str, status: NodeStatus, stamp: SequenceNumber = UNKNOWN) -> bool:
-        """Take a report on the resource's present uid; False: it was overtaken by a later one."""
+        """Store a report on the resource's present uid; return False if a later one has arrived before."""
         stamps = self._stamps.setdefault(node, {})
         if stamp.overtaken_by(stamps.get(key, UNKNOWN)):
             return False
@@ -58,18 +58,18 @@ class NodeReports:
         return True
 
     def cleared(self, key: Key, node: str) -> None:
-        """The node has forgotten the resource: its counts stay."""
+        """Mark a report as not live: the node no longer holds the resource. Its counts stay."""
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.live:
             self._put(replace(old, live=False))
 
     def task_infos(self, key: Key, *, counting: bool = True) -> list[TaskInfo]:
-        """Return what nodes have counted: those with an edge worker, where samples count, or all of them."""
+        """Return the counts of nodes with an edge worker, or (``counting=False``) of all nodes."""
         reports = self.of(key).values()
         return [report.task_info for report in reports if report.task_info and (report.edge or not counting)]
 
     def workers(self) -> Counter[str]:
-        """Return how many workers each node last said to have."""
+        """Return the number of workers in each node's last reports."""
         counted: Counter[str] = Counter()
         for reports in self._by_key.values():
             for node, report in reports.items():
@@ -78,13 +78,13 @@ class NodeReports:
         return counted
 
     def begin_epoch(self, node: str, epoch: int) -> None:
-        """The node counts its connections from this one on: a lower epoch than before if its store is a new one."""
+        """Reset stamps of higher epochs: the node counts its connections from this epoch, after it lost its store."""
         stamps = self._stamps.get(node, {})
         for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:
             del stamps[key]
 
     def missing(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
-        """Return what a node reported on and does not hold, by key and uid: its clearing was missed."""
+        """Return keys that a node reported on and does not hold: the clearing of those reports was missed."""
         return [
             key
             for key in self.keys(node)
@@ -92,18 +92,18 @@ class NodeReports:
         ]
 
     def drop(self, key: Key) -> None:
-        """The resource is gone, and what was counted for it."""
+        """Drop the reports and counts of a deleted resource."""
         for node in self._by_key.pop(key, {}):
             self._keys[node].discard(key)
             self._stamps.get(node, {}).pop(key, None)
             self._dirty.pop((key, node), None)
 
     def keys(self, node: str) -> set[Key]:
-        """Return what a node reported on."""
+        """Return the resources that a node has reported on."""
         return set(self._keys.get(node, ()))
 
     def drop_node(self, node: str) -> set[Key]:
-        """The node is gone for good; return what it had reported on."""
+        """Drop a node that a user removed; return the resources that it had reported on."""
         keys = self._keys.pop(node, set())
         self._stamps.pop(node, None)
         for key in keys:
@@ -112,12 +112,12 @@ class NodeReports:
         return keys
 
     def take_dirty(self) -> tuple[NodeReport, ...]:
-        """Return what changed since the last call, to be remembered."""
+        """Return the reports that changed since the last call, to be stored."""
         dirty, self._dirty = self._dirty, {}
         return tuple(dirty.values())
 
     def put_back(self, reports: Iterable[NodeReport]) -> None:
-        """Hand these out again, unless newer ones wait: they could not be remembered."""
+        """Mark these as changed again, unless there are newer ones: they could not be stored."""
         self._dirty = {(report.key, report.node): report for report in reports} | self._dirty
 
     def _put(self, report: NodeReport) -> None:
@@ -130,7 +130,7 @@ class NodeReports:
 
 
 def _with_counts(status: NodeStatus, old: NodeReport | None) -> NodeStatus:
-    """Keep the last counts where a report brings none."""
+    """Return the report, with the previous counts if it has none."""
     counts = old.task_info if old else None
     if counts is None or (status.output and status.output.task_info):
         return status

@@ -1,14 +1,15 @@
-"""From what nodes report to the one status that users see. Pure.
+"""Computes the status of a service from the reports of nodes. Pure.
 
-``conditions`` follow the seed: each type stands once, the current one is last. No other phase has status "True";
-``Drift`` is no phase, and has a status of its own.
+``conditions`` follow the seed: each type stands once, and the current one is last. No other phase has status "True".
+``Drift`` is not a phase and has its own status.
 
 What the phases of a service mean:
 
 - Running: every expected worker runs the present generation.
-- Degraded: an edge worker runs, so samples are answered, but something else is not as asked. A worker needs no word of
-  its node for that: where one ran in this generation when its node fell silent, it is taken to run still.
-- Pending: no edge worker runs yet; something is missing, away or still starting. Heals by itself or when it appears.
+- Degraded: an edge worker runs, so samples are answered, but something else differs from the spec. If a worker ran in
+  this generation when its node went offline, it is assumed to run still.
+- Pending: no edge worker runs yet; something is missing, offline or still starting. Recovers by itself or when that
+  appears.
 - Failed: no edge worker runs, and a worker has failed.
 """
 
@@ -30,29 +31,29 @@ from services.gm.nodes import Node
 from services.gm.reference_index import Roles
 from services.gm.workloads.pod_status import PodView
 
-#: nodes in one status: it stays far below the size limits of messages and of objects
+#: nodes in one status: the limit keeps it far below the size limits of messages and of objects
 MAX_SHOWN_NODES = 100
-#: the phase of a node that a service has left
+#: the phase of a node where the service is no longer placed
 LEFT = "Left"
-#: the condition that samples are no longer what the service was calibrated for, and its reasons
+#: the condition that samples have changed since the service was calibrated, and its reasons
 DRIFT = "Drift"
 DRIFT_BEGUN, DRIFT_OVER = "SamplesChanged", "SamplesAsCalibrated"
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
-#: shown behind a counter: what is derived from it, or goes down again
+#: values shown after a counter: they are derived from it, or may fall
 SHOWN_BEHIND = {Count.ANSWERED: "edge_inference_number", Count.MINING_ERRORS: "queued"}
-#: what is only on its way from one generation to the next
+#: the reason of a state that only lasts from one generation to the next
 UPDATING = "Updating"
-#: roles of which a service stands as long as one worker runs: users get answers of it
+#: roles of which one running worker suffices for the service to answer users
 ANSWERING = frozenset({"edge", "serve"})
-#: a worker answers with another model than it was asked to, for the one that it was asked for is no good
+#: the reason if a worker keeps another model than the desired one, because the desired one failed
 REFUSED = "RolloutFailed"
-#: problems beside the first that a message names
+#: problems after the first that a message names
 NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as asked."""
+    """A difference from the spec."""
 
     reason: str
     message: str
@@ -60,7 +61,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The phase, and why."""
+    """The phase and its reason."""
 
     phase: str
     reason: str
@@ -69,7 +70,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One node's part in a service: its workers there by name or role, and what is known of node and service there."""
+    """One node's part in a service: its workers there by name or role, and the state of the node and its report."""
 
     node: str
     roles: Roles
@@ -78,20 +79,20 @@ class Share:
 
     @property
     def online(self) -> bool:
-        """Whether the node is there."""
+        """Whether the node is online."""
         return self.known is not None and self.known.online
 
     @property
     def reported(self) -> NodeStatus | None:
-        """What the node last said, unless it has forgotten the service since."""
+        """The node's last report, None if the node no longer holds the service."""
         return self.report.status if self.report and self.report.live else None
 
 
 @dataclass(slots=True)
 class ReadinessTally:
-    """What is found while going through the nodes, each list in the order of the nodes.
+    """The counts and problems of all nodes, each list in the order of the nodes.
 
-    ``active`` workers run; of ``edges`` some may only have run when their node was last heard.
+    ``active`` workers run; ``edges`` includes edge workers that ran when their node went offline.
     """
 
     active: int = 0
@@ -102,7 +103,7 @@ class ReadinessTally:
 
 
 def judge(tally: ReadinessTally, missing: Sequence[Problem]) -> Readiness:
-    """Say how a service stands, and why: the first problem, and how many more there are."""
+    """Return the phase of a service, with the first problem and the number of others."""
     problems = [*missing, *tally.failed, *tally.offline, *tally.waiting]
     if not problems:
         return Readiness("Running", "AllWorkersRun", f"{tally.active} workers run")
@@ -118,9 +119,9 @@ def judge(tally: ReadinessTally, missing: Sequence[Problem]) -> Readiness:
 
 
 def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
-    """Count a node that starts workers itself."""
+    """Count the workers of a node that starts workers itself."""
     if share.known is None:
-        return  # named and never seen: that is among what is missing
+        return  # a named node that was never online is among the missing resources
     told = share.reported
     if not share.online:
         gone = f"node {share.node} is offline (gone for good: `halimede delete node {share.node}`)"
@@ -150,13 +151,13 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
         text = f"node {share.node} still has generation {told.observed_generation} of {generation}"
         tally.waiting.append(Problem(UPDATING, text))
     elif told.phase != "Running" and len(tally.failed) + len(tally.waiting) == before:
-        # its workers run, but the node could not do all that it was asked: such as an update that failed
+        # its workers run, but the node could not apply everything, such as an update that failed
         text = f"node {share.node}: {told.message or told.phase}"
         tally.waiting.append(Problem(told.reason or "NodeNotReady", text))
 
 
 def _refusal(role: str, node: str, model: ModelInUse) -> Problem:
-    """Say which model a worker did not take, and why."""
+    """Return the problem that a worker did not accept a model, with the reason."""
     kept = model.version or model.digest[:12] or "the one before"
     why = ": ".join(part for part in (model.reason, model.message) if part) or "it is no good"
     return Problem(
@@ -165,14 +166,14 @@ def _refusal(role: str, node: str, model: ModelInUse) -> Problem:
 
 
 def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus, otherwise: str) -> Problem:
-    """Say what a worker's LC says about it, the node's word where there is no worker."""
+    """Return the LC's problem with a worker, or with the node if there is no worker."""
     source = worker or told
     message = source.message or told.message or "not running"
     return Problem(source.reason or told.reason or otherwise, f"{role} worker on node {node}: {message}")
 
 
 def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: ReadinessTally) -> None:
-    """Count pods. ``wanted`` is how many each worker shall have; those that have no Deployment yet are left out."""
+    """Count pods. ``wanted`` is the number of pods of each worker; a worker without a Deployment is left out."""
     for role, number in sorted(wanted.items(), reverse=True):
         pods = [view for view in views if view.of == role]
         up = [view for view in pods if view.phase == "Running" and view.ready]
@@ -197,7 +198,7 @@ def _pod_trouble(view: PodView, otherwise: str) -> Problem:
 
 
 def _shown() -> Iterator[str]:
-    """Return the fields of TaskInfo that a service's status shows, in this order."""
+    """Yield the fields of TaskInfo that a service's status shows, in this order."""
     for count in Count:
         if ExportedBy.SERVICE in count.exported_by:
             yield count.field
@@ -213,22 +214,22 @@ QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 
 
 def joint_accuracy(infos: Iterable[TaskInfo]) -> Estimate | None:
-    """Estimate how often a service's answers are the cloud's, from its edge workers' audits; None without any."""
+    """Estimate the share of answers that agree with the cloud's, from the edge workers' audits; None without any."""
     found = list(infos)
-    # without an audit there is nothing to add up, and mostly there is none
+    # without an audit there is nothing to add up, which is the usual case
     return agreement_of(add_up(found)) if any(info.audited for info in found) else None
 
 
 def metrics(
     infos: Iterable[TaskInfo], work: Iterable[TaskInfo] = (), agreement: Estimate | None = None
 ) -> list[Metric]:
-    """Add up what edge workers have counted, and how long cloud workers (``work``, of any node) took.
+    """Return the metrics of a service: sums of edge workers' counts, and times of cloud workers (``work``).
 
     A sample is counted where it was accepted.
 
-    ``uploadCloudRatio`` is the share of all samples that went up to the cloud: the workers' own ratios, each weighted
-    with its samples. ``jointAccuracy`` (``agreement``) and the ends of its 95 % interval appear with the first audit.
-    Latencies are in milliseconds and appear with the first sample.
+    ``uploadCloudRatio`` is the share of all samples that were sent to the cloud: the mean of the workers' own ratios,
+    weighted with their samples. ``jointAccuracy`` (``agreement``) and the ends of its 95 % interval appear with the
+    first audit. Latencies are in milliseconds and appear with the first sample.
     """
     counted, worked = list(infos), list(work)
     found = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
@@ -256,7 +257,7 @@ def metrics(
 
 
 def _text(value: float) -> str:
-    """Four digits behind the point, without trailing zeros."""
+    """Return the value with four decimals, without trailing zeros."""
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
@@ -274,10 +275,10 @@ def service_status(
 ) -> Status:
     """Return a service's status.
 
-    ``generation`` is what nodes are sent, ``shown`` what the user knows, where that is another. ``left`` are
-    reports of nodes that no longer belong to it: only their counts matter. ``missing`` are the things
-    that it refers to and that are not there. With ``pods`` it is they that run, so many of each role as are
-    ``wanted``, and the nodes' reports give the counts alone.
+    ``generation`` is the one in messages to nodes, ``shown`` the user's, if they differ. ``left`` are reports of nodes
+    where the service is no longer placed: only their counts matter. ``missing`` are references that do not exist.
+    With ``pods``, the workers are pods: ``wanted`` is their desired number by role, and the nodes' reports only have
+    counts.
     """
     tally = ReadinessTally()
     if pods is None:
@@ -310,7 +311,7 @@ def service_status(
 
 
 def conclude(status: Status, verdict: Readiness, previous: Status | None, generation: int, now: str) -> Status:
-    """Return ``status`` with phase and conditions of the verdict."""
+    """Return ``status`` with the phase and the conditions of the verdict."""
     earlier = previous.conditions if previous else []
     same = next((c for c in earlier if c.type == verdict.phase and c.status == "True"), None)
     current = Condition(
@@ -347,18 +348,18 @@ def _summary(share: Share) -> NodeSummary:
 
 
 def _left(report: NodeReport) -> NodeSummary:
-    """Say what a node has counted that does not belong to the service any more: its counts go on counting."""
+    """Return the summary of a node where the service is no longer placed: its counts stay in the sum."""
     return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=_plain(report))
 
 
 def _plain(report: NodeReport | None) -> TaskInfo | None:
-    """Leave out distributions: they are summed up in the metrics, and a thousand of them would not fit."""
+    """Return the counts without distributions: the metrics have them, and a thousand of them would not fit."""
     info = report.task_info if report else None
     return msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
 
 
 def _edge_infos(report: NodeReport) -> list[TaskInfo]:
-    """Return what a node's edge workers have counted: tiers on the same node have audits of their own."""
+    """Return the counts of a node's edge workers: tiers on the same node have their own audits."""
     named = [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info]
     return named or _task_infos([report])
 
@@ -376,8 +377,8 @@ def _drift_condition(
 ) -> Condition | None:
     """Return the condition ``Drift``; None: there has been no drift yet.
 
-    It stands beside the phase: the service runs, but what calibration promised of its answers is in doubt.
-    ``counted`` is what workers report, ``agreement`` how often answers are the cloud's.
+    It is independent of the phase: the service runs, but the accuracy that calibration has measured is in doubt.
+    ``counted`` are the workers' reports, ``agreement`` the share of answers that agree with the cloud's.
     """
     before = next((condition for condition in earlier if condition.type == DRIFT), None)
     drifting = sum(info.drifting for info in counted)

@@ -1,6 +1,6 @@
-"""Shows how each resource stands on its retained status topic, and takes down what is gone.
+"""Publishes each resource's status as a retained message on its topic, and clears topics of deleted resources.
 
-Topics outlive GM: what an earlier one left of resources that were deleted while none was there is looked for at start.
+Topics persist across restarts: at start it looks for topics of resources that were deleted while no GM was running.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from services.gm.workqueue import WorkQueue
 
 log = structlog.get_logger()
 
-#: seconds in which the broker hands out what it keeps
+#: seconds in which the broker sends its retained messages
 LOOK_S = 5.0
 
 
 class StatusTopics:
-    """The status topics. ``queue`` is where to say that one is to be written, or cleared, anew."""
+    """The status topics. Add a key to ``queue`` to publish or clear its topic."""
 
     def __init__(self, bus: Bus, cluster: Cluster) -> None:
         self._bus = bus
         self._cluster = cluster
         self._busy: dict[Key, asyncio.Lock] = {}
-        #: of resources that vanished while the broker was away
+        #: resources that were deleted while the broker was not reachable
         self._stale: set[Key] = set()
         self.queue: WorkQueue[Key] = WorkQueue("status topics", self._show)
 
     def all(self) -> None:
-        """The broker is there (again), and may have forgotten everything."""
+        """Publish all statuses: after a reconnection the broker may have lost them."""
         for stored in self._cluster.resources():
             self.queue.add(stored.key)
         for key in self._stale:
             self.queue.add(key)
 
     def gone(self, key: Key) -> None:
-        """The resource is there no more."""
+        """Clear the topic of a deleted resource."""
         self._stale.add(key)
         self.queue.add(key)
 
     def forget(self, key: Key) -> None:
-        """Nothing is known of that key any more."""
+        """Drop the lock of a key that no longer exists."""
         if key not in self._stale:
             self._busy.pop(key, None)
 
     async def clear(self, key: Key) -> None:
-        """Clear a topic, after what is on its way. Raises BusError."""
+        """Clear a topic, after a publication that is in progress. Raises BusError."""
         async with self._busy.setdefault(key, asyncio.Lock()):
             await self._bus.clear(_topic(key))
 
     async def tidy(self, bus: Bus) -> None:
-        """Look on ``bus`` for topics of resources that are gone, until the broker has handed out what it keeps."""
+        """Clear topics of deleted resources that ``bus`` receives, until the broker has sent its retained messages."""
         if not self._cluster.complete:
             return
 
@@ -79,7 +79,7 @@ class StatusTopics:
         await bus.unsubscribe(STATUS.filter())
 
     async def _show(self, key: Key) -> None:
-        """Publish a status, as it is now. While the broker is away there is nothing to do: its return shows all."""
+        """Publish the present status. Without a broker it does nothing: a reconnection publishes all."""
         await self._show_alone(key)
         if key not in self._stale and self._cluster.get(key) is None:
             self._busy.pop(key, None)

@@ -1,9 +1,9 @@
-"""Receives the nodes' messages: reports, presences, syncs; and dead letters.
+"""Receives the nodes' messages: reports, presences and syncs, and dead letters.
 
-A body that contradicts its topic is refused, so that a node speaks for itself alone (the broker's rules say who may
-write a topic). Handlers only note what they hear and where to look: none waits for anything. A node that says too much
-is taken at its own pace (``IngressLimiter``), and once it is calm again the broker is asked for what may have been
-lost meanwhile: it drops messages for a client that does not keep up.
+A body that contradicts its topic is refused, so that a node can report only on itself (the broker's rules restrict who
+may write a topic). Handlers only record what they receive and queue keys: none waits. A node above its rate is limited
+(``IngressLimiter``). When the surge is over, GM requests again what may have been lost: the broker drops messages for a
+client that is too slow.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from services.gm.cluster.port import Cluster
 from services.gm.control_plane import ControlPlane
 from services.gm.rate_limit import RateLimit
 
-#: dead letters that become events, per second; the rest is only logged by whoever refused them
+#: dead letters that become events, per second; the process that refused a message logs the rest
 LETTERS_PER_SECOND = 5
 MAX_TOPIC_SHOWN = 256
-#: nodes, seen or only heard of; beyond that nothing is taken from a new one
+#: nodes that are known or have sent a report; above that, messages of a new one are dropped
 MAX_NODES = 10_000
-#: a presence or a sync is worth so many reports: each moves much
+#: the cost of a presence or a sync in reports: each causes much work
 WEIGHTY = 20.0
 FLOOD = "it says more than GM takes of one node: of each topic only the newest is read, as it can be"
 TWO_OF_THEM = (
@@ -41,14 +41,14 @@ TWO_OF_THEM = (
 )
 log = structlog.get_logger()
 Work = Callable[[], Awaitable[None]]
-#: what a node may spend, a second and at once: far more than any needs. A small report costs 1
+#: budget of a node, per second and burst, far above any node's need. A small report costs 1
 RATE, BURST = 200.0, 1000.0
-#: what all may say together before it counts as a crowd, in which the broker may have dropped something
+#: messages of all nodes, per second and burst, above which there is a surge: the broker may have dropped some
 CROWD_RATE, CROWD_BURST = 1000.0, 2000.0
 KIBIBYTE = 1024
-#: topics of one node of which the newest waits, as many as one sync may name; and bytes of all that waits
+#: topics of one node whose newest message waits, as many as one sync may name; and bytes of all waiting messages
 MOST_TOPICS, MOST_BYTES = 10_000, 64 * 1024 * 1024
-#: seconds without a crowd after which it is over
+#: seconds without a surge after which it is over
 CALM = 2.0
 
 
@@ -62,13 +62,13 @@ class _Waiting:
 class IngressLimiter:
     """Limits the message rate of each node, so that one node cannot starve the others.
 
-    Each node has a budget. Within it what it says is taken at once, in order. Beyond it only the newest of each topic
-    is kept and taken as the budget allows: reports are states, so what is overtaken need never be looked at. ``offer``
-    a node's message; ``run`` processes the delayed ones. ``calmed`` is called at the end of a surge.
+    Each node has a budget. Within it, its messages are processed at once, in order. Beyond it, only the newest message
+    of each topic is kept, and processed as the budget allows: reports are states, so an older one is not needed.
+    ``offer`` a node's message; ``run`` processes the delayed ones. ``calmed`` is called at the end of a surge.
 
     Attributes:
-        overtaken: messages replaced by a newer one on their topic before they were looked at.
-        dropped: those for which there was no room, or that the node repeats by itself.
+        overtaken: messages that were replaced by a newer one of their topic before they were processed.
+        dropped: messages above the limit of bytes, or that the node repeats by itself.
 
     """
 
@@ -81,7 +81,7 @@ class IngressLimiter:
         self._nodes: dict[str, dict[str, _Waiting]] = {}
         self._bytes = 0
         self._wake = asyncio.Event()
-        #: when the crowd will be over, if nobody adds to it; infinite without one
+        #: loop time of the end of the surge, if it does not continue; infinite without one
         self._calm_at = math.inf
 
     @property
@@ -90,13 +90,13 @@ class IngressLimiter:
         return sum(len(topics) for topics in self._nodes.values())
 
     def count(self) -> None:
-        """Count a message, of whomever: what the broker sends because it retains it is none."""
+        """Count a message of any node; retained messages do not count."""
         if not self._crowd.spend(""):
             self._calm_at = asyncio.get_running_loop().time() + CALM
             self._wake.set()
 
     async def allows(self, node: str) -> bool:
-        """Whether a node may say something now; for what it says again by itself, so that nobody need read it first."""
+        """Whether a message of a node may be processed now; for messages that it repeats, before they are decoded."""
         if node not in self._nodes and self._budgets.left(node) > 0:
             return True
         self.dropped += 1
@@ -104,7 +104,7 @@ class IngressLimiter:
         return False
 
     async def offer(self, node: str, topic: str, work: Work, *, size: int, cost: float = 1.0) -> None:
-        """Do ``work`` now, or later in place of what waits from that topic. ``size``: bytes that it came in."""
+        """Run ``work`` now, or later in place of the waiting work of that topic. ``size``: bytes of the message."""
         cost += size / KIBIBYTE
         waiting = self._nodes.get(node)
         if waiting is None and self._budgets.spend(node, cost):
@@ -124,7 +124,7 @@ class IngressLimiter:
         self._bytes += size
 
     async def run(self) -> None:
-        """Take what waits until cancelled."""
+        """Process waiting messages until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -137,7 +137,7 @@ class IngressLimiter:
                 await asyncio.sleep(1 / RATE)
 
     async def _next(self, node: str) -> None:
-        """Take one message of a node, the one that has waited longest, if its budget allows."""
+        """Process the oldest waiting message of a node, if the node's budget allows."""
         waiting = self._nodes[node]
         topic = next(iter(waiting), "")
         if topic and not self._budgets.spend(node, waiting[topic].cost):
@@ -147,7 +147,7 @@ class IngressLimiter:
             self._bytes -= taken.size
             try:
                 await taken.work()
-            except Exception:  # what is wrong with one message stops no other
+            except Exception:  # an error in one message must not stop the others
                 log.exception("message failed", node=node, topic=topic)
         if not waiting:
             del self._nodes[node]
@@ -162,10 +162,10 @@ class Upstream:
         self._plane = plane
         self._second = 0
         self._letters = 0
-        #: dead letters heard of
+        #: dead letters received
         self.dead_letters = 0
         self._synced: dict[str, SequenceNumber] = {}
-        #: nodes that have reported and never shown themselves
+        #: nodes that have sent reports but no presence and no sync
         self._strangers: set[str] = set()
         self.intake = IngressLimiter(self._flooded, self._calmed)
 
@@ -191,7 +191,7 @@ class Upstream:
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
     async def _sync_allowed(self, names: Mapping[str, str]) -> bool:
-        # the longest there may be takes tens of milliseconds to read; a node asks again until it is answered
+        # the longest sync takes tens of milliseconds to decode; a node repeats its sync until it is answered
         self.intake.count()
         return await self.intake.allows(names["node"])
 
@@ -211,7 +211,7 @@ class Upstream:
         await self._plane.node_changed(node, self._plane.nodes.synced(node, sync.epoch))
         self._plane.reports.begin_epoch(node, sync.epoch)
         holds = {Key(held.plural, held.namespace, held.name): held.uid for held in sync.holds}
-        for key in self._plane.reports.missing(node, holds):  # a sync is the whole truth
+        for key in self._plane.reports.missing(node, holds):  # a sync lists all that the node holds
             self._cleared(node, key)
         self._plane.syncs.receive(node, sync, described=self._plane.nodes.described(node))
 
@@ -222,11 +222,11 @@ class Upstream:
     async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: SequenceNumber) -> None:
         stored = self._cluster.get(key)
         if stored is None or stored.uid != told.uid:
-            # an earlier life of that name: the broker has kept it, or an old insert has reached the node late
+            # an earlier uid of that name: a retained report, or an old insert has reached the node late
             await self._plane.unknown(node, key, told)
         elif self._plane.reports.take(key, node, told, stamp):
             done = self._plane.downstream.acknowledged(node, key, told.uid, told.observed_generation)
-            # users wait for the last node's word, not for counts
+            # users wait for the last node's acknowledgement, not for counts
             self._plane.queue.add(key, spaced=not done)
 
     async def _status_cleared(self, names: Mapping[str, str]) -> None:
@@ -246,7 +246,7 @@ class Upstream:
             await self.intake.offer(node, delivery.address.text, work, size=len(delivery.packet.payload), cost=cost)
 
     async def _admitted(self, node: str) -> bool:
-        """Whether there is room for what a node says: any that is known, others as long as they are not too many."""
+        """Whether messages of a node are accepted: of each known node, and of a limited number of unknown ones."""
         known = self._plane.nodes
         if node in known or node in self._strangers:
             return True

@@ -1,7 +1,7 @@
-"""Keys that wait for work: each one once, never twice at a time, again later when its work failed.
+"""A queue of keys to process: each key stands once, is never processed twice at a time, and is retried on failure.
 
-What a key needs is looked up when its turn comes, so any number of reasons to look are one look. The queue is bounded
-by the number of keys there are.
+What a key needs is determined when it is processed, so any number of events cause one call. The number of keys bounds
+the queue.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ log = structlog.get_logger()
 #: seconds
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 8.0
 WORKERS = 8
-#: a key whose work takes long is spaced by that many times as long, at most by so many seconds: the rest has its turn
+#: a slow key is spaced by this multiple of its last duration, at most by so many seconds, so that others are processed
 REST, LONGEST = 10.0, 5.0
-#: the loop's timers may fire that much too early
+#: the loop's timers may fire this much too early
 TICK = 1e-6
 
 
 def reached(when: float) -> bool:
-    """Whether a time of the loop has come, to the precision of its timers."""
+    """Whether a loop time has come, to the precision of its timers."""
     return asyncio.get_running_loop().time() + TICK >= when
 
 
 class WorkQueue(Generic[K]):
     """Calls ``work`` for each added key. ``spacing``: seconds that ``add(..., spaced=True)`` keeps between two calls.
-    ``workers``: keys that are worked on at a time.
+    ``workers``: keys that are processed at a time.
 
-    ``work`` may raise: a HalimedeError is logged as one line, anything else is a bug and gets its traceback; in both
-    cases the key comes again after a growing delay, and the others are not held up.
+    ``work`` may raise: a HalimedeError is logged as one line, anything else is a bug and gets its traceback. In both
+    cases the key is processed again after a growing delay, and other keys are not delayed.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class WorkQueue(Generic[K]):
         self._numbers = itertools.count()
         self._active: set[K] = set()
         self._last: dict[K, float] = {}
-        #: how long the last call took, where calls are spaced
+        #: duration of the last call, if calls are spaced
         self._took: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
-        #: the times (ms) of all calls, and how many raised
+        #: durations (ms) of all calls, and the number that raised
         self.times = Distribution()
         self.failed = 0
 
@@ -69,9 +69,9 @@ class WorkQueue(Generic[K]):
         return len(self._due)
 
     def add(self, key: K, *, at: float = 0.0, spaced: bool = False, first: bool = False) -> None:
-        """Work on a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time.
+        """Process a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time.
 
-        ``first``: before all that is due already, since somebody waits for it.
+        ``first``: before all keys that are due, because a user waits for it.
         """
         due = float("-inf") if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:
@@ -83,13 +83,13 @@ class WorkQueue(Generic[K]):
             self._push(key, due)
 
     def forget(self, key: K) -> None:
-        """The key is gone: keep no memory of it."""
+        """Drop the records of a key that no longer exists."""
         self._last.pop(key, None)
         self._took.pop(key, None)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Process keys until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._run(), name=f"{self.name} {number}")
@@ -122,7 +122,7 @@ class WorkQueue(Generic[K]):
         while True:
             while self._heap and reached(self._heap[0][0]):
                 due, _, key = heapq.heappop(self._heap)
-                # an entry that an earlier one replaced, or whose key is being worked on, is void
+                # skip an entry that an earlier one replaced, or whose key is being processed
                 if self._due.get(key) == due and key not in self._active:
                     del self._due[key]
                     self._active.add(key)

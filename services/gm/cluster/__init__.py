@@ -1,1 +1,1 @@
-"""Where resources live, behind one port: this GM's own store now, the API server in Kubernetes mode."""
+"""The cluster behind one port: GM's own store in standalone mode, the API server in Kubernetes mode."""

@@ -1,7 +1,7 @@
 """The standalone cluster: resources in GM's own store, edited over the bus.
 
-Everything is held in memory as well, so that reading costs nothing and a write is the only thing that touches the
-file. Statuses do not change the resource version here, so a stale one can only mean that the user edited in between.
+All resources are in memory as well, so only writes access the file. Statuses do not change the resource version here,
+so a stale version means that the user edited the resource in between.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from services.gm.rate_limit import EventDeduplicator
 log = structlog.get_logger()
 
 DAMAGED = "the store was damaged, or removed while in use: a new one was begun, and the old one put aside as"
-#: resources in all: what one node's sync may name, and thus what it can be told to hold
+#: resources in all: the most that a node's sync may name, and thus the most that a node can hold
 MAX_RESOURCES = 10_000
 
 
@@ -47,15 +47,15 @@ class LocalCluster:
         self._database = Database(path)
         self._store = ResourceStore(self._database)
         self._resources: dict[Key, StoredResource] = {}
-        # a set of keys, in order: however many edits there are, it is no longer than the list of resources
+        # a set of keys in order: it is never longer than the list of resources, however many edits there are
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
         self._repeats = EventDeduplicator()
-        #: nodes that are to be empty
+        #: nodes that users have drained
         self._drained: set[str] = set()
-        #: resources whose latest status is in memory alone: the store could not be written
+        #: resources whose latest status is only in memory, because the store could not be written
         self._unwritten: set[Key] = set()
-        #: why reports could not be remembered, the last time
+        #: why the last write of reports failed
         self._unremembered = ""
 
     async def __aenter__(self) -> Self:
@@ -80,26 +80,26 @@ class LocalCluster:
 
     @property
     def epoch(self) -> int:
-        """Counts the starts of GM on this store."""
+        """The number of starts of GM on this store."""
         return self._database.epoch
 
     async def overtake(self, epoch: int) -> bool:
-        """Count on from there: this store's lock and ``refuse_a_second`` leave nobody else who could be the GM."""
+        """Raise the epoch: this store's lock and ``refuse_a_second`` ensure that there is no other GM."""
         self._database.raise_epoch(epoch)
         return True
 
     @property
     def leads(self) -> bool:
-        """The store is locked for as long as it is open."""
+        """Always True: the store is locked while it is open."""
         return True
 
     @property
     def failures(self) -> int:
-        """Of the store."""
+        """The number of failed writes to the store."""
         return self._database.failures
 
     def check(self) -> str:
-        """Write what could not be written before, and to the store in any case; return why that fails."""
+        """Write to the store, first the statuses that are only in memory; return why that fails."""
         try:
             self._write_rest()
         except StoreError as error:
@@ -108,11 +108,11 @@ class LocalCluster:
 
     @property
     def quarantined(self) -> str:
-        """Of the store."""
+        """Names of damaged files that were moved aside and still exist, with the reasons."""
         return sqlite.quarantined(self._database.path)
 
     async def repair(self) -> None:
-        """Begin a new store with what is in memory, where the old one was damaged or removed."""
+        """Replace a store that was damaged or removed by a new one, filled from memory."""
         damage = await asyncio.to_thread(self._database.damage)
         if not damage:
             return
@@ -127,12 +127,12 @@ class LocalCluster:
 
     @property
     def identity(self) -> str:
-        """Of the store."""
+        """The identity of the store."""
         return self._database.identity
 
     @property
     def complete(self) -> bool:
-        """False unless no earlier store can have been lost (see ``Database.lost``)."""
+        """False if an earlier store may have been lost (see ``Database.lost``)."""
         return not self._database.lost
 
     def get(self, key: Key) -> StoredResource | None:
@@ -140,7 +140,7 @@ class LocalCluster:
         return self._resources.get(key)
 
     def exists(self, key: Key, uid: str) -> bool:
-        """Whether there is that very resource."""
+        """Whether the resource exists with this uid."""
         stored = self._resources.get(key)
         return stored is not None and stored.uid == uid
 
@@ -151,11 +151,11 @@ class LocalCluster:
                 yield stored
 
     def seconds(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
-        """A name that is taken by another group is refused when it is applied."""
+        """Always empty: ``apply`` refuses a name that another group has."""
         return ()
 
     async def changes(self) -> AsyncIterator[Happening]:
-        """Yield keys that were edited; one consumer."""
+        """Yield keys that were edited, to one consumer."""
         while True:
             await self._change.wait()
             self._change.clear()
@@ -167,7 +167,7 @@ class LocalCluster:
     async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if the resource was edited since.
 
-        While the store cannot be written, the status is kept in memory: nodes repeat what it is made of.
+        While the store cannot be written, the status stays in memory: nodes repeat the reports that it is made from.
         """
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:
@@ -183,10 +183,10 @@ class LocalCluster:
             log.critical("statuses kept in memory", error=str(error))
 
     async def hold(self, key: Key, uid: str) -> None:
-        """Deletions always wait here."""
+        """Do nothing: here each deletion waits."""
 
     async def finalize(self, key: Key, uid: str) -> None:
-        """Let a resource go whose deletion was asked for."""
+        """Remove a resource whose deletion was requested."""
         stored = self._resources.get(key)
         if stored is not None and stored.uid == uid and stored.deleting:
             self._store.remove(key, uid, stored.resource.metadata.generation)
@@ -194,7 +194,7 @@ class LocalCluster:
             self._announce(key)
 
     def workers(self, key: Key) -> ClusterWorkers:  # noqa: ARG002
-        """Nodes start them."""
+        """Always empty: nodes start the workers."""
         return ClusterWorkers()
 
     async def secrets(
@@ -202,14 +202,14 @@ class LocalCluster:
         namespace: str,  # noqa: ARG002
         names: Collection[str],
     ) -> Mapping[str, dict[str, Any] | None]:
-        """There are none."""
+        """There are no Secrets: return None for each name."""
         return dict.fromkeys(names)
 
     async def ensure(self, body: dict[str, Any]) -> None:
-        """Nothing is made here."""
+        """Do nothing: nodes start the workers."""
 
     async def remove(self, ref: Ref, uid: str) -> None:
-        """Nothing was made here."""
+        """Do nothing: no objects were made."""
 
     async def bury(self, uid: str, generation: int) -> None:
         """Remember that a uid was deleted."""
@@ -220,7 +220,7 @@ class LocalCluster:
         return self._store.buried(uid)
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Add to the event log, if there is room: nothing that happens may fail because it cannot be told."""
+        """Add to the event log if the store can be written: an action must not fail because of its event."""
         times = self._repeats.times(reason, about)
         if not times:
             return
@@ -230,7 +230,7 @@ class LocalCluster:
             log.warning("event not stored", reason=reason, about=about, message=message, error=str(error))
 
     async def remember(self, memory: Memory) -> None:
-        """Keep reports and nodes, and what could not be written before. Raises StoreError."""
+        """Store reports and nodes, and statuses that could not be written before. Raises StoreError."""
         self._unremembered = ""
         try:
             self._write_rest()
@@ -241,7 +241,7 @@ class LocalCluster:
             raise
 
     async def forget_node(self, node: str) -> None:
-        """Drop what is kept of a node."""
+        """Drop the stored data of a node."""
         self._store.forget_node(node)
         self._drained.discard(node)
 
@@ -254,7 +254,7 @@ class LocalCluster:
     # --- Editor -----------------------------------------------------------------------------------------------
 
     async def apply(self, resource: Resource[Any]) -> Applied:
-        """Create or edit. Raises ConflictError for one more than there may be."""
+        """Create or edit. Raises ConflictError at the limit of resources."""
         if resource.key not in self._resources and len(self._resources) >= MAX_RESOURCES:
             raise ConflictError(f"there are {MAX_RESOURCES} resources already: delete what is not needed any more")
         applied = self._store.apply(self._resources.get(resource.key), resource)
@@ -264,14 +264,14 @@ class LocalCluster:
         return applied
 
     async def delete(self, key: Key) -> StoredResource:
-        """Ask for deletion."""
+        """Request deletion."""
         stored = self._store.mark_deleted(require(self._resources.get(key), key))
         self._resources[key] = stored
         self._announce(key)
         return stored
 
     async def mark_drained(self, node: str, *, drained: bool) -> None:
-        """Keep whether a node is to be empty."""
+        """Store whether a node is drained."""
         self._store.mark_drained(node, drained=drained)
         (self._drained.add if drained else self._drained.discard)(node)
 
@@ -280,7 +280,7 @@ class LocalCluster:
         return self._store.events(after, about, limit, before)
 
     def _write_rest(self) -> None:
-        """Write the statuses that are in memory alone. Raises StoreError."""
+        """Write the statuses that are only in memory. Raises StoreError."""
         if self._unwritten:
             stored = (self._resources.get(key) for key in self._unwritten)
             self._store.write_statuses({each.key: each.status for each in stored if each and each.status})

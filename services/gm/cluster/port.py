@@ -1,9 +1,9 @@
-"""The cluster as controllers see it: resources to read, statuses to write, and a little that GM must remember.
+"""The cluster as controllers see it: resources to read, statuses to write, and the state that GM must persist.
 
-Controllers, downstream and upstream know nothing else, so the same code runs on GM's own store and on an API server.
-Reading is synchronous (an adapter keeps its resources in memory); writing is not. Nobody edits a resource through
-``Cluster``: that is ``Editor``, which only the standalone adapter has. Where the cluster runs workers as pods, GM makes
-the objects that stand for them (``ensure``, ``remove``); elsewhere nodes start workers themselves.
+Controllers, downstream and upstream use only this port, so the same code runs on GM's own store and on an API server.
+Reads are synchronous (an adapter keeps its resources in memory); writes are not. ``Cluster`` cannot edit a resource:
+``Editor`` does, which only the standalone adapter implements. If the cluster runs workers as pods, GM makes their
+objects (``ensure``, ``remove``); otherwise nodes start workers themselves.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from halimede.messages import Event, NodeStatus, Presence, ResourceBody, Status,
 from halimede.names import Key
 
 EventType = Literal["Normal", "Warning"]
-#: on resources whose deletion has to reach nodes first
+#: set on resources whose deletion must reach nodes first
 FINALIZER = "halimede.io/nodes"
 
 
 class ConflictError(HalimedeError):
-    """The resource is not (any more) what the caller believed it to be. Read it again, then decide."""
+    """The resource has changed since the caller read it. Read it again, then decide."""
 
 
 class NotOursError(ConflictError):
@@ -38,7 +38,7 @@ class NotAcceptedError(HalimedeError):
 
 
 class UnknownResourceError(HalimedeError):
-    """There is no resource of this key."""
+    """The resource of this key does not exist."""
 
     def __init__(self, key: Key) -> None:
         super().__init__(f"there is no {key}")
@@ -58,7 +58,7 @@ class StoredResource:
 
     @property
     def uid(self) -> str:
-        """The identity that a re-created name does not share."""
+        """The identity of this life of the resource: a later one of the same name has another uid."""
         return self.resource.metadata.uid
 
     @property
@@ -68,7 +68,7 @@ class StoredResource:
 
     @property
     def deleting(self) -> bool:
-        """Whether its deletion was asked for and still waits for the nodes."""
+        """Whether its deletion was requested and still waits for the nodes."""
         return self.resource.metadata.deletion_timestamp is not None
 
     @property
@@ -81,8 +81,8 @@ class StoredResource:
 class NodeReport:
     """A node's last report on a resource.
 
-    ``live`` ends when the node has forgotten the resource; its counts stay. ``edge`` is set once the node has run an
-    edge worker of it: only those count inferences.
+    ``live`` is False once the node no longer holds the resource; its counts stay. ``edge`` is set once the node has run
+    an edge worker of it: only those count inferences.
     """
 
     key: Key
@@ -93,7 +93,7 @@ class NodeReport:
 
     @property
     def task_info(self) -> TaskInfo | None:
-        """What the node's workers of it have counted, added up."""
+        """The sum of the counts of the node's workers of this resource."""
         return self.status.output.task_info if self.status.output else None
 
 
@@ -103,7 +103,7 @@ class Memory:
 
     reports: tuple[NodeReport, ...] = ()
     nodes: tuple[Presence, ...] = ()
-    #: nodes that users have drained; kept by ``Editor.mark_drained``, never by ``remember``
+    #: nodes that users have drained; ``Editor.mark_drained`` stores them, ``remember`` does not
     drained: frozenset[str] = frozenset()
 
 
@@ -128,9 +128,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class ClusterWorkers:
-    """What a cluster that runs workers as pods has of one service: bodies as the API gives them.
+    """The objects and pods of one service, as the API returns them, in a cluster that runs workers as pods.
 
-    ``secrets`` holds the metadata of Secrets that the service names (None: there is none), never their data.
+    ``secrets`` has the metadata of Secrets that the service names (None: it does not exist), never their data.
     """
 
     objects: Mapping[Ref, dict[str, Any]] = field(default_factory=dict)
@@ -140,120 +140,120 @@ class ClusterWorkers:
 
 @dataclass(frozen=True, slots=True)
 class WorkersChanged:
-    """Something about a service's objects or pods has changed."""
+    """An object or a pod of a service has changed."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node of the cluster has appeared or has other labels; None: it is gone."""
+    """A node of the cluster is new or has other labels; None: it was deleted."""
 
     name: str
     labels: Mapping[str, str] | None
 
 
-#: what happens in a cluster: a resource was created, edited or deleted (its key), or one of the others
+#: a change in a cluster: the key of a resource that was created, edited or deleted, or one of the others
 Happening = Key | WorkersChanged | NodeSeen
 
 
 class Cluster(Protocol):
-    """What every adapter gives."""
+    """The interface of every adapter."""
 
     @property
     def epoch(self) -> int:
-        """Higher at every start of GM than ever before: nodes follow the highest."""
+        """Higher at each start of GM than ever before: nodes follow the highest epoch."""
 
     async def overtake(self, epoch: int) -> bool:
-        """Make our epoch higher than one that nodes follow; return whether that is ours to do.
+        """Raise the epoch above one that nodes follow; return False if this GM must not do that.
 
-        It is where no other GM can be there: nodes followed one on a store that is gone. It is not for an old leader.
+        It may if no other GM can exist: nodes then followed a GM whose store is gone. An outdated leader may not.
         """
 
     @property
     def leads(self) -> bool:
-        """Whether no other GM can be at work now. Once it can, what is ours is its, such as our name on the bus."""
+        """Whether no other GM can be at work now. Otherwise the other GM uses this GM's client id on the bus."""
 
     @property
     def identity(self) -> str:
-        """Tells this source of truth from any other."""
+        """Identifies the store or Lease: two GMs of one identity have the same resources."""
 
     @property
     def complete(self) -> bool:
-        """Whether a resource that is not here is known to be deleted. False once a store was lost: then what nodes
-        hold beyond it is left alone.
+        """Whether each resource that is missing here was deleted. False once a store was lost: then unknown resources
+        on nodes are left alone.
         """
 
     @property
     def failures(self) -> int:
-        """Writes that failed since the start."""
+        """The number of writes that failed since the start."""
 
     def check(self) -> str:
-        """Return why nothing can be written now, empty when it can."""
+        """Return why nothing can be written now; empty when writes succeed."""
 
     @property
     def quarantined(self) -> str:
-        """What of a damaged store was put aside and is still to be looked at; empty: nothing."""
+        """Files of a damaged store that were moved aside and still exist; empty: none."""
 
     async def repair(self) -> None:
-        """Look whether what is kept on disk is whole, and begin anew from memory where it is not. Raises nothing."""
+        """Check the files on disk, and if they are damaged begin a new store from memory. Raises nothing."""
 
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
 
     def exists(self, key: Key, uid: str) -> bool:
-        """Whether there is that very resource, be it one that cannot be read."""
+        """Whether the resource exists with this uid, readable or not."""
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
 
     def seconds(self, key: Key) -> tuple[StoredResource, ...]:
-        """Return resources that stand behind the one of that key: the same name in another group, left alone."""
+        """Return resources of the same name in another group, which are not reconciled."""
 
     def changes(self) -> AsyncIterator[Happening]:
-        """Yield what happens; several edits of one resource may be one key."""
+        """Yield changes; several edits of one resource may be one key."""
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a resource's status. Raises ConflictError if it was edited since ``stored`` was read."""
 
     async def hold(self, key: Key, uid: str) -> None:
-        """Have the resource's deletion wait for ``finalize``: before anything of it is sent to a node."""
+        """Make the resource's deletion wait for ``finalize``: called before it is sent to a node."""
 
     async def finalize(self, key: Key, uid: str) -> None:
-        """Let a resource go whose deletion was asked for. Nothing happens if it is gone, or is another one by now."""
+        """Remove a resource whose deletion was requested. Does nothing if it is gone or has another uid."""
 
     def workers(self, key: Key) -> ClusterWorkers:
         """Return a service's objects and pods, without secrets."""
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
-        """Return the metadata of Secrets; None for those that there are not."""
+        """Return the metadata of Secrets; None for those that do not exist."""
 
     async def ensure(self, body: dict[str, Any]) -> None:
-        """Create an object, or bring it to hold what ``body`` says.
+        """Create an object, or update it to ``body``.
 
-        Raises NotOursError if it is somebody else's, NotAcceptedError if the cluster does not take it, ConflictError
-        if it was changed meanwhile.
+        Raises NotOursError if it has another owner, NotAcceptedError if the cluster refuses it, ConflictError if it was
+        changed in between.
         """
 
     async def remove(self, ref: Ref, uid: str) -> None:
-        """Delete an object. Nothing happens if it is gone, or is another one by now."""
+        """Delete an object. Does nothing if it is gone or has another uid."""
 
     async def bury(self, uid: str, generation: int) -> None:
-        """Remember that a uid was deleted which only nodes knew."""
+        """Store that a uid was deleted which only nodes knew."""
 
     def buried(self, uid: str) -> int | None:
-        """Return the last generation of a uid that is known to be deleted, where not all that is gone is (see
-        ``complete``).
+        """Return the last generation of a deleted uid, None if the deletion is not known. Used where ``complete`` is
+        False.
         """
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Add to the event log, if that can be done; the same again in a row raises its count. Raises nothing."""
+        """Add to the event log, if possible; repeats in a row raise the count of the event. Raises nothing."""
 
     async def remember(self, memory: Memory) -> None:
-        """Keep reports and nodes, each in place of the earlier one."""
+        """Store reports and nodes, each in place of the earlier one."""
 
     async def forget_node(self, node: str) -> None:
-        """Drop what was remembered of a node that is gone for good."""
+        """Drop the stored data of a node that a user removed."""
 
     async def recall(self) -> Memory:
         """Return what was remembered."""
@@ -261,23 +261,23 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an apply did."""
+    """The result of an apply."""
 
     outcome: Literal["created", "configured", "unchanged"]
     stored: StoredResource
 
 
 class Editor(Protocol):
-    """What the standalone API edits. In Kubernetes mode there is none: ``kubectl`` does that."""
+    """Edits resources for the standalone API. Kubernetes mode has none: users edit with ``kubectl``."""
 
     async def apply(self, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError (stale version, name taken by another group, being deleted)."""
 
     async def delete(self, key: Key) -> StoredResource:
-        """Ask for deletion. Raises UnknownResourceError."""
+        """Request deletion. Raises UnknownResourceError."""
 
     async def mark_drained(self, node: str, *, drained: bool) -> None:
-        """Keep whether a node is to be empty."""
+        """Store whether a node is drained."""
 
     def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
         """Return events with a sequence above ``after`` (and below ``before``, unless that is 0), oldest first; the
@@ -286,11 +286,11 @@ class Editor(Protocol):
 
 
 def body_of(stored: StoredResource) -> ResourceBody:
-    """Return the object as users see it."""
+    """Return the object as users see it, with its status."""
     body = {k: v for k, v in stored.resource.body.items() if k != "status"}
     return body if stored.status is None else {**body, "status": msgspec.to_builtins(stored.status)}
 
 
 def utc_now() -> str:
-    """Return the time as RFC 3339 text. It is shown, never compared."""
+    """Return the time as RFC 3339 text: for display only, never for comparisons."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,11 +1,11 @@
-"""Opens GM's SQLite file: one GM at a time, a schema it knows, an epoch above all earlier ones, no corrupt content.
+"""Opens GM's SQLite file: one GM at a time, a known schema, a higher epoch at each start, no corrupt content.
 
-Refuses a file that another GM holds or a newer version wrote (StoreError, with what to do). A corrupt file is moved
-aside, never deleted. The epoch has a copy in the lock file, and a new store counts from the time on, so that a lost,
-quarantined or removed store never starts below its predecessor: nodes would ignore it.
+Refuses a file that another GM has open or that a newer version wrote (StoreError, with the remedy). A corrupt file is
+moved aside, never deleted. The lock file has a copy of the epoch, and the epoch of a new store starts from the time, so
+that the epoch never falls when a store is lost, quarantined or removed: nodes would ignore a lower one.
 
-Calls are synchronous and stay on the event loop: in WAL mode a write takes some tens of microseconds, and one that
-waits for the disk (a user's edit) happens at human speed. In return each method is atomic without a lock.
+Calls are synchronous and stay on the event loop. In WAL mode a write takes some tens of microseconds; only a user's
+edit waits for the disk, and edits are rare. In return each method is atomic without a lock.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ CREATE TABLE events (
 );
 CREATE INDEX events_about ON events (about, sequence);
 """
-#: came later and do not trouble a version that does not know them
+#: tables that were added later; older versions ignore them
 ADDED = (
     "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS drained (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
-#: what the file has to hold
+#: the columns that each table must have
 COLUMNS = {
     "meta": "key, value",
     "resources": "plural, namespace, name, body, status",
@@ -64,12 +64,12 @@ COLUMNS = {
     "drained": "name",
 }
 EPOCH_WIDTH = 20
-#: fits SQLite's signed integers
+#: fits into SQLite's signed integers
 IDENTITY_BITS = 62
 
 
 class StoreError(HalimedeError):
-    """The store cannot be used; the text has the remedy."""
+    """The store cannot be used; the message has the remedy."""
 
 
 class Database:
@@ -77,11 +77,11 @@ class Database:
 
     Attributes:
         epoch: of this run.
-        identity: of this store, drawn when it was made.
-        lost: whether there may have been an earlier store, now gone: what it does not know need not be deleted. True
-            for every new one, for a folder that was emptied looks like one that was never used.
-        failures: writes that failed; ``trouble`` is why the last one did, empty after one that did not.
-        put_aside: where a damaged file was moved now, and why; empty if there was none.
+        identity: of this store, drawn at random when it was made.
+        lost: whether an earlier store may have been lost: then a resource that is missing here need not be deleted.
+            True for each new store, because an emptied folder cannot be distinguished from an unused one.
+        failures: number of writes that failed; ``trouble`` is the reason of the last failure, empty after a success.
+        put_aside: where a damaged file was moved at this start, and why; empty if there was none.
 
     """
 
@@ -96,7 +96,7 @@ class Database:
         self._lock = -1
         self._connection: sqlite3.Connection | None = None
         self._files: dict[Path, tuple[int, int]] = {}
-        #: why the file is to be replaced, and rows that were still readable of a file that is to be replaced
+        #: why the file must be replaced, and the rows that could still be read from it
         self._reason = ""
         self._salvaged: dict[str, list[tuple[Any, ...]]] = {}
 
@@ -137,10 +137,10 @@ class Database:
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """Do all or nothing. ``durable`` waits for the disk: what a user was told must outlive a power cut."""
+        """Commit all or nothing. ``durable`` waits for the disk: a confirmed edit must survive a power cut."""
         connection = self.connection
         try:
-            # outside of a transaction this takes effect at once and costs a microsecond
+            # outside of a transaction the pragma takes effect at once and costs a microsecond
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -159,23 +159,23 @@ class Database:
             raise StoreError(self.trouble) from error
 
     def check(self) -> str:
-        """Write to the store; return why that fails, empty if all is well."""
+        """Write to the store; return why that fails, empty when it succeeds."""
         with suppress(StoreError), self.transaction() as connection:
-            # another value each time: SQLite writes nothing where nothing changes
+            # a new value each time: SQLite skips a write that changes nothing
             connection.execute(
                 "INSERT INTO meta VALUES ('checks', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
             )
         return self.trouble
 
     def damage(self) -> str:
-        """Return how the store was damaged since it was opened, empty if it is whole. Blocks: call it in a thread."""
+        """Return how the store was damaged since it was opened, empty if it is intact. Blocks: call it in a thread."""
         return sqlite.damage(self.path, self._files) if self._connection else self._reason
 
     def renew(self, reason: str, fill: Callable[[], None]) -> None:
-        """Put a damaged store aside, and begin a new one with what can be read of the old one.
+        """Move a damaged store aside, and begin a new one with the rows that can still be read.
 
-        ``fill`` writes what is known besides, in the same transaction. Raises StoreError: then there is no store until
-        the next attempt.
+        ``fill`` writes the data that is known from memory, in the same transaction. Raises StoreError: then there is no
+        store until the next attempt.
         """
         self._reason = reason
         try:
@@ -204,7 +204,7 @@ class Database:
             raise StoreError(self.trouble) from error
 
     def _acquire(self) -> int:
-        """Lock the store until this process ends, however it ends."""
+        """Lock the store until this process ends; the kernel releases the lock in any case."""
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,7 +240,7 @@ class Database:
         except StoreError as error:
             if not stored:
                 raise
-            # the disk is full: the epoch is in the lock file, whose space it has
+            # the disk is full: the lock file has the epoch, and its space is allocated
             log.critical("store not writable", store=str(self.path), error=str(error))
 
         self._files = sqlite.files(self.path)
@@ -251,14 +251,14 @@ class Database:
         self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
 
     def raise_epoch(self, above: int) -> None:
-        """Make the epoch of this run higher than that."""
+        """Raise the epoch of this run above ``above``."""
         self.epoch = max(self.epoch, above) + 1
         with self.transaction(durable=True) as connection:
             connection.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (self.epoch,))
         self._keep_spare()
 
     def _keep_spare(self) -> None:
-        # one write of fixed width: never half a number
+        # one write of fixed width: the file never has half a number
         os.pwrite(self._lock, f"{self.epoch:0{EPOCH_WIDTH}d}\n".encode(), 0)
         os.fsync(self._lock)
 
@@ -295,10 +295,10 @@ def _not_opened(path: Path, why: object) -> str:
 
 
 def _new_floor() -> int:
-    """Return what a new store counts from: nodes may have followed another one here, and ignore lower epochs for ever.
+    """Return the first epoch of a new store: nodes may have followed a lost one, and ignore lower epochs forever.
 
-    The time is above what any store counted, for none starts more than once a second for long. It serves new stores
-    alone, so a clock that is set back later changes nothing; where it was set back before, nodes say so in their sync,
-    and ``raise_epoch`` mends it.
+    The time in seconds is above every epoch so far, because no GM starts more than once a second for long. Only new
+    stores use it, so a clock that is set back later has no effect. If the clock was set back before, nodes report their
+    higher epoch in a sync, and ``raise_epoch`` corrects it.
     """
     return int(time.time())

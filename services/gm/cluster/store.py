@@ -1,8 +1,8 @@
-"""Resources, statuses, events and memories in SQLite: rows in, rows out, with Kubernetes' rules of editing.
+"""Resources, statuses, events, reports and nodes in SQLite, edited by Kubernetes' rules.
 
-A resource version changes with every edit of the user's, the generation with every edit of ``spec``, the uid with
-every re-creation. Writing a status changes none of them, so that a user's edit never competes with GM's counts.
-It refuses edits that are not based on what is there (ConflictError) and knows nothing of the bus.
+A resource version changes with each edit by the user, the generation with each edit of ``spec``, the uid with each
+re-creation. Writing a status changes none of them, so that a user's edit never conflicts with GM's counts. The store
+refuses edits that are based on another version (ConflictError). It does not use the bus.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 MAX_EVENTS = 5000
-#: a node that was away for longer than that many deletions has to be told by the user
+#: remembered deletions: if a node was away for more of them, the user must delete what it still holds
 MAX_TOMBSTONES = 100_000
-#: events are counted now and then: that many more may be there
+#: the table may exceed ``MAX_EVENTS`` by this number: events are not counted at each write
 EVENT_SLACK = 100
-#: what only the server sets; ``resourceVersion`` in an edit is the version that it is based on
+#: fields that only the server sets; ``resourceVersion`` in an edit is the version that it is based on
 SERVER_SET = frozenset({
     "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
     "selfLink", "managedFields",
@@ -55,12 +55,12 @@ class ResourceStore:
     # --- resources --------------------------------------------------------------------------------------------
 
     def load(self) -> list[StoredResource]:
-        """Return everything. Raises StoreError if this version cannot read a resource: nothing is dropped silently."""
+        """Return all resources. Raises StoreError if this version cannot read one: none is dropped silently."""
         rows = self._db.read("SELECT namespace, plural, name, body, status FROM resources")
         return [self._read(*row) for row in rows]
 
     def refill(self, resources: Iterable[StoredResource], drained: Iterable[str]) -> None:
-        """Write all that is known of these into a new file; in the caller's transaction."""
+        """Write all resources and drained nodes into a new file, in the caller's transaction."""
         db, last = self._db.connection, 0
         for stored in resources:
             self._write(stored)
@@ -73,7 +73,7 @@ class ResourceStore:
         self._db.write_meta()
 
     def apply(self, existing: StoredResource | None, resource: Resource[Any]) -> Applied:
-        """Create or edit. Raises ConflictError; the same content twice writes nothing."""
+        """Create or edit. Raises ConflictError; applying the same content twice writes nothing."""
         wanted = _user_part(resource.body)
         if existing is None:
             return Applied("created", self._create(resource, wanted))
@@ -86,7 +86,7 @@ class ResourceStore:
         if existing.deleting:
             raise ConflictError(f"{key} is being deleted: apply it again once it is gone")
         have = _user_part(existing.resource.body)
-        # before the version: a client that repeats an edit whose answer was lost has done nothing wrong
+        # before the check of the version: a client may repeat an edit whose reply was lost
         if wanted == have:
             return Applied("unchanged", existing)
         if given and given != existing.resource_version:
@@ -107,7 +107,7 @@ class ResourceStore:
         return Applied("configured", stored)
 
     def mark_deleted(self, existing: StoredResource) -> StoredResource:
-        """Set the deletion time; once set it stays."""
+        """Set the deletion time; it never changes again."""
         if existing.deleting:
             return existing
         with self._db.transaction(durable=True):
@@ -118,7 +118,7 @@ class ResourceStore:
         return stored
 
     def remove(self, key: Key, uid: str, generation: int) -> None:
-        """Drop a resource and what nodes reported on it."""
+        """Drop a resource and the nodes' reports on it."""
         with self._db.transaction(durable=True) as db:
             db.execute(
                 "DELETE FROM resources WHERE plural = ? AND namespace = ? AND name = ?",
@@ -128,12 +128,12 @@ class ResourceStore:
             self._bury(uid, generation)
 
     def bury(self, uid: str, generation: int) -> None:
-        """Remember that a uid was deleted, for nodes that are away."""
+        """Store that a uid was deleted, for nodes that are offline."""
         with self._db.transaction(durable=True):
             self._bury(uid, generation)
 
     def buried(self, uid: str) -> int | None:
-        """Return the last generation of a uid that was deleted; None: nothing is known of that."""
+        """Return the last generation of a deleted uid; None: its deletion is not known."""
         rows = self._db.read("SELECT generation FROM tombstones WHERE uid = ?", (uid,))
         return rows[0][0] if rows else None
 
@@ -203,7 +203,7 @@ class ResourceStore:
     # --- events -----------------------------------------------------------------------------------------------
 
     def add_event(self, type_: EventType, reason: str, about: str, message: str, *, times: int = 1) -> None:
-        """Add an event; one that repeats the latest about the same thing replaces it with a count."""
+        """Add an event; if it repeats the latest event of the object, it replaces that with a higher count."""
         with self._db.transaction() as db:
             last = db.execute(
                 "SELECT sequence, type, reason, message, count FROM events WHERE about = ?"
@@ -243,7 +243,7 @@ class ResourceStore:
     # --- memory -----------------------------------------------------------------------------------------------
 
     def remember(self, reports: Iterable[NodeReport], nodes: Iterable[Presence]) -> None:
-        """Keep reports and nodes in place of earlier ones."""
+        """Store reports and nodes in place of earlier ones."""
         with self._db.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO reports VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -257,21 +257,21 @@ class ResourceStore:
             )
 
     def forget_node(self, node: str) -> None:
-        """Drop what is kept of a node."""
+        """Drop the stored data of a node."""
         with self._db.transaction() as db:
             db.execute("DELETE FROM reports WHERE node = ?", (node,))
             db.execute("DELETE FROM nodes WHERE name = ?", (node,))
             db.execute("DELETE FROM drained WHERE name = ?", (node,))
 
     def mark_drained(self, node: str, *, drained: bool) -> None:
-        """Keep whether a node is to be empty."""
+        """Store whether a node is drained."""
         statement = "INSERT OR IGNORE INTO drained VALUES (?)" if drained else "DELETE FROM drained WHERE name = ?"
         with self._db.transaction(durable=True) as db:
             db.execute(statement, (node,))
 
     def recall(self) -> Memory:
-        """Return what was remembered. What another version wrote and this one cannot read is left out: nodes say it
-        again.
+        """Return the stored reports and nodes. Rows of another version that cannot be read are skipped: nodes send
+        them again.
         """
         read = self._db.read
         reports = [
@@ -303,7 +303,7 @@ def _readable(body: bytes, wanted: type[T], node: str) -> T | None:
 
 
 def _user_part(body: ResourceBody) -> ResourceBody:
-    """What the user wrote: without status and what the server sets, and with the namespace that was meant."""
+    """Return the fields that the user wrote: without status and server-set fields, with the default namespace."""
     metadata = {k: v for k, v in body["metadata"].items() if k not in SERVER_SET}
     metadata.setdefault("namespace", "default")
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata, "spec": body["spec"]}

@@ -1,4 +1,4 @@
-"""The controllers of all kinds; ``plan`` finds the right one by the plural."""
+"""The controllers of all kinds; ``plan`` selects one by the resource's plural."""
 
 from services.gm.controllers import inferencemodel, model, worker_service
 from services.gm.controllers.base import CONTROLLERS, Controller, Observed, plan

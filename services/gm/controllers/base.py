@@ -1,7 +1,7 @@
-"""What all controllers share: what they see, what they ask for, the registry, and how a resource leaves.
+"""What all controllers share: their input and output, their registry, and the deletion of resources.
 
-A controller decides and does nothing. Its ``deliver`` says who shall hold a resource, its ``plan`` adds the status;
-both give the same answer to the same input, so running them again is always safe. A new kind is one new file with
+A controller only decides. Its ``deliver`` returns which nodes shall hold a resource, its ``plan`` adds the status. Both
+return the same output for the same input, so it is always safe to run them again. A new kind is one new file with
 ``@register``.
 """
 
@@ -49,7 +49,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The node shall keep what it holds of this uid, in whichever generation: the present one has to wait."""
+    """The node shall keep the generation that it holds of this uid: the present one has to wait."""
 
     node: str
     key: Key
@@ -58,7 +58,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The node shall not hold this resource (any more)."""
+    """The node shall not, or no longer, hold this resource."""
 
     node: str
     key: Key
@@ -68,7 +68,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The resource's deletion shall wait for the nodes: before anything of it is sent to one."""
+    """Make the resource's deletion wait for the nodes: before it is sent to a node."""
 
     key: Key
     uid: str
@@ -76,7 +76,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the resource's status and show it; that of ``second`` (see ``Cluster.seconds``) is not shown."""
+    """Replace the resource's status and publish it; that of ``second`` (see ``Cluster.seconds``) is not published."""
 
     key: Key
     status: Status
@@ -85,14 +85,14 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClearStatus:
-    """Take the resource's status off its topic."""
+    """Clear the resource's status topic."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Let a deleted resource go."""
+    """Remove a resource whose deletion was requested."""
 
     key: Key
     uid: str
@@ -114,9 +114,9 @@ Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finaliz
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """A service in a cluster that runs its workers as pods: what there is of it, and how pods are made.
+    """A service in a cluster that runs its workers as pods: its objects and pods, and the settings of new pods.
 
-    ``troubles`` kept objects from being made when that was last tried.
+    ``troubles`` are the problems of the last attempt to write the objects.
     """
 
     workers: ClusterWorkers
@@ -124,28 +124,28 @@ class Pods:
     troubles: tuple[Problem, ...] = ()
 
     def planned(self, built: Built) -> dict[Ref, dict[str, Any]]:
-        """Return the objects as they shall be: what is just being written is not in the cluster's memory yet."""
+        """Return the desired objects merged into the existing ones: the cache may not have the latest writes yet."""
         objects = self.workers.objects
         return {ref: {**objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What GM sees of one resource.
+    """What GM knows of one resource.
 
     Attributes:
-        now: the time, to be shown.
-        asked: the resource as its user wrote it; None: as it is planned for.
+        now: the time, for display.
+        asked: the resource as its user wrote it; None: the same as the desired one.
         status: as last written.
-        placed: the nodes where it belongs, with its roles there.
+        placed: the nodes where it is placed, with its roles there.
         holders: nodes that may hold it.
-        nodes: what is known of nodes; a name that is missing was never seen.
+        nodes: known nodes; a name that is missing was never online.
         reports: the last report of each node on this uid.
-        references: what it names; None: missing, or on its way out.
-        models: where it chooses among them, the Models of its namespace.
-        unheld: it or what it names, where a deletion would not wait for the nodes yet.
-        as_pods: whether the cluster runs workers as pods; nodes' local controllers then only prepare and count.
-        pods: what there is of a service then.
+        references: the resources that it names; None: missing, or being deleted.
+        models: the Models of its namespace, if it selects among them.
+        unheld: the resource or references whose deletion would not wait for the nodes yet.
+        as_pods: whether the cluster runs workers as pods; local controllers then only prepare and count.
+        pods: the objects and pods of the service in such a cluster.
 
     """
 
@@ -164,51 +164,51 @@ class Observed:
 
     @property
     def shares(self) -> list[Share]:
-        """The part of each node where it belongs."""
+        """The part of each node where the service is placed."""
         return [
             Share(node, roles, self.nodes.get(node), self.reports.get(node))
             for node, roles in sorted(self.placed.items())
         ]
 
     def online(self, node: str) -> bool:
-        """Whether a node is there now."""
+        """Whether a node is online."""
         known = self.nodes.get(node)
         return known is not None and known.online
 
 
 class Controller(Protocol):
-    """One kind's rules. All methods are pure. Those given here are of a kind without workers."""
+    """The rules of one kind. All methods are pure. The default methods are those of a kind without workers."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
-        """Return the resource in the form that nodes understand, with its roles and references.
+        """Return the resource in the form that nodes receive, with its roles and references.
 
-        ``status`` is as last written: what GM has chosen for it stands there.
+        ``status`` is the last written one: it contains the Models that GM has chosen.
         """
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Say who shall hold what, of the nodes in ``placed`` and ``holders``: all where it is placed."""
+        """Decide what the nodes in ``placed`` and ``holders`` shall hold: all nodes where it is placed hold it."""
         for node in observed.placed:
             yield Send(node, desired)
         yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the objects that shall stand for it in a cluster that runs pods; None: it has none."""
+        """Return the desired objects in a cluster that runs pods; None: it has none."""
 
     def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
-        """Return the Secrets of its namespace that ``build`` wants to know of; asked of kinds with workers alone."""
+        """Return the Secrets of its namespace that ``build`` needs; called only for kinds with workers."""
         raise NotImplementedError
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Say how it stands."""
+        """Return the resource's status."""
 
 
 CONTROLLERS: dict[str, Controller] = {}
-#: fields of a status that hold times, or what another field says as well
+#: fields of a status that are ignored in comparisons: they have times, or repeat another field
 TIMED = frozenset({"conditions", "update_time", "number_of_samples"})
 
 
 def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
-    """Register a class without arguments as the controller of a plural."""
+    """Register a class, whose constructor has no parameters, as the controller of a plural."""
 
     def add(controller: type[Controller]) -> type[Controller]:
         CONTROLLERS[plural] = controller()
@@ -218,12 +218,12 @@ def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
 
 
 def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return all that has to be done about a resource; nothing if all is as it should be."""
+    """Return all actions for a resource; empty if it needs none."""
     return [*first(desired, observed), *then(desired, observed)]
 
 
 def first(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return what comes first: who shall hold it, or all that is to be done about one that is to go."""
+    """Return the first actions: which nodes shall hold the resource, or all actions of one that is being deleted."""
     if desired.metadata.deletion_timestamp is not None:
         return _retire(desired, observed)
     deliveries = list(CONTROLLERS[desired.kind.plural].deliver(desired, observed))
@@ -233,7 +233,7 @@ def first(desired: Resource[Any], observed: Observed) -> list[Action]:
 
 
 def then(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return what comes behind it: the objects that shall stand, and how the resource stands."""
+    """Return the actions that follow: write the objects, and the status."""
     if desired.metadata.deletion_timestamp is not None:
         return []
     actions: list[Action] = []
@@ -254,7 +254,7 @@ def then(desired: Resource[Any], observed: Observed) -> list[Action]:
 
 
 def conflicts(seconds: Iterable[StoredResource], first: StoredResource, now: str) -> Iterator[WriteStatus]:
-    """Say of resources that stand behind another one of the same name, in another group, that they are left alone."""
+    """Yield a status for each resource whose name another group already has: it is not reconciled."""
     group = first.resource.kind.api_version
     for second in seconds:
         text = f"{group} {first.key} has that name already, and both would use the same topics: delete one of the two"
@@ -265,10 +265,10 @@ def conflicts(seconds: Iterable[StoredResource], first: StoredResource, now: str
 
 
 def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
-    """Take a resource away wherever it is and does not belong.
+    """Delete a resource from nodes that hold it and where it is not placed.
 
-    The generation is one below the present: a node never takes again what it was told to forget, but this one it
-    shall take if it belongs there once more.
+    The generation in the delete is one below the present one. A node never accepts a generation up to that of the
+    delete, but it must accept the present one if the resource is placed there again.
     """
     meta = desired.metadata
     for node in sorted(observed.holders - observed.placed.keys()):
@@ -276,7 +276,7 @@ def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
 
 
 def same(new: Status, old: Status | None) -> bool:
-    """Whether two statuses say the same, heartbeats aside."""
+    """Whether two statuses are equal except for heartbeats."""
     return old is not None and _timeless(new) == _timeless(old)
 
 
@@ -294,17 +294,17 @@ def _timeless(status: Status) -> tuple[object, ...]:
 
 
 def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Take it from every node; once those that are there have let go, let it go. The others learn by their sync."""
+    """Delete the resource from each node; finalize it once no online node holds it. Offline nodes learn it by sync."""
     meta, key = desired.metadata, desired.key
     actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]
     if not any(observed.online(node) for node in observed.holders):
-        # the topic first: were GM killed in between, it would do both again
+        # the topic first: if GM is killed in between, it repeats both
         actions += [ClearStatus(key), Finalize(key, meta.uid), RecordEvent("Normal", "Deleted", str(key), "")]
     return actions
 
 
 def unplaced(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
-    """Name the roles that no node has: the one that they name is not there, or none fits. It heals by itself."""
+    """Yield roles without a node: the named node does not exist, or no node matches. Recovers without an edit."""
     placed = {name for names in observed.placed.values() for name in names}
     for role in roles:
         at = role.at
@@ -325,13 +325,13 @@ def unplaced(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[P
 
 
 def nowhere(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
-    """Say which node a role names that there is not; where a selector leads, the cluster's scheduler says."""
+    """Yield roles whose named node does not exist; with a selector, the cluster's scheduler reports the problem."""
     for role in roles:
         if role.pod.node_name and role.pod.node_name not in observed.nodes:
             yield Problem("NodeNotFound", f"{role.at}.nodeName: there is no node {role.pod.node_name}")
 
 
 def _drained(field: str, nodes: Sequence[str]) -> Problem:
-    """Say that only drained nodes are left for a role: it heals when one of them is given back."""
+    """Return the problem that only drained nodes match a role: it ends when one of them is uncordoned."""
     first, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
     return Problem("NodeDrained", f"{field}: node {first} is drained{more}: `halimede uncordon {first}` gives it back")

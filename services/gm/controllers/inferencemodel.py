@@ -1,7 +1,7 @@
-"""InferenceModels: to the nodes that serve them where nodes run workers, else as objects of the cluster.
+"""InferenceModels: sent to the nodes that serve them if nodes run workers, else made into objects of the cluster.
 
-What cannot be served costs no server that runs: nodes and Deployments keep what they have until it can.
-The form of the other group is translated here, once; nodes see one form alone.
+A version that cannot be served stops no running server: nodes and Deployments keep the present one. The form of the
+other group is translated here; nodes receive only one form.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class InferenceModelController(Controller):
     """The rules of InferenceModels."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Translate if need be; its one role needs nothing else."""
+        """Return the resource in sedna.io form; its only role has no references."""
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
         return ReferenceEntry(made, _roles(made))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to the nodes that serve it. Where the cluster runs pods, nodes have no part in it."""
+        """Send it to the nodes that serve it; to none if the cluster runs pods."""
         if observed.as_pods or not desired_servers(desired.spec):
             yield from forget(desired, replace(observed, placed={}))
             return
@@ -64,15 +64,15 @@ class InferenceModelController(Controller):
         yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """A Deployment, a Service, and an Ingress if it is asked for."""
+        """Return a Deployment, a Service, and an Ingress if one is specified."""
         return build(desired, observed.pods.workers.secrets, observed.pods.settings) if observed.pods else None
 
     def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
-        """Return those that its versions are downloaded with."""
+        """Return the Secrets that its versions are downloaded with."""
         return secret_names(desired) if observed.pods else frozenset()
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Sum up its servers, and say where they answer with which version."""
+        """Sum up its servers; add their address and the version that they serve."""
         if built is None or observed.pods is None:
             return _served(desired, observed, *_by_nodes(desired, observed))
         return _served(desired, observed, *_by_pods(desired, observed, built))
@@ -83,7 +83,7 @@ def _roles(resource: Resource[InferenceModelSpec]) -> tuple[WorkerPlacement, ...
 
 
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
-    """Return the status by what nodes say, the first address of a server, and what that answers with."""
+    """Return the status by the nodes' reports, the first address of a server, and the model that it serves."""
     shares = observed.shares
     missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed)]
     status = _summed(desired, observed, shares if desired_servers(desired.spec) else [], missing)
@@ -95,7 +95,7 @@ def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, 
 
 
 def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[Status, str, ModelInUse]:
-    """Return the status by what the cluster says, the address, and what answers there."""
+    """Return the status by the cluster's pods, the address, and the model that is served there."""
     assert observed.pods is not None  # noqa: S101
     workers = observed.pods.workers
     shall = observed.pods.planned(built)
@@ -108,7 +108,7 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     before = observed.status.serving_version if observed.status else ""
     done = rolled_out(objects, workers.pods, number[ROLE])
     using = ModelInUse(version=served_version(objects) if done else before or "")
-    # addresses are told by those that have been there: a body that is just being written has no status
+    # an existing object has addresses in its status; a desired one has no status
     where = address(desired, {**shall, **workers.objects}, workers.pods)
     return status, where, using
 
@@ -138,7 +138,7 @@ def _summed(
 
 
 def _served(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:
-    """Add where it is served and with what; a version that has answered is remembered."""
+    """Add address and version; remember a version that was served."""
     before = observed.status
     versions = before.versions if before else []
     name = using.version or using.digest[:12]
@@ -149,7 +149,7 @@ def _served(desired: Resource[Any], observed: Observed, status: Status, url: str
         served = ServedVersion(version=name, url=url_of, digest=digest, since=observed.now)
         versions = remembered(versions, served)
     if before and not url and status.active == 0 and desired_servers(desired.spec):
-        url, name = before.url or "", before.serving_version or ""  # it comes back there, as it was
+        url, name = before.url or "", before.serving_version or ""  # the server will return there with that version
     return msgspec.structs.replace(
         status,
         metrics=[],
@@ -160,7 +160,7 @@ def _served(desired: Resource[Any], observed: Observed, status: Status, url: str
 
 
 def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
-    """Say why nodes that run workers themselves cannot serve it."""
+    """Yield why nodes that run workers themselves cannot serve the model."""
     if target(spec) is None:
         yield Problem("FrameworkNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
     else:
@@ -168,7 +168,7 @@ def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
 
 
 def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Iterable[Mapping[str, Any]]) -> str:
-    """Return the best URL that there is now; the name within the cluster where nothing leads there from outside yet."""
+    """Return the best available URL: one from outside the cluster, else the name within the cluster."""
     spec, meta = service.spec, service.metadata
     found = {ref.kind: body for ref, body in objects.items() if ref.name == meta.name}
     network = found.get("Service") or {}
@@ -183,7 +183,7 @@ def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Itera
 
 
 def served_version(objects: Objects) -> str:
-    """Return the version that a Deployment makes pods for."""
+    """Return the version in a Deployment's pod template."""
     for ref, body in objects.items():
         if ref.kind == "Deployment":
             metadata = ((body.get("spec") or {}).get("template") or {}).get("metadata") or {}
@@ -192,7 +192,7 @@ def served_version(objects: Objects) -> str:
 
 
 def rolled_out(objects: Objects, pods: Iterable[Mapping[str, Any]], number: int) -> bool:
-    """Whether so many pods of the present template answer, and none of another."""
+    """Whether ``number`` pods of the present template are ready, and none of another."""
     views: tuple[PodView, ...] = read_pods(objects, pods)
     up = [view for view in views if view.ready]
     return 0 < number <= sum(view.current for view in up) and all(view.current for view in up)
@@ -204,7 +204,7 @@ def _through(given: Ingress, body: Mapping[str, Any]) -> str:
 
 
 def _balanced(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the addresses that somebody has given to a Service or Ingress."""
+    """Yield the addresses that a load balancer has given to a Service or Ingress."""
     for each in ((body.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []:
         if each.get("hostname") or each.get("ip"):
             yield each
@@ -215,7 +215,7 @@ def _host(at: Mapping[str, Any]) -> str:
 
 
 def _on_a_node(network: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> str:
-    """Every node passes on what comes to the port; one that has a pod of it is known to be there."""
+    """Return a URL of the node port; every node forwards it, and a node with a pod of the model surely exists."""
     ports = (network.get("spec") or {}).get("ports") or []
     port = next((each.get("nodePort") for each in ports if each.get("name") == "http"), None)
     hosts = sorted(host for pod in pods if (host := (pod.get("status") or {}).get("hostIP")))

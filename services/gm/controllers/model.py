@@ -1,8 +1,8 @@
-"""The files that services need on nodes: Models, and Datasets.
+"""The files that services need on nodes: Models and Datasets.
 
-Models go where a service needs them, and leave with the last one. Ready means: every such node has the file. Nodes are
-sent the version in force, as if there were no other. What they find out about its file is passed on where they agree;
-the versions that all of them have had are remembered, so that one can go back to them.
+GM sends a Model to each node where a service needs it, and deletes it there after the last such service. Ready means
+that each such node has the file. Nodes receive only the version in force. Facts that nodes find out about the file are
+copied to the status if all nodes agree; versions that all of them have had are remembered for a rollback.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
 from services.gm.workloads.deployments import Built
 
-#: parts in which progress is shown: each is a write of the status
+#: percent in which progress is shown: each step is a write of the status
 PROGRESS_STEP = 5
-#: as many as a status has room for
+#: versions in a status
 MOST_VERSIONS = 10
 
 
@@ -35,14 +35,14 @@ class ModelController(Controller):
     """The rules of models."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """A model names nothing; of its versions nodes see the one in force."""
+        """Return the model, for nodes with the version in force; a model names no other resource."""
         spec: ModelSpec = resource.spec
         if not spec.versions:
             return ReferenceEntry(resource)
         return ReferenceEntry(parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))}))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
-        """Sum up the nodes that need it; pods fetch it themselves where there is no local controller."""
+        """Sum up the nodes that need the model; without a local controller, pods download it themselves."""
         generation = desired.metadata.generation
         summaries, verdicts = [], []
         uncontrolled = {node for node in observed.placed if observed.as_pods and not controlled(node, observed)}
@@ -65,7 +65,7 @@ class ModelController(Controller):
             verdict = Readiness("Ready", "ContentDiffers", text)
         else:
             verdict = Readiness("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
-        # those in trouble first, should the list be cut
+        # nodes with trouble first, in case the list is cut
         summaries.sort(key=lambda s: s.phase == "Ready")
         status = Status(active=ready, failed=len(failed), nodes=summaries[:MAX_SHOWN_NODES])
         status = _described(status, desired, observed, facts, served=verdict.phase == "Ready" and bool(verdicts))
@@ -75,11 +75,11 @@ class ModelController(Controller):
 def _described(
     status: Status, desired: Resource[Any], observed: Observed, facts: Sequence[ModelFacts], *, served: bool
 ) -> Status:
-    """Add what is known of the model itself: its measures, its content, the versions up to now."""
+    """Add the facts of the model: its metrics, its content, the versions so far."""
     before, spec = observed.status, desired.spec
     agreed = facts[0] if len({each.digest for each in facts}) == 1 else None
     if agreed is None and before and not facts and before.observed_generation >= desired.metadata.generation:
-        agreed = before.model  # no node needs it just now: it is the same content still
+        agreed = before.model  # no node needs the model now: its content is unchanged
     versions = before.versions if before else []
     if served and (agreed or spec.sha256):
         digest = agreed.digest if agreed else spec.sha256
@@ -97,7 +97,7 @@ def _described(
 
 
 def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
-    """Return the user's measures, and those that something else has put into the status of this very generation."""
+    """Return the user's metrics, and others that the status of this generation already has."""
     own = {each.key: Metric(key=each.key, value=each.value) for each in desired.spec.metrics}
     if before and before.observed_generation == desired.metadata.generation:
         own = {metric.key: metric for metric in before.metrics} | own
@@ -105,7 +105,7 @@ def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
 
 
 def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
-    """Return what the nodes that have the model found out about its content, by node."""
+    """Return the facts about the content that nodes with the model have reported, by node."""
     generation, found = desired.metadata.generation, []
     for node in sorted(observed.placed):
         report = observed.reports.get(node)
@@ -118,13 +118,13 @@ def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
 
 
 def controlled(node: str, observed: Observed) -> bool:
-    """Whether there is somebody on a node who could bring a model ahead of time."""
+    """Whether a node has a local controller that can download a model in advance."""
     known = observed.nodes.get(node)
     return known is not None and known.controlled
 
 
 def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Readiness]:
-    """Say how a Model or Dataset stands on one node."""
+    """Return the state of a Model or Dataset on one node."""
     report = observed.reports.get(node)
     online = observed.online(node)
     if report is None or not report.live or report.status.observed_generation < generation:
@@ -141,7 +141,7 @@ def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary
 
 
 def _progress(facts: ModelFacts | None) -> str:
-    """Return how far a download is, coarsely: whoever wants it finer asks the node's metrics."""
+    """Return the progress of a download in coarse steps; the node's metrics have it exactly."""
     if facts is None or not facts.done:
         return ""
     rate = f"at about {float(f'{facts.rate:.1g}') / 1e6:g} MB/s" if facts.rate else "waiting"
@@ -152,7 +152,7 @@ def _progress(facts: ModelFacts | None) -> str:
 
 
 def remembered(versions: Sequence[ServedVersion], now: ServedVersion) -> list[ServedVersion]:
-    """Return the list with what is served now in front; one that is served again moves there, and stands once."""
+    """Return the list with the served version in front; a version that is served again moves to the front."""
     if versions and _same(versions[0], now):
         return list(versions)
     return [now, *(each for each in versions if not _same(each, now))][:MOST_VERSIONS]
@@ -164,23 +164,23 @@ def _same(one: ServedVersion, other: ServedVersion) -> bool:
 
 @register(DATASETS)
 class DatasetController(Controller):
-    """The rules of datasets: they go to the node that has the data, else to the edge nodes of the services with them.
+    """The rules of datasets: sent to the node that has the data, else to the edge nodes of services that name them.
 
-    What is in it is the node's to say: a Dataset is Ready once its node has counted it. One that names no node, and
-    that nothing needs, is only a name.
+    A Dataset is Ready once its node has counted its content. A Dataset that names no node, and that no service needs,
+    is only a name.
     """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """It belongs to its node, whether a service needs it there or not."""
+        """Return the dataset, which is always placed on its node, also when no service needs it there."""
         return ReferenceEntry(resource, owner=resource.spec.node_name)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to the nodes that need it and have it."""
+        """Send it to the nodes that need it and have the data."""
         placed = {node: roles for node, roles in observed.placed.items() if has(desired, node)}
         return super().deliver(desired, replace(observed, placed=placed))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
-        """Say what its node has found; of several that have one each, what the first has."""
+        """Return what its node has counted; if several nodes have such data, what the first one counted."""
         generation, node_name = desired.metadata.generation, desired.spec.node_name
         nodes = sorted(node for node in observed.placed if has(desired, node))
         silent = [node for node in nodes if observed.as_pods and not controlled(node, observed)]
@@ -214,7 +214,7 @@ class DatasetController(Controller):
 
 
 def _counted(node: str, generation: int, observed: Observed) -> DatasetFacts | None:
-    """Return what a node has counted of this generation."""
+    """Return what a node has counted of this generation; None: nothing yet."""
     report = observed.reports.get(node)
     if report is None or not report.live or report.status.observed_generation < generation:
         return None
@@ -222,11 +222,11 @@ def _counted(node: str, generation: int, observed: Observed) -> DatasetFacts | N
 
 
 def _before(observed: Observed, generation: int) -> DatasetFacts | None:
-    """Return what was known: it stands until it has been counted again."""
+    """Return the previous facts, which hold until the node has counted again."""
     before = observed.status
     return before.dataset if before and before.observed_generation >= generation else None
 
 
 def has(dataset: Resource[Any], node: str) -> bool:
-    """Whether the data is on this node, as far as the resource says."""
+    """Whether the data is on this node, by the resource's spec."""
     return dataset.spec.node_name in {"", node}

@@ -1,8 +1,9 @@
 """Selects the Models of a service with selectors: the best match by the users' metrics. Pure.
 
-A choice is written into the service's status first and acted on after: so a restarted GM goes on with it. Nodes know
-an edit by its generation, and a choice is an edit to them: what they are sent counts the changes on top of the
-user's own generation (``settled``). Counts are kept for as long as the service is there, or it would seem older again.
+GM writes a choice into the service's status before it acts on it, so that a restarted GM continues with it. Nodes
+recognize an edit by its generation, and a choice is an edit to them: the generation in messages to nodes counts the
+changes of choice on top of the user's own generation (``settled``). The counts are kept for the life of the service,
+because the generation must never fall.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROLES = ("edge", "cloud")
 
 
 def selectors(service: Resource[Any]) -> dict[str, ModelSelector]:
-    """Return the selectors of a service's workers by role; of another kind, or form: none."""
+    """Return the selectors of a service's workers by role; empty for another kind or form."""
     spec = service.spec
     if not isinstance(spec, JointInferenceServiceSpec):
         return {}
@@ -31,7 +32,7 @@ def selectors(service: Resource[Any]) -> dict[str, ModelSelector]:
 
 
 def settled(service: Resource[Any], status: Status | None) -> Resource[Any]:
-    """Return the service with the names of the Models that its status says, and a generation that counts them."""
+    """Return the service with the Models that its status names, and a generation that counts the choices."""
     chosen = {each.worker: each for each in status.chosen} if status else {}
     if not chosen:
         return service
@@ -42,14 +43,14 @@ def settled(service: Resource[Any], status: Status | None) -> Resource[Any]:
     generation = service.metadata.generation + sum(each.changes for each in chosen.values())
     metadata = {**service.body["metadata"], "generation": generation}
     made = parse({**service.body, "metadata": metadata, "spec": spec})
-    # what was taken out of the metadata stays out
+    # the API removed fields from the metadata: they must stay removed
     return replace(made, metadata=msgspec.structs.replace(service.metadata, generation=generation))
 
 
 def choices(
     service: Resource[Any], models: Iterable[Resource[ModelSpec]], before: Sequence[ChosenModel]
 ) -> list[ChosenModel]:
-    """Return which Models a service as its user wrote it shall have, those of ``before`` where they are as good."""
+    """Return the chosen Models of a service as its user wrote it; a Model in ``before`` stays if it is as good."""
     known, wanted = {each.worker: each for each in before}, selectors(service)
     there = [model for model in models if model.metadata.deletion_timestamp is None]
     made = []
@@ -66,14 +67,14 @@ def choices(
 
 
 def described(selector: ModelSelector) -> str:
-    """Return a selector in words."""
+    """Return a selector as text."""
     parts: list[str] = [f"task {selector.task}"] if selector.task else []
     parts += [f"labels {', '.join(selector.labels)}"] if selector.labels else []
     return " and ".join(parts)
 
 
 def _best(selector: ModelSelector, models: Iterable[Resource[ModelSpec]], present: str) -> str:
-    """Return the name of the Model with the highest measure; of equals the present one, else the first by name."""
+    """Return the name of the Model with the highest metric; among equals the present one, else the first by name."""
     ranked: Iterator[tuple[float, bool, str]] = (
         (-_measure(model, selector), model.metadata.name != present, model.metadata.name)
         for model in models

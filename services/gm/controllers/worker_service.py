@@ -1,8 +1,8 @@
 """Services whose workers are placed on nodes: joint inference, and multi-edge inference.
 
-Models and Dataset go first, then the service, to each node that has a worker of it. A node gets a generation of the
-service only when all that its workers name exists: until then it keeps what it runs, so a misspelt model name costs no
-running worker.
+GM sends a node the Models and the Dataset first, then the service, to each node that has a worker of it. A node
+receives a generation of the service only when all resources exist that its workers name. Until then it keeps what it
+runs, so a misspelt model name stops no running worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from services.gm.workloads.deployments import Built, build, replicas, secret_nam
 from services.gm.workloads.pod_status import PodView, read_pods
 
 MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
-#: what workers behind the edge count, of a service with tiers: the beginning of the metric, field
+#: counts of workers behind the edge, in a service with tiers: the first part of the metric's name, and the field
 COUNTS = {"served": "served", "deferred": "deferred", "uploadedBytes": "uploaded_bytes"}
 Said = tuple[WorkerSummary, TaskInfo | None]
 
@@ -43,11 +43,11 @@ class WorkersController(Controller):
     """The rules of services with workers. A kind converts its resource to the form that nodes receive."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return it as it is: each worker needs its Models, those at the edge the Dataset as well."""
+        """Return the resource: each worker needs its Models, edge workers the Dataset as well."""
         return ReferenceEntry(resource, roles_of(resource))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send each node what its workers name, then the service."""
+        """Send each node the resources that its workers name, then the service."""
         roles, choosing = roles_of(desired), selectors(desired).keys()
         named: dict[Roles, tuple[Key, ...]] = {}  # most nodes have the same roles
         for node, names in observed.placed.items():
@@ -65,19 +65,19 @@ class WorkersController(Controller):
         yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Pods for its workers, in a cluster that runs them."""
+        """Return the objects of its workers, in a cluster that runs pods."""
         if observed.pods is None:
             return None
         return build(desired, observed.references, observed.pods.workers.secrets, observed.pods.settings)
 
     def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
-        """Return those of its workers and of the Models that they download."""
+        """Return the Secrets of its workers, and of the Models that they download."""
         if observed.pods is None:
             return frozenset()
         return secret_names(desired, observed.references, observed.pods.settings)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Sum up its nodes or pods; counts of nodes that have left go on counting."""
+        """Sum up its nodes or pods; the counts of nodes that have left stay in the sum."""
         left = [report for node, report in observed.reports.items() if node not in observed.placed]
         pods, wanted = None, None
         if built is None or observed.pods is None:
@@ -104,19 +104,19 @@ class WorkersController(Controller):
 
 
 def roles_of(resource: Resource[Any]) -> tuple[WorkerPlacement, ...]:
-    """Return a service's workers, each with what it names."""
+    """Return a service's workers, each with the resources that it names."""
     namespace, dataset = resource.metadata.namespace, resource.spec.dataset
     data = (Key(DATASETS, namespace, dataset.name),) if dataset else ()
     roles = []
     for place in placements(resource.spec):
-        model = tuple(Key(MODELS, namespace, name) for name in place.models)  # none yet where it is to be chosen
+        model = tuple(Key(MODELS, namespace, name) for name in place.models)  # empty before a Model is chosen
         needed = (*model, *data) if place.role == "edge" else model
         roles.append(WorkerPlacement(place.name, place.pod, needed, f"{place.at}.template.spec"))
     return tuple(roles)
 
 
 def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
-    """Name what the service refers to and is not there: it heals when that appears."""
+    """Yield missing references of the service: the problem ends when they appear."""
     roles = roles_of(desired)
     yield from unchosen(desired)
     for reference in dict.fromkeys(key for role in roles for key in role.references):
@@ -127,20 +127,20 @@ def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
 
 @register(JOINT_INFERENCE)
 class JointInferenceController(WorkersController):
-    """The rules of joint inference services: what all services with workers have in common, and three things more.
+    """The rules of joint inference services: the common rules of services with workers, and three more.
 
-    The seed's neptune.io form is translated once, Models are chosen by selector, and of tiers between edge and cloud
-    each has its own word in the status.
+    The seed's neptune.io form is translated, Models are chosen by selector, and each tier between edge and cloud has
+    its own entry in the status.
     """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
-        """Translate if need be, and put the names of the chosen Models in place of selectors."""
+        """Return the resource in sedna.io form, with the names of the chosen Models in place of selectors."""
         resource = parse(to_sedna(resource)) if resource.kind.api_version == NEPTUNE else native(resource)
         made = settled(resource, status)
         return ReferenceEntry(made, roles_of(made), selects=bool(selectors(resource)))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Sum up its nodes or pods; of a service with tiers say of each worker how it fares, and what each tier did."""
+        """Sum up its nodes or pods; if the service has tiers, add the state of each worker and counts of each tier."""
         status = super().status(desired, observed, built)
         if not desired.spec.tiers:
             return status
@@ -153,7 +153,7 @@ class JointInferenceController(WorkersController):
 
 
 def _by_tier(places: Iterable[Placement], observed: Observed) -> Iterator[Metric]:
-    """Yield what each tier behind the edge has counted, those of nodes included that have left."""
+    """Yield the counts of each tier behind the edge, including nodes that have left."""
     told = [
         (part_of(worker), worker.task_info)
         for report in observed.reports.values()
@@ -163,20 +163,20 @@ def _by_tier(places: Iterable[Placement], observed: Observed) -> Iterator[Metric
     for place in places:
         infos = [info for part, info in told if part == place.name]
         for key, field in COUNTS.items():
-            if key == "served" or place.program == "tier":  # the last one asks nobody
+            if key == "served" or place.program == "tier":  # the last tier sends no requests
                 yield Metric(key=f"{key}.{place.name}", value=str(sum(getattr(info, field) for info in infos)))
 
 
 @register(MULTI_EDGE)
 class MultiEdgeController(WorkersController):
-    """The rules of multi-edge inference services: edge workers with names of their own, and one that joins findings.
+    """The rules of multi-edge inference services: edge workers with their own names, and one that joins findings.
 
-    Several of them may be of one role and on one node, so each worker has its own word in the status, in the seed's
-    form: phase, and output with models and task info.
+    Several workers may have one role and one node, so each worker has its own entry in the status, in the seed's form:
+    phase, and output with models and task info.
     """
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
-        """Sum up its nodes or pods, and say of each worker how it fares."""
+        """Sum up its nodes or pods; add the state of each worker."""
         status = super().status(desired, observed, built)
         places = placements(desired.spec)
         models = [list(models_of(desired, place, observed)) for place in places]
@@ -196,10 +196,10 @@ def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
 def workers(
     desired: Resource[Any], places: Sequence[Placement], observed: Observed, *, pods: bool
 ) -> list[WorkerSummary]:
-    """Return how each worker fares, those with trouble first; ``pods``: a cluster runs them.
+    """Return the state of each worker, those with trouble first; ``pods``: a cluster runs them.
 
-    Nodes that start workers themselves tell of them in their reports; of pods the cluster says how they are, and the
-    local controllers of their nodes what they have counted.
+    Nodes that start workers themselves report their state. Of pods, the cluster has the state, and the local
+    controllers of their nodes report the counts.
     """
     found = _by_pods(places, observed) if pods else _by_nodes(places, observed)
     named = {place.name: place for place in places}
@@ -212,7 +212,7 @@ def workers(
 
 
 def models_of(desired: Resource[Any], place: Placement, observed: Observed) -> Iterator[ModelOutput]:
-    """Yield the Models of a worker that are there."""
+    """Yield the Models of a worker that exist."""
     for name in place.models:
         model = observed.references.get(Key(MODELS, desired.metadata.namespace, name))
         if model is not None:
@@ -220,17 +220,17 @@ def models_of(desired: Resource[Any], place: Placement, observed: Observed) -> I
 
 
 def plain(info: TaskInfo) -> TaskInfo:
-    """Leave out distributions: they are summed up in the metrics."""
+    """Return the counts without distributions: the metrics have their quantiles."""
     return msgspec.structs.replace(info, **NO_DISTRIBUTIONS)
 
 
 def part_of(worker: WorkerReport) -> str:
-    """Return what a service calls a worker: its name, where it has one."""
+    """Return a worker's name within its service: its own name, else its role."""
     return worker.part or worker.role
 
 
 def _by_nodes(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
-    """Yield each worker on each node where it belongs; one that belongs nowhere stands for itself."""
+    """Yield each worker on each node where it is placed; an unplaced worker is yielded once without a node."""
     for place in places:
         nodes = sorted(node for node, names in observed.placed.items() if place.name in names)
         for node in nodes or [""]:
@@ -251,7 +251,7 @@ def _on_node(place: Placement, node: str, observed: Observed) -> Said:
 
 
 def _explained(said: WorkerSummary, place: Placement, desired: Resource[Any], observed: Observed) -> WorkerSummary:
-    """Name what a worker waits for, where neither its node nor its pod has a word for it."""
+    """Add what a worker waits for, if neither its node nor its pod has a reason."""
     if said.phase != "Pending" or said.reason:
         return said
     keys = (Key(MODELS, desired.metadata.namespace, name) for name in place.models)
@@ -268,7 +268,7 @@ def _reported(report: NodeReport, place: Placement) -> WorkerReport | None:
 
 
 def _by_pods(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
-    """Yield each worker's pods; what they have counted, the local controllers of their nodes say."""
+    """Yield each worker's pods; the local controllers of their nodes report the counts."""
     assert observed.pods is not None  # noqa: S101
     pods = observed.pods.workers
     views = read_pods(pods.objects, pods.pods)

@@ -1,7 +1,7 @@
-"""What the page shows, as plain values: taken from what GM knows, once a second, and kept for two minutes.
+"""The data of the dashboard as plain values: recorded once a second from GM's state, kept for two minutes.
 
-Everything is bounded: a page is for looking at, so of a thousand nodes it shows the ones that need a look first.
-Latencies and rates are those of the last seconds, from the difference of two looks: totals would hide a change.
+Everything is bounded: of a thousand nodes the dashboard shows those with problems first. Latencies and rates are those
+of the last seconds, from the difference of two records: totals would hide a change.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from services.gm.cluster.port import Cluster, Editor, StoredResource
 from services.gm.control_plane import ControlPlane
 from services.gm.service_status import metrics
 
-#: seconds between two looks, looks kept, and looks over which a latency is taken
+#: seconds between two records, records in the history, and records over which a latency is computed
 EVERY, KEPT, WINDOW = 1.0, 120, 10
 MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES = 50, 200, 100, 24
-#: pages that may watch at a time
+#: pages that may be open at a time
 MOST_WATCHERS = 16
-#: what needs a look comes first
+#: order of rows: those with problems first
 URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3}
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
 
@@ -40,14 +40,14 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class _History:
-    """One service's last minutes: its counts at each look, and the points that the charts show."""
+    """One service's last minutes: its counts at each record, and the points of the charts."""
 
     looks: deque[TaskInfo] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
     points: deque[list[float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
 class DashboardFeed:
-    """Looks once a second (``run``); ``sections`` is what a page gets, ``picture`` one of its samples."""
+    """Records once a second (``run``); ``sections`` is the data of a page, ``picture`` one of its samples."""
 
     def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         self._bus = bus
@@ -59,28 +59,28 @@ class DashboardFeed:
         self._services: dict[str, str] = {}
         self._looked = asyncio.Event()
         self._watchers = 0
-        #: the sections as they are sent, made once for all who watch
+        #: the sections as JSON, encoded once for all open pages
         self._encoded: dict[str, bytes] = {}
 
     async def start(self) -> None:
-        """Subscribe to the glimpses of hard samples."""
+        """Subscribe to the previews of hard samples."""
         await self._bus.subscribe(HARD_SAMPLE.filter(), self._on_preview, queue=MOST_SAMPLES)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Record until cancelled."""
         while True:
             self.record()
             await asyncio.sleep(EVERY)
 
     def record(self) -> None:
-        """Take note of every service's counts, and tell those who wait."""
+        """Record the counts of all services, and wake the pages that wait."""
         found = {}
         for stored in self._shown():
             history = self._histories.get((stored.key, stored.uid)) or _History()
             found[stored.key, stored.uid] = history
             history.looks.append(self._counts(stored.key))
             history.points.append(point(history.looks))
-        self._histories = found  # what is deleted is forgotten
+        self._histories = found  # deleted services are dropped
         if self._watchers:
             self._encode()
         self._looked.set()
@@ -88,7 +88,7 @@ class DashboardFeed:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[bool]:
-        """Count a page as watching inside the block; give False when there are too many already."""
+        """Count a page as open inside the block; yield False when too many are open."""
         if self._watchers >= MOST_WATCHERS:
             yield False
             return
@@ -102,18 +102,18 @@ class DashboardFeed:
 
     @property
     def encoded(self) -> Mapping[str, bytes]:
-        """The sections as JSON, of the last look that somebody watched."""
+        """The sections as JSON, of the last record while a page was open."""
         return self._encoded
 
     def _encode(self) -> None:
         self._encoded = {name: msgspec.json.encode(content) for name, content in self.sections().items()}
 
     async def looked(self) -> None:
-        """Wait for the next look."""
+        """Wait for the next record."""
         await self._looked.wait()
 
     def sections(self) -> dict[str, Any]:
-        """Return what there is to show, by section of the page."""
+        """Return the data, by section of the page."""
         return {
             "manager": self._manager(),
             "services": [self._service(stored) for stored in self._shown()],
@@ -238,12 +238,12 @@ class DashboardFeed:
 
 
 def kind_of(data: bytes) -> str | None:
-    """Return the content type of a picture by its first bytes, None for what is none."""
+    """Return the content type of a picture by its first bytes, None if it is not a known picture."""
     return MAGIC.get(data[:3])
 
 
 def total(infos: Iterable[TaskInfo]) -> TaskInfo:
-    """Add up the counts that charts need."""
+    """Add up the counts that the charts need."""
     counted = list(infos)
     return TaskInfo(
         inference_number=sum(i.inference_number for i in counted),
@@ -256,9 +256,9 @@ def total(infos: Iterable[TaskInfo]) -> TaskInfo:
 
 
 def point(looks: deque[TaskInfo]) -> list[float | None]:
-    """Return answers/s and cloud answers/s since the last look, then p50 and p99 (ms) of edge and offload of late.
+    """Return answers/s and cloud answers/s since the last record, then recent p50 and p99 (ms) of edge and offload.
 
-    A count that went down belongs to a worker that began anew: it is taken as no answers, not as negative ones.
+    A count that fell belongs to a worker that restarted: the rate is then 0 and not negative.
     """
     now, before, first = looks[-1], looks[-2] if len(looks) > 1 else looks[-1], looks[0]
     rates: list[float | None] = [

@@ -1,7 +1,8 @@
-"""The page's addresses: files that never change, one stream of what is new, thumbnails.
+"""The dashboard's routes: static files, one stream of updates, thumbnails.
 
-Everything is GET and changes nothing, so a foreign page has nothing to forge. The policy allows our own files alone:
-no inline script or style, no frame, no form. Beside loopback the page asks for a token, by link once, then by cookie.
+All requests are GET and change nothing, so request forgery has no effect. The content policy allows only GM's own
+files: no inline script or style, no frame, no form. On other addresses than loopback the page requires a token: once in
+the link, then in a cookie.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from halimede.observe.http import is_loopback, parse_bind
 from services.gm.dashboard.feed import DashboardFeed
 
 log = structlog.get_logger()
-#: seconds that a page may take to read what it was sent
+#: seconds that a client may take to read what was sent
 SLOWEST = 10.0
 COOKIE = "halimede-token"
 POLICY = (
@@ -52,14 +53,14 @@ BYTES = 24
 
 
 class DashboardRoutes:
-    """The page on a server's application. ``token``: asked for when it is not empty."""
+    """The dashboard on a server's application. ``token`` is required unless it is empty."""
 
     def __init__(self, feed: DashboardFeed, token: str = "") -> None:
         self._feed = feed
         self._token = token
 
     def add_to(self, application: web.Application) -> None:
-        """Register the addresses."""
+        """Register the routes."""
         for path, (name, kind) in FILES.items():
             application.router.add_get(path, self._guarded(_file(name, kind)))
         application.router.add_get("/stream", self._guarded(self._stream))
@@ -74,7 +75,7 @@ class DashboardRoutes:
         return guarded
 
     def _refused(self, request: web.Request) -> web.Response | None:
-        """Return why not: no token. One in the link becomes a cookie, so that it does not stay in the address."""
+        """Return the refusal of a request without a token; a token in the link becomes a cookie, not to stay there."""
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if any(_same(self._token, given) for given in (request.cookies.get(COOKIE, ""), bearer)):
             return None
@@ -94,7 +95,7 @@ class DashboardRoutes:
         return web.Response(body=data, content_type=kind, headers=headers)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Send each section when it has changed (server-sent events), until the page goes away."""
+        """Send each section when it has changed (server-sent events), until the client disconnects."""
         with self._feed.watched() as wait_for_connack:
             if not wait_for_connack:
                 return web.Response(status=503, text="too many pages watch already: close one\n", headers=HEADERS)
@@ -137,7 +138,7 @@ def _same(token: str, given: Any) -> bool:
 
 
 def page_token(store: Path, bind: str) -> str:
-    """Return the token that a page at this address asks for; empty on loopback. It is stored next to GM's store."""
+    """Return the token that the dashboard requires; empty on loopback. It is stored next to GM's store."""
     address = parse_bind(bind, "--http")
     if address is None or is_loopback(address[0]):
         return ""

@@ -1,7 +1,7 @@
-"""The objects that stand for a service in a cluster that runs pods: a Deployment a worker, a Service, autoscalers.
+"""The objects of a service in a cluster that runs pods: a Deployment for each worker, a Service, autoscalers.
 
-A worker that names what is missing, or asks for what is not allowed, gets no object; those that it has are kept, so a
-misspelt name or a tightened rule costs no running worker.
+A worker that names a missing resource, or requests what is not allowed, gets no new object. Its existing ones are kept,
+so a misspelt name or a stricter rule stops no running worker.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def build(
     secrets: Mapping[str, Body | None],
     settings: PodSettings,
 ) -> Built:
-    """Return the objects of a service in sedna.io form, and what is in the way of others.
+    """Return the objects of a service in sedna.io form, and the problems that prevent others.
 
-    ``references`` and ``secrets`` hold what it names, None for what is not there; of a Secret, the metadata.
+    ``references`` and ``secrets`` have the resources that it names, None if missing; of a Secret, the metadata.
     """
     places = placements(service.spec)
     if problem := check_service_name(service.metadata.name, service.kind.name_limit):
@@ -74,7 +74,7 @@ def build(
 
 
 def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
-    """Yield the roles (all, if none is named) for which no Model was found: it heals when one appears that fits."""
+    """Yield the roles (all, if none is named) without a matching Model: the problem ends when one appears."""
     for role, selector in selectors(service).items():
         if not roles or role in roles:
             text = f"no Model of namespace {service.metadata.namespace} has {described(selector)}: apply one"
@@ -82,7 +82,7 @@ def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iter
 
 
 def secret_names(service: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
-    """Return the Secrets of its namespace that ``build`` wants to know of."""
+    """Return the Secrets of its namespace that ``build`` needs."""
     names = set()
     for place in placements(service.spec):
         names |= set(_Worker(service, place, references, {}, settings).secret_names().values())
@@ -90,7 +90,7 @@ def secret_names(service: Resource[Any], references: References, settings: PodSe
 
 
 def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many pods each worker shall have; one that has no Deployment and gets none is left out."""
+    """Return the number of pods of each worker; a worker that has no Deployment and gets none is left out."""
     wanted: dict[str, int] = {}
     for body in (*existing.values(), *built.objects):
         if body.get("kind") == "Deployment":
@@ -102,7 +102,7 @@ def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """One worker of a service: its objects, and what is in their way."""
+    """One worker of a service: makes its objects, and finds the problems that prevent them."""
 
     service: Resource[Any]
     place: Placement
@@ -111,10 +111,10 @@ class _Worker:
     settings: PodSettings
 
     def objects(self) -> Iterator[Body]:
-        """Return its Deployment, and its autoscaler if it is to have one."""
+        """Yield its Deployment, and its autoscaler if one is specified."""
         hpa = self.place.worker.hpa
         spec: Body = {
-            # Deployments keep ten old templates: one is enough to look at
+            # by default Deployments keep ten old templates; one suffices for inspection
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": object_names.selector(self.service, self.place.role, self.place.part)},
             "template": pod_template(self.service, self.place, self._brought(), self.settings),
@@ -131,9 +131,9 @@ class _Worker:
             yield made(self.service, self.place.role, "HorizontalPodAutoscaler", name, spec, worker=self.place.part)
 
     def _brought(self) -> Brought:
-        """Return how what it names and is there gets to a worker.
+        """Return the existing files that the worker names, each with its delivery into the pod.
 
-        Archives of other formats than ours are for their own code to open, such as .pt.
+        An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it.
         """
         worker = self.place.worker.template["spec"]["containers"][0]
         found = {}
@@ -145,7 +145,7 @@ class _Worker:
         return found
 
     def problems(self) -> Iterator[Problem]:
-        """Return why it gets no object."""
+        """Yield the problems that prevent its objects."""
         at, choice = self.place.at, self.place.worker.model
         if isinstance(choice, ModelChoice) and choice.selector:
             yield from unchosen(self.service, self.place.role)
@@ -154,7 +154,7 @@ class _Worker:
             if model is None:
                 yield _missing("ModelNotFound", f"{at}.{field}.name", self._model(name))
             elif path := host_file(model.spec.url):
-                # its whole folder is mounted
+                # the file's whole folder is mounted
                 folder = posixpath.dirname(posixpath.normpath(path))
                 yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, self.settings)
         dataset = self.service.spec.dataset
@@ -173,7 +173,7 @@ class _Worker:
         yield from check_mounts(self.place, self._brought(), f"{at}.template", self.settings)
 
     def secret_names(self) -> dict[str, str]:
-        """Return the Secrets that a worker needs, by what for."""
+        """Return the Secrets that a worker needs, by purpose."""
         names = {}
         if self.settings.credentials:
             name = self.settings.edge_secret if self.place.role == "edge" else self.settings.cloud_secret
@@ -189,14 +189,14 @@ class _Worker:
 
 
 def _network(service: Resource[Any]) -> Body:
-    """Return the Service by which Sedna's own scripts find the cloud workers; ours meet on the bus."""
+    """Return the Service by which Sedna's own scripts find the cloud workers; halimede's workers use the bus."""
     port = {"name": "big-model", "port": BIG_MODEL_PORT, "targetPort": BIG_MODEL_PORT, "protocol": "TCP"}
     spec = {"selector": object_names.selector(service, "cloud"), "ports": [port]}
     return made(service, "cloud", "Service", object_names.network_name(service.metadata.name), spec)
 
 
 def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:
-    """Return an object of a service, of a worker that may have a name of its own."""
+    """Return an object of a service; ``worker`` is the worker's own name, if it has one."""
     metadata = {
         "name": name,
         "namespace": service.metadata.namespace,
@@ -207,7 +207,7 @@ def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *
 
 
 def signed(body: Body) -> Body:
-    """Add the mark of what the object shall hold: where it differs, everything is written anew."""
+    """Add the digest of the object's desired content: if it differs, everything is written again."""
     metadata = {**body["metadata"], "annotations": {DIGEST: object_names.digest(body)}}
     return {**body, "metadata": metadata}
 
@@ -217,7 +217,7 @@ def _missing(reason: str, field: str, key: Key) -> Problem:
 
 
 def check_service_name(name: str, limit: int = NAME_LIMIT) -> Problem | None:
-    """Return what is wrong with a name after which a Service and labels shall be named."""
+    """Return the problem with a name from which a Service and labels are named."""
     if len(name) > limit:
         fix = f"keep it to {limit} characters: labels and other names are made of it"
         return Problem("NameTooLong", str(InvalidFieldError("metadata.name", name, fix)))

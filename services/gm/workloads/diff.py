@@ -1,12 +1,13 @@
-"""What has to be written so that the cluster has what a service wants. Nothing, if it has it: no write is made twice.
+"""The differences between the desired objects of a service and the existing ones: no write is made twice.
 
-An object carries the digest of what we wrote last. While it is that of what we want, only what was lost or changed is
-a difference, and what others have added may stay (a sidecar that a webhook puts in). Once we want something else, what
-is ours is written whole: fields that stand there and are not wanted any more are removed. That may name fields which
-the server had filled in; it fills them in again.
+An object carries the digest of GM's last write. While that equals the digest of the desired object, only fields that
+were lost or changed are a difference, and additions by others stay (such as a sidecar that a webhook adds). When the
+desired object changes, GM's own fields are written as a whole, and existing fields that are no longer desired are
+removed. Such a field may be a default of the server, which then sets it again.
 
-No last state is kept for that. What is ours whole: a Deployment's pod template, the spec of an autoscaler, a Service's
-selector and ports. Other fields of a spec are not touched unless wanted: an autoscaler's ``replicas``, ``clusterIP``.
+No last state is stored for that. GM owns as a whole: a Deployment's pod template, the spec of an autoscaler, a
+Service's selector and ports. Other fields of a spec are written only if desired: not ``replicas`` of an autoscaled
+Deployment, not ``clusterIP``.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from services.gm.workloads.object_names import (
     worker_of,
 )  # fmt: skip
 
-#: the parts of a spec that nobody else writes, by kind; () is the whole spec
+#: the parts of a spec that only GM writes, by kind; () is the whole spec
 WHOLE: Mapping[str, tuple[str, ...]] = {
     "Deployment": ("template",),
     "Service": ("selector", "ports"),
     "Ingress": ("ingressClassName", "rules", "tls"),
     "HorizontalPodAutoscaler": ("scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "behavior"),
 }
-#: written into templates by `kubectl rollout restart`: removing it would start all pods again
+#: prefix of the annotation that `kubectl rollout restart` writes: removing it would restart all pods
 FOREIGN = "kubectl.kubernetes.io/"
-#: parents of maps: each of their entries is kept
+#: fields that hold maps: each entry of them is kept
 MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector", "selector", "limits", "requests"})
-#: fields that every API server keeps, by the field that they are in
+#: fields that every supported API server keeps, by their parent field
 KEPT: Mapping[str, frozenset[str]] = {
     "": frozenset({"spec"}),
     "spec": frozenset({
@@ -60,11 +61,11 @@ KEPT: Mapping[str, frozenset[str]] = {
     "volumes": frozenset({"hostPath", "secret"}),
     "volumeMounts": frozenset({"readOnly", "subPathExpr"}),
 }  # fmt: skip
-#: lists whose elements are told apart by a name: others may add to them
+#: lists whose elements are identified by a name: others may add elements
 NAMED = frozenset({"containers", "initContainers", "volumes", "env", "volumeMounts", "imagePullSecrets"})
 QUANTITIES = frozenset({"limits", "requests", "overhead"})
 QUANTITY_FIELDS = frozenset({"sizeLimit", "divisor", "averageValue", "storage"})
-#: the server rounds resources up to thousandths, and knows no more than this
+#: the server rounds resources up to thousandths, and has this maximum
 MILLI, MOST = 1000, Fraction(2**63 - 1)
 
 
@@ -77,18 +78,18 @@ class Ensure:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The cluster shall not have this object (any more)."""
+    """The cluster shall not, or no longer, have this object."""
 
     ref: Ref
     uid: str
 
 
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
-    """Yield what is to be written and removed. What is being deleted is waited for.
+    """Yield the objects to write and to remove. An object that is being deleted is waited for.
 
-    All that we make and may come to want no more are autoscalers, ingresses, and the Deployments of workers that an
-    edit has taken out of a service. Another object that names the service as its owner, such as a copy of
-    ours that somebody made by hand, is his own: GM leaves it alone, and its service goes on.
+    The objects that GM may stop to need are autoscalers, ingresses, and Deployments of workers that an edit has removed
+    from a service. Another object that names the service as its owner, such as a manual copy of an own one, is not
+    changed, and the service is reconciled without it.
     """
     wanted = {Ref.of(body): body for body in built.objects}
     for ref, body in existing.items():
@@ -101,7 +102,7 @@ def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) ->
 
 
 def patch_for(existing: Body, body: Body) -> Body | None:
-    """Return the JSON merge patch that brings ``existing`` to hold ``body``; None if it does."""
+    """Return the JSON merge patch that changes ``existing`` to contain ``body``; None if it does already."""
     metadata = existing.get("metadata") or {}
     marks = {name: body["metadata"].get(name) or {} for name in ("labels", "annotations")}
     same = (metadata.get("annotations") or {}).get(DIGEST) == marks["annotations"].get(DIGEST)
@@ -120,7 +121,7 @@ def patch_for(existing: Body, body: Body) -> Body | None:
 
 
 def _replacing(existing: Any, wanted: Any, field: str = "") -> Any:
-    """Return the merge patch that makes ``existing`` into ``wanted`` and nothing else; lists go whole."""
+    """Return the merge patch that makes ``existing`` equal to ``wanted``; lists are replaced as a whole."""
     if not isinstance(wanted, Mapping) or not isinstance(existing, Mapping):
         return wanted
     removed = {
@@ -136,7 +137,7 @@ def _leaving(body: Mapping[str, Any]) -> bool:
 
 
 def _is_unkept(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
-    """Whether it is what we have made for a worker, under the name that we give it, of whom nothing is kept."""
+    """Whether GM made the object for a worker, under its standard name, and the worker is not kept."""
     if ref.kind not in {"Deployment", "HorizontalPodAutoscaler", "Ingress"} or not owned_by(body, service_uid):
         return False
     owners = {owner["name"] for owner in body["metadata"]["ownerReferences"] if owner.get("uid") == service_uid}
@@ -150,15 +151,15 @@ def _is_unkept(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
 
 
 def holds(existing: Any, wanted: Any, field: str = "", parent: str = "") -> bool:
-    """Whether ``existing`` is what the server makes of ``wanted``. ``field`` in ``parent`` is where they are.
+    """Whether ``existing`` is the server's form of ``wanted``. ``field`` in ``parent`` is their position.
 
-    It accepts what was just written. The server fills in defaults, writes quantities in its own form, leaves out what
-    is zero or empty, and drops fields that its version does not know. So a field that only the server has is no
-    difference. A field that only we have is one if every server that we support keeps it (``KEPT``): what people
-    removed there is put back.
+    It accepts what was just written: the server fills in defaults, writes quantities in its own form, leaves out zero
+    and empty values, and drops fields that its version does not know. So a field that only the server has is not a
+    difference. A field that only the desired object has is one if every supported server keeps it (``KEPT``): a field
+    that a person removed is then restored.
     """
     if not wanted and wanted is not False:
-        return True  # nothing is asked: where the server has something, it is its default
+        return True  # nothing is desired: the server's value is its default
     if isinstance(wanted, Mapping) and isinstance(existing, Mapping):
         place = "containers" if field == "initContainers" else field
         kept = KEPT.get(place, frozenset())
@@ -185,7 +186,7 @@ def holds(existing: Any, wanted: Any, field: str = "", parent: str = "") -> bool
 
 
 def same_quantity(one: object, other: object) -> bool:
-    """Whether two quantities are of one value for the API server."""
+    """Whether two quantities have the same value for the API server."""
     first, second = amount(one), amount(other)
     if first is None or second is None:
         return one == other
@@ -199,9 +200,9 @@ def _rounded(value: Fraction) -> int:
 
 
 def _by_name(elements: list[Any]) -> dict[str, list[Any]]:
-    """Group elements that are meant to be one. A name may stand twice: which is which, their order tells.
+    """Group elements of the same name. A name may stand twice: then the order identifies the elements.
 
-    Each element is looked at once: users write thousands of them, and everything else waits for us.
+    Each element is visited once: users write thousands of them, and the event loop waits meanwhile.
     """
     groups: dict[str, list[Any]] = defaultdict(list)
     for element in elements:
@@ -211,7 +212,7 @@ def _by_name(elements: list[Any]) -> dict[str, list[Any]]:
 
 
 def _zero(value: Any) -> bool:
-    """Whether the server may leave out a value: it is nothing, or made of nothing."""
+    """Whether the server may leave out a value: it is zero or empty, or consists of such values."""
     if isinstance(value, Mapping):
         return all(map(_zero, value.values()))
     return not value

@@ -1,8 +1,8 @@
-"""How a model gets into a pod: an init container brings or verifies it with our own fetcher, before the worker starts.
+"""Brings models into pods: an init container downloads or verifies the model before the worker starts.
 
-A model of the web or of S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
-of the node is not copied: its folder is mounted read-only below ``/home/data``. An endpoint of a large language model
-is no file: where the template says ``MODEL_LOAD_MODE`` http or https, its URL goes to the worker as it is.
+A model on the web or in S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
+of the node is not copied: its folder is mounted read-only below ``/home/data``. The endpoint of a large language model
+is not a file: if the template sets ``MODEL_LOAD_MODE`` to http or https, the worker receives its URL unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DATA = "/home/data"
 DOWNLOADS = "/downloads"
 CACHE = "/var/lib/halimede/models"
 NODE_NAME: Body = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-#: for containers that run nothing but our own code
+#: security context of containers that run only halimede's own code
 CONFINED: Body = {
     "runAsNonRoot": True,
     "allowPrivilegeEscalation": False,
@@ -33,20 +33,21 @@ CONFINED: Body = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-#: the user of our images, and of the LC, whose cache it is: whatever a template says for its whole pod
+#: the user of halimede's images and of the LC, which owns the cache: set even if a template sets another for the pod
 FETCHER_USER = 10001
-#: a download goes through memory in blocks, however large it is. Namespaces with a quota take no pod without these
+#: a download uses memory in blocks, whatever its size. Namespaces with a quota refuse pods without these fields
 FETCHER_RESOURCES: Body = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
-#: how the names of archives end
+#: suffixes of archives
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
 ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVolume:
-    """What one of a pod's models has to itself, so that two are in no one's way.
+    """Names for one of a pod's models, so that several models do not conflict.
 
-    ``init`` is the container that brings it, ``volume`` a folder of the node with it, ``downloads`` where others go.
+    ``init`` is the container that brings it, ``volume`` the mounted folder of the node, ``downloads`` the target of
+    downloads.
     """
 
     init: str = FETCH
@@ -55,7 +56,7 @@ class ModelVolume:
 
 
 MODEL = ModelVolume()
-#: by what for (``Placement.needs``)
+#: by purpose (``Placement.needs``)
 WAYS = {
     "model": MODEL,
     "detector": ModelVolume(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
@@ -73,18 +74,18 @@ class ModelDelivery:
     mounts: tuple[Body, ...] = ()
 
 
-#: the models of a pod by what for, each with how it gets there
+#: the models of a pod by purpose, each with its delivery
 Brought = Mapping[str, tuple[Resource[ModelSpec], ModelDelivery]]
 
 
 def host_file(url: str) -> str | None:
-    """Return the path of a Model on the node; None for another one (or a mistaken address: the fetcher says so)."""
+    """Return the path of a Model on the node; None for another URL (the fetcher reports an invalid one)."""
     path = unquote(url.removeprefix("file://").removeprefix("localhost")) if url.startswith("file://") else url
     return path if path.startswith("/") else None
 
 
 def needs_secret(spec: ModelSpec) -> str:
-    """Return the Secret that is needed to download a model, empty for none."""
+    """Return the Secret that is needed to download a model, empty if none is."""
     return spec.credential_name if spec.url.startswith("s3://") else ""
 
 
@@ -97,9 +98,9 @@ def deliver(
     unpack: bool = False,
     way: ModelVolume = MODEL,
 ) -> ModelDelivery:
-    """Return how a model gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``.
+    """Return how a model gets to the container ``worker``. ``secret`` is the metadata of the ``needs_secret`` one.
 
-    ``unpack``: an archive becomes the folder that is in it. One of the node is brought as others are, then.
+    ``unpack``: an archive becomes the folder that is in it; then an archive of the node is copied as others are.
     """
     if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
         return ModelDelivery(spec.url)
@@ -112,7 +113,7 @@ def deliver(
 
 
 def mounted(path: str, volume: str) -> tuple[Body, Body]:
-    """Return the volume and the mount that show a folder of the node, read-only, where Sedna's workers look for it."""
+    """Return the volume and the read-only mount of a node's folder, at the path where Sedna's workers look for it."""
     return (
         {"name": volume, "hostPath": {"path": path, "type": "Directory"}},
         {"name": volume, "mountPath": DATA + path.rstrip("/"), "readOnly": True},
@@ -120,7 +121,7 @@ def mounted(path: str, volume: str) -> tuple[Body, Body]:
 
 
 def literal(text: str) -> str:
-    """Return a text for a field in which Kubernetes would put variables in place of ``$(NAME)``."""
+    """Return a text escaped for a field in which Kubernetes replaces ``$(NAME)`` by variables."""
     return text.replace("$", "$$")
 
 
@@ -171,13 +172,13 @@ def _fetcher(name: str, args: list[str], env: list[Body], mounts: list[Body], se
         "volumeMounts": mounts,
         "resources": FETCHER_RESOURCES,
         "securityContext": {**CONFINED, "runAsUser": FETCHER_USER, "runAsGroup": FETCHER_USER},
-        # what it printed last says why it failed
+        # the last output has the reason of a failure
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
 def _storage(spec: ModelSpec, secret: Mapping[str, Any]) -> list[Body]:
-    """Return what opens an S3 storage. The keys never pass through GM: the kubelet puts them in."""
+    """Return the environment for access to S3. The kubelet adds the keys, so they never pass through GM."""
     if not spec.credential_name:
         return []
     annotations = secret.get("annotations") or (secret.get("metadata") or {}).get("annotations") or {}
@@ -197,10 +198,10 @@ def _sha256(spec: ModelSpec) -> list[str]:
 
 
 def _download_path(url: str, folder: str) -> str:
-    """Return ``<folder>/<host><path>`` without user, password and query; never outside of that folder."""
+    """Return ``<folder>/<host><path>`` without user, password and query; never a path outside of that folder."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # the fetcher will say so
+    except ValueError:  # the fetcher reports it
         return f"{folder}/model"
     host = posixpath.basename(parts.netloc.rpartition("@")[2].partition(":")[0]).strip(".") or "model"
     path = posixpath.normpath("/" + unquote(parts.path).replace("\0", "").lstrip("/"))

@@ -1,7 +1,7 @@
-"""By which names, labels and marks the objects of a service are known. Sedna's where Sedna has one.
+"""Names, labels and annotations of the objects of a service; Sedna's names where Sedna has them.
 
-The selector of a Deployment can never be changed, so it holds only what no edit changes: its own name, and the uid of
-the service, by which it never takes over pods of an earlier service of that name.
+The selector of a Deployment cannot be changed, so it has only labels that no edit changes: the Deployment's own name,
+and the uid of the service, so that it never adopts pods of an earlier service of that name.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "halimede"
 NAME = "jointinferenceservice.sedna.io/name"
 UID = "jointinferenceservice.sedna.io/uid"
-#: the same of an InferenceModel
+#: the same for an InferenceModel
 MODEL_NAME = "inferencemodel.sedna.io/name"
 MODEL_UID = "inferencemodel.sedna.io/uid"
-#: the same of a MultiEdgeInferenceService
+#: the same for a MultiEdgeInferenceService
 MULTI_NAME = "multiedgeinferenceservice.sedna.io/name"
 MULTI_UID = "multiedgeinferenceservice.sedna.io/uid"
-#: by which a pod says whose it is, by plural: labels with the owner's name and uid
+#: labels of pods with their owner's name and uid, by plural
 OWNER_LABELS = {
     kind.plural: (f"{kind.kind.lower()}.sedna.io/name", f"{kind.kind.lower()}.sedna.io/uid") for kind in plurals()
 }
 #: the role of a worker of any kind
 WORKER_TYPE = "jointinferenceservice.sedna.io/worker-type"
-#: what a worker is called within its service, where several have one role
+#: the worker's own name within its service, if several have one role
 WORKER = "halimede.io/worker"
 APP = "app.sedna.io"
-#: label of pods: which template they were made from
+#: label of pods: the digest of their template
 TEMPLATE = "halimede.io/template"
-#: annotation of objects: which wish they hold
+#: annotation of objects: the digest of their desired content
 DIGEST = "halimede.io/digest"
-#: labels of pods that are ours to set, whatever a template says
+#: labels of pods that GM sets, even if a template has them
 OURS = frozenset({
     MANAGED_BY, NAME, UID, MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, WORKER_TYPE, WORKER, APP, TEMPLATE,
 })  # fmt: skip
 
-#: of a service: it begins the name of a Service
+#: valid names of services: a Service's name begins with them
 name_pattern = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
 def deployment_name(service: str, worker: str) -> str:
-    """Return the name of a worker's Deployment; of joint inference it is called as its role or its tier."""
+    """Return the name of a worker's Deployment; in joint inference a worker is named by its role or its tier."""
     return f"{service}-deployment-{worker}"
 
 
@@ -69,7 +69,7 @@ def network_name(service: str) -> str:
 
 
 def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
-    """Return the labels of a worker's objects and pods. ``worker``: what it is called, where that is not its role."""
+    """Return the labels of a worker's objects and pods. ``worker``: its own name, if that is not its role."""
     name, uid = service.metadata.name, service.metadata.uid
     if role == "serve":
         return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
@@ -80,19 +80,19 @@ def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, st
 
 
 def selector(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
-    """Return by which labels a worker's pods are found: none that an edit changes."""
+    """Return the labels that select a worker's pods: only those that no edit changes."""
     known = labels(service, role, worker)
     return {name: known[name] for name in (APP, WORKER, UID, MODEL_UID, MULTI_UID) if name in known}
 
 
 def worker_of(body: Mapping[str, Any]) -> str:
-    """Return whose an object or pod is: what its worker is called within the service, empty for what is nobody's."""
+    """Return the worker that an object or pod belongs to, by its name within the service; empty: none."""
     known = (body.get("metadata") or {}).get("labels") or {}
     return known.get(WORKER) or known.get(WORKER_TYPE) or ""
 
 
 def owner(service: Resource[Any]) -> Body:
-    """Return the reference to the service as the API server knows it: under the group in which it was written."""
+    """Return the owner reference to the service, under the group in which the user wrote it."""
     return {
         "apiVersion": service.metadata.annotations.get(ORIGIN) or service.kind.api_version,
         "kind": service.kind.kind,
@@ -110,7 +110,7 @@ def owned_by(body: Mapping[str, Any], uid: str) -> bool:
 
 
 def digest(value: object) -> str:
-    """Return a short mark of plain data: the same for the same data, in whichever order its mappings are."""
+    """Return a short digest of plain data; the order of keys in mappings does not matter."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:32]
 
 

@@ -1,7 +1,7 @@
-"""What an operator decides about worker pods: images, addresses, Secrets, and what a template may ask for.
+"""An operator's settings for worker pods: images, addresses, Secrets, and what a template may request.
 
-GM reads it once, from a JSON file (a ConfigMap mounted into it: ``--pods-config FILE``); a few names of the environment
-go before the file. A template may mount no folder of a node and ask for no privilege unless it is said here.
+GM reads them once, from a JSON file (a ConfigMap mounted into it: ``--pods-config FILE``); some environment variables
+override the file. By default a template may mount no folder of a node and may request no privilege.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PullPolicy = Literal["", "Always", "IfNotPresent", "Never"]
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 OPTION = "--pods-config"
-#: names of the environment that go before the file
+#: environment variables that override the file
 ENVIRONMENT = {
     "HALIMEDE_PODS_BROKER": "broker",
     "HALIMEDE_PODS_WORKER_IMAGE": "worker_image",
@@ -38,27 +38,27 @@ ENVIRONMENT = {
 }
 
 
-#: the same of a list, with commas between
+#: the same for a list, separated by commas
 FETCH_ALLOW = "HALIMEDE_PODS_FETCH_ALLOW"
-#: names in a server's arguments
+#: placeholders in a server's arguments
 PLACE = re.compile(r"\{[A-Za-z]+\}")
 PLACES = frozenset({"{name}", "{version}", "{model}", "{port}", "{grpcPort}", "{file}"})
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What serves the models of a framework.
+    """The server for models of a framework.
 
     In ``command``, ``args``, ``live`` and ``ready`` these are replaced: ``{name}`` the model's name, ``{version}``,
-    ``{model}`` the path of its file or folder, ``{port}``, ``{grpcPort}``, and ``{file}`` the path of the wish as our
-    own server reads it (``halimede.models.desired_state``).
+    ``{model}`` the path of its file or folder, ``{port}``, ``{grpcPort}``, and ``{file}`` the path of the desired state
+    for halimede's own server (``halimede.models.desired_state``).
 
     Attributes:
-        image: which runs it.
+        image: its image.
         command: its program; empty: the image's.
         args: its arguments.
-        live: path of HTTP that answers while it works; empty: its port is tried.
-        ready: path of HTTP that answers once it can infer; empty: its port is tried.
+        live: HTTP path of its liveness probe; empty: a probe of its port.
+        ready: HTTP path of its readiness probe; empty: a probe of its port.
 
     """
 
@@ -72,37 +72,38 @@ class Server:
 OUR_SERVER = Server(
     image=f"halimede/serve:{__version__}",
     command=("python", "-m", "halimede.serving"),
-    # strict: why a container has ended is shown, and why one is not ready is not
+    # strict: an error ends the container, because Kubernetes shows why a container ended but not why it is not ready
     args=("--file", "{file}", "--http", "0.0.0.0:{port}", "--grpc", "0.0.0.0:{grpcPort}", "--strict"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """What holds for all worker pods.
+    """The settings of all worker pods.
 
     Attributes:
-        broker: the address that workers are told, as they reach it.
-        edge_broker: that of edge workers, where it is another; empty: the same.
+        broker: the broker's address, as workers reach it.
+        edge_broker: the address for edge workers; empty: the same.
         worker_image: for containers that name none.
-        fetcher_image: has ``python -m halimede.models``: the LC's image.
-        serving: what serves the models of a framework, by its name in lower case; onnx: ours.
-        service_types: how Services of InferenceModels may be exposed.
-        ingress_hosts: host names that their ingresses may have, ``*.example.org`` for all below it; empty: all.
-        fetch_allow: what init containers may download from beside public addresses, such as ``private`` or a network.
+        fetcher_image: an image with ``python -m halimede.models``: the LC's image.
+        serving: the servers by the framework's name in lower case; onnx: halimede's own.
+        service_types: allowed types of the Services of InferenceModels.
+        ingress_hosts: allowed host names of their ingresses, ``*.example.org`` for all below it; empty: all.
+        fetch_allow: allowed download sources in addition to public addresses, such as ``private`` or a network.
         images: image of a framework pair of the neptune form, such as ``tensorflow:1.18``.
-        pull_policy: of our own images; empty: as Kubernetes does.
+        pull_policy: of halimede's images; empty: the default of Kubernetes.
         pull_secrets: added to each pod's.
-        edge_secret: what edge workers show the broker, a Secret in the service's namespace; likewise ``cloud_secret``.
-        credentials: whether workers show the broker anything.
+        edge_secret: a Secret in the service's namespace with edge workers' credentials for the broker; likewise
+            ``cloud_secret``.
+        credentials: whether workers use credentials for the broker.
         host_paths: folders of nodes that templates, Models and sources may read, and all below them; empty: none.
-        writable_host_paths: folders of nodes that templates may also write to. Nothing below them can be mounted: who
-            writes to a folder can put a link there, and the node follows it to whatever it names.
-        allowed_images: beginnings of images that templates may use, beside ours; empty: all.
-        node_cache: folder of every node with the model caches, where its LC has them; empty: pods do without.
-        privileged: whether templates may ask for the host's namespaces, for privileges or for a service account.
+        writable_host_paths: folders of nodes that templates may also write to. Nothing below them can be mounted: a
+            container that writes to a folder can create a link there, and the node follows it to any target.
+        allowed_images: prefixes of images that templates may use, in addition to halimede's; empty: all.
+        node_cache: folder of every node with the LC's model caches; empty: pods use no cache.
+        privileged: whether templates may request the host's namespaces, privileges or a service account.
         port: of health and metrics in a pod.
-        env: what workers are told besides, unless their template says otherwise.
+        env: more environment variables of workers, unless their template sets them.
 
     """
 
@@ -129,7 +130,7 @@ class PodSettings:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def server(self, framework: str) -> Server | None:
-        """Return what serves the models of a framework; None: nobody has said."""
+        """Return the server for models of a framework; None: none is configured."""
         name = framework.lower()
         return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
 
@@ -171,7 +172,7 @@ class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
 
 
 def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
-    """Read the settings. Raises InvalidFieldError, naming the option or the field of the file."""
+    """Read the settings. Raises InvalidFieldError with the option or the field of the file."""
     text = "{}"
     if file is not None:
         try:
@@ -187,7 +188,7 @@ def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
 
 
 def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
-    """Check plain data and put the environment before it. Raises InvalidFieldError."""
+    """Check plain data and apply the environment. Raises InvalidFieldError."""
     said = convert(given, _File, "pods")
     known = {f.name: value for f in fields(PodSettings) if (value := getattr(said, f.name)) is not None}
     known |= {name: environ[variable] for variable, name in ENVIRONMENT.items() if environ.get(variable)}
@@ -204,7 +205,7 @@ def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
 
 
 def _server(framework: str, said: _Server) -> Server:
-    """Return an entry of the table; of our own server somebody may keep the image elsewhere, and say no more."""
+    """Return an entry of the table; an entry for halimede's own server may have only the image."""
     server = Server(**structs.asdict(said))
     if framework in OURS and not server.command and not server.args:
         return replace(OUR_SERVER, image=server.image)
@@ -241,7 +242,7 @@ def _check(settings: PodSettings) -> None:
 
 
 def plain_path(path: str) -> PurePosixPath:
-    """Return an absolute path as the kernel reads it: for it ``//x`` is ``/x``, for PurePosixPath another root."""
+    """Return an absolute path as the kernel reads it: ``//x`` is ``/x``, but a different root for PurePosixPath."""
     return PurePosixPath("/", *PurePosixPath(path).parts[1:])
 
 

@@ -1,8 +1,7 @@
 """The status of a service's pods, in the terms of ``kubectl``.
 
-A pod has many fields that tell half of the story. Here they become one phase, one reason and one sentence a pod, and
-whether it runs the template that its Deployment has now: the label ``halimede.io/template`` tells, so that ReplicaSets
-need not be watched.
+The fields of a pod become one phase, one reason and one sentence, and whether the pod runs the present template of its
+Deployment. The label ``halimede.io/template`` shows that, so that ReplicaSets need not be watched.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from services.gm.cluster.port import Ref
 from services.gm.workloads.object_names import ROLES, TEMPLATE, WORKER, WORKER_TYPE, Role, worker_of
 
 Phase = Literal["Running", "Pending", "Failed"]
-#: the init containers that bring the model, and a second one
+#: the init containers that bring the model, the detector and the calibration
 FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
 FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION})
 MAX_MESSAGE = 1024
-#: phases of pods that nothing starts again
+#: phases of pods that are never restarted
 ENDED = frozenset({"Failed", "Succeeded"})
-#: what a container may wait for without anything being wrong
+#: reasons of a waiting container that are not problems
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of a service. ``worker``: what its worker is called within the service; empty: as its role.
+    """One pod of a service. ``worker``: the worker's own name within the service; empty: its role.
 
-    ``phase`` is Running once the worker's container runs, ``ready`` when Kubernetes would send it traffic; ``current``
-    says whether it was made from the present template. ``reason`` and ``message`` are empty when all is well.
+    ``phase`` is Running once the worker's container runs, ``ready`` is True when Kubernetes sends it traffic;
+    ``current`` is True if it was made from the present template. ``reason`` and ``message`` are empty without a
+    problem.
     """
 
     role: Role
@@ -47,14 +47,14 @@ class PodView:
 
     @property
     def of(self) -> str:
-        """Whose pod it is."""
+        """The name of the pod's worker."""
         return self.worker or self.role
 
 
 def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
-    """Return the pods of a service by role, worker and name, without those that do not count any more.
+    """Return the pods of a service by role, worker and name, without pods that were replaced.
 
-    ``objects`` are the service's objects as the cluster has them.
+    ``objects`` are the service's existing objects.
     """
     deployments = dict(_deployments(objects))
     views = [view for pod in _present(pods) if (view := _view(pod, deployments))]
@@ -63,7 +63,7 @@ def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[s
 
 
 def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
-    """Yield the pods that could not even be created (a quota, Pod Security, a webhook), as their Deployment tells."""
+    """Yield pods that could not be created (a quota, Pod Security, a webhook), by their Deployment's status."""
     for ref, body in objects.items():
         known = _metadata(body).get("labels") or {}
         role, worker = known.get(WORKER_TYPE, ""), known.get(WORKER, "")
@@ -76,7 +76,7 @@ def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
 
 
 def nodes_by_worker(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the nodes of each worker's pods. One on its way out counts until it is gone: it has last words to say."""
+    """Return the nodes of each worker's pods. A pod that is being deleted counts: it still reports."""
     nodes: dict[str, set[str]] = {}
     known = tuple(pods)
     for pod in (*_present(known), *(pod for pod in known if _metadata(pod).get("deletionTimestamp"))):
@@ -87,9 +87,9 @@ def nodes_by_worker(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[st
 
 
 def _present(pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Leave out what is on its way out, and what has ended for good once another pod is in its place.
+    """Yield pods except those that are being deleted, and ended ones that another pod has replaced.
 
-    Kubernetes keeps evicted pods for people to look at, long after their successors run.
+    Kubernetes keeps evicted pods for inspection long after their successors run.
     """
     ended: dict[str, Mapping[str, Any]] = {}
     replaced = set()
@@ -111,7 +111,7 @@ def _born(pod: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Deployed:
-    """What a Deployment makes pods from now."""
+    """The present pod template of a Deployment."""
 
     template: str
     worker: str
@@ -129,7 +129,7 @@ def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class _PodState:
-    """How a pod stands."""
+    """The state of a pod."""
 
     phase: Phase
     reason: str = ""
@@ -195,10 +195,10 @@ def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) ->
 
 
 def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState | None:
-    """Return what is wrong with a container, None for one that runs, has done its work, or is being made."""
+    """Return the problem of a container; None if it runs, has ended with success, or is being created."""
     name, state = container.get("name", ""), container.get("state") or {}
     if "running" in state:
-        # a fetcher that tries again says why by how it ended before
+        # a fetcher that tries again: its last termination has the reason
         return None
     ended, waiting = _ending(container), state.get("waiting") or {}
     fetch = init and name in FETCHES
@@ -244,6 +244,6 @@ def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _short(text: str) -> str:
-    """Return the end of a text, where programs say what ended them, fit to be shown."""
+    """Return the end of a text, where programs print the error, as one line without secrets."""
     shown = " ".join(hide_secrets(text).split())
     return shown if len(shown) <= MAX_MESSAGE else f"…{shown[-MAX_MESSAGE:]}"

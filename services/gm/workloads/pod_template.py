@@ -1,8 +1,8 @@
-"""The user's pod template with what a worker needs merged into it. What the user wrote stays as he wrote it.
+"""Merges what a worker needs into the user's pod template. The user's fields are not changed.
 
-The first container is the worker. Facts stand before its variables of the same name, defaults yield to them; sidecars,
-init containers, volumes, probes and scheduling are the user's own. Only containers of our own images get security
-settings, and probes where they run our own worker: we know what those can bear.
+The first container is the worker. Facts override its variables of the same name, defaults do not; sidecars, init
+containers, volumes, probes and scheduling are the user's own. Only containers of halimede's images get security
+settings, and probes if they run halimede's worker: their needs are known.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.template_policy import writable
 
 STATE = "/var/lib/halimede/state"
-#: it holds a few kilobytes; where findings come together, what they were compared with as well
+#: a worker's state is a few kilobytes; a joint also stores the findings that it compares with
 STATE_SIZE, JOINT_STATE_SIZE = "16Mi", "1Gi"
 BROKER = "/etc/halimede/broker"
-#: where Sedna's cloud workers listen
+#: the port of Sedna's cloud workers
 BIG_MODEL_PORT = 5000
 #: the name of the port with health and metrics
 METRICS = "metrics"
-#: of the time that a pod has to stop, what a worker may use; the rest is for Kubernetes
+#: the share of a pod's grace period that a worker may use; the rest is for Kubernetes
 GRACE_SHARE = 0.8
 WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
 def pod_template(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Body:
-    """Return the template of a worker's pods, with the mark of its content as a label."""
+    """Return the template of a worker's pods, with its digest as a label."""
     deliveries = _deliveries(brought)
     given = _pruned(place.worker.template)
     pod: Body = given["spec"]
@@ -75,7 +75,7 @@ def _deliveries(brought: Brought) -> list[ModelDelivery]:
 
 
 def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSettings) -> Iterator[Problem]:
-    """Yield mounts of the user's worker that are where ours are."""
+    """Yield mounts of the user's worker at the paths of halimede's own mounts."""
     mounts = [*_volumes(place, settings)[1], *(mount for each in _deliveries(brought) for mount in each.mounts)]
     ours = {mount["mountPath"].rstrip("/") for mount in mounts}
     for i, mount in enumerate(place.pod.containers[0].volume_mounts):
@@ -86,11 +86,11 @@ def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSetti
 
 
 def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:
-    """Say for the whole pod what a worker needs."""
+    """Set the fields of the pod that a worker needs."""
     pod["restartPolicy"] = "Always"
     pod["terminationGracePeriodSeconds"] = place.pod.termination_grace_period_seconds
     pod.setdefault("automountServiceAccountToken", False)
-    # the old name of a field: the server writes the new one's value into both
+    # the deprecated name of a field: the server copies the new one's value into both
     if (account := pod.pop("serviceAccount", None)) and not pod.get("serviceAccountName"):
         pod["serviceAccountName"] = account
     if pulled := [*pod.get("imagePullSecrets", []), *({"name": name} for name in settings.pull_secrets)]:
@@ -98,10 +98,10 @@ def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:
 
 
 def _protect_node(pod: Body, settings: PodSettings) -> None:
-    """Mount folders of the node read-only unless the operator says otherwise.
+    """Mount folders of the node read-only unless the operator allows writes.
 
-    Who writes to one can put a link there and mount, as a path below it, whatever the link leads to. A template's
-    ``subPath`` is no such way: the kubelet resolves it within the volume.
+    A container that writes to such a folder can create a link there and mount the link's target as a path below the
+    folder. A template's ``subPath`` has no such risk: the kubelet resolves it within the volume.
     """
     folders = {
         v["name"] for v in pod.get("volumes", []) if "hostPath" in v and not writable(v["hostPath"]["path"], settings)
@@ -112,12 +112,12 @@ def _protect_node(pod: Body, settings: PodSettings) -> None:
             if isinstance(mount, dict) and str(mount.get("name")) in folders:
                 mount["readOnly"] = True
                 if mount.get("mountPropagation") in (None, "", "None") and mount.get("recursiveReadOnly") != "Enabled":
-                    # file systems that the node has mounted below the folder would stay writable
+                    # otherwise file systems that the node has mounted below the folder stay writable
                     mount["recursiveReadOnly"] = "IfPossible"
 
 
 def _marked(ours: dict[str, str], metadata: Mapping[str, Any], pod: Body) -> Body:
-    """Return the template with our labels before the user's; of his metadata only labels and annotations count."""
+    """Return the template; GM's labels override the user's; only labels and annotations of the metadata are kept."""
     labels = {name: value for name, value in metadata.get("labels", {}).items() if name not in OURS} | ours
     annotations = metadata.get("annotations", {})
     described = {"labels": labels, **({"annotations": annotations} if annotations else {})}
@@ -135,7 +135,7 @@ def _writable(worker: Body) -> list[Body]:
 
 
 def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSettings) -> str:
-    """Return the image: ours where none is named, that of the framework pair in the neptune form."""
+    """Return the image: halimede's if none is named, that of the framework pair in the neptune form."""
     given: str = container.get("image") or settings.worker_image
     return settings.images.get(given, given) if object_names.translated(service) else given
 
@@ -167,7 +167,7 @@ def _worker_environment(
 
 
 def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
-    """Yield ours first, so that the user's may refer to them; ours are texts, in which nothing is replaced."""
+    """Yield GM's variables first, so that the user's may refer to them; GM's values are escaped."""
     theirs = {variable.get("name") for variable in given}
     facts = {"WORKER_NAME", "NODE_NAME", *told.facts}
     yield from (WORKER_NAME, NODE_NAME)
@@ -180,12 +180,12 @@ def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
 
 
 def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settings: PodSettings) -> None:
-    """Complete a container of our own image. It runs our own worker unless it has a command."""
+    """Complete a container of halimede's image. It runs halimede's worker unless it has a command."""
     if settings.pull_policy:
         container.setdefault("imagePullPolicy", settings.pull_policy)
-    # what it printed last says why it failed
+    # the last output has the reason of a failure
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    # what the user said for the whole pod stands; a container's own would go before it
+    # a container's security context would override what the user has set for the whole pod
     whole = pod.get("securityContext") or {}
     ours = {name: value for name, value in CONFINED.items() if name not in whole}
     if whole.get("runAsUser") == 0 or (container.get("securityContext") or {}).get("runAsUser") == 0:
@@ -201,12 +201,12 @@ def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settin
         container.setdefault("livenessProbe", {**alive, "initialDelaySeconds": 10, "failureThreshold": 6})
         ready = {"httpGet": {"path": "/readyz", "port": settings.port}, "periodSeconds": 5, "timeoutSeconds": 5}
         container.setdefault("readinessProbe", ready)
-        if not pod.get("hostNetwork"):  # there it would be a port of the node, of which each has one
+        if not pod.get("hostNetwork"):  # with the host's network it would be a port of the node, which is there once
             _name_port(container, settings)
 
 
 def _name_port(container: Body, settings: PodSettings) -> None:
-    """Say where the metrics are, for what looks for ports by their name."""
+    """Name the port of the metrics, for tools that find ports by name."""
     ports = container.get("ports") or []
     if isinstance(ports, list) and all(
         isinstance(port, Mapping) and port.get("containerPort") != settings.port and port.get("name") != METRICS
@@ -221,7 +221,7 @@ def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
 
 
 def _state_size(place: Placement) -> str:
-    """Return the room for a worker's state, with that for hard samples: of 2**20 bytes a megabyte, so some is left."""
+    """Return the size of a worker's state with hard samples: 2**20 bytes for each megabyte, so some space is left."""
     if place.program in {"member", "joint"}:
         return JOINT_STATE_SIZE
     keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorkerSpec) else None
@@ -229,7 +229,7 @@ def _state_size(place: Placement) -> str:
 
 
 def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
-    """Return the worker's volumes and mounts beside those of its model."""
+    """Return the worker's volumes and mounts, without those of its model."""
     volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(place)}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:
@@ -244,7 +244,7 @@ def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[
 
 
 def _once(items: Iterable[Body]) -> list[Body]:
-    """Leave out what is where something else is already: a model in the folder of the source is mounted once."""
+    """Return the items without duplicates: a model in the folder of the source is mounted once."""
     seen: dict[str, Body] = {}
     for item in items:
         seen.setdefault(str(item.get("mountPath") or item.get("name")), item)
@@ -252,7 +252,7 @@ def _once(items: Iterable[Body]) -> list[Body]:
 
 
 def _pruned(value: Any) -> Any:
-    """Return a copy without nulls, which mean nothing here and removal in a patch."""
+    """Return a copy without nulls: they have no meaning here but mean removal in a patch."""
     if isinstance(value, Mapping):
         return {key: _pruned(item) for key, item in value.items() if item is not None}
     return [_pruned(item) for item in value if item is not None] if isinstance(value, list) else value

@@ -1,10 +1,10 @@
-"""The objects that stand for an InferenceModel in a cluster that runs pods: a Deployment, a Service, maybe an Ingress.
+"""The objects of an InferenceModel in a cluster that runs pods: a Deployment, a Service, maybe an Ingress.
 
-At the edge it is one pod on its node, and a Deployment all the same: one that is lost comes again, and a new version
-stands beside the old one until it answers. No request is dropped by that: no pod is taken away before another is ready,
-and one that is going still answers until whoever routes to it has noticed.
+At the edge it is one pod on its node, also with a Deployment: a lost pod is replaced, and a new version runs next to
+the old one until it is ready. That drops no request: no pod is removed before another is ready, and a pod that is
+ending still answers until routers have noticed.
 
-An init container brings the model; which server loads it, the operator's table says (``PodSettings.serving``).
+An init container brings the model; the operator's table (``PodSettings.serving``) has the server that loads it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from services.gm.workloads.object_names import TEMPLATE, Body
 from services.gm.workloads.pod_settings import OUR_SERVER, PLACE, PodSettings
 from services.gm.workloads.template_policy import check_host_path, check_image
 
-#: where a server listens that was told no port, and where with gRPC
+#: default ports of a server: HTTP, and gRPC
 PORT, GRPC_PORT = 8080, 8081
-#: below it a container may not listen without a privilege
+#: containers need a privilege to listen on ports below it
 FIRST_FREE_PORT = 1024
-#: annotations of pods: the version that they serve, and the wish that our own server reads
+#: annotations of pods: their model version, and the desired state for halimede's own server
 VERSION, WISH = "halimede.io/model-version", "halimede.io/desired"
 FOLDER, FILE = "/etc/halimede/serve", "model.json"
-#: seconds that a pod which is going still answers, and those that it has after them
+#: seconds that a pod which is ending still answers, and its grace period after that
 LINGER_S, GRACE_S = 5, 35
 LINGER: Body = {"preStop": {"exec": {"command": ["sleep", str(LINGER_S)]}}}
 PATIENT: Body = {"periodSeconds": 10, "timeoutSeconds": 5, "initialDelaySeconds": 10, "failureThreshold": 6}
@@ -61,7 +61,7 @@ FRAMEWORK_FIX = "export it to onnx, give an image, or have the operator name a s
 
 
 def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Built:
-    """Return the objects of an InferenceModel in sedna.io form, and what is in the way of others."""
+    """Return the objects of an InferenceModel in sedna.io form, and the problems that prevent others."""
     problems = tuple(_problems(service, secrets, settings))
     if problems:
         return Built(kept=frozenset({"serve"}), problems=problems)
@@ -80,12 +80,12 @@ def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | No
 
 
 def secret_names(service: Resource[InferenceModelSpec]) -> frozenset[str]:
-    """Return the Secrets of its namespace that ``build`` wants to know of."""
+    """Return the Secrets of its namespace that ``build`` needs."""
     return frozenset(_secrets(service))
 
 
 def service_type(spec: InferenceModelSpec) -> str:
-    """Return how its Service is exposed: within the cluster alone, unless asked otherwise."""
+    """Return the type of its Service: within the cluster only, unless the spec has another."""
     return spec.service_type or "ClusterIP"
 
 
@@ -95,7 +95,7 @@ def service_port(spec: InferenceModelSpec) -> int:
 
 
 def container_port(spec: InferenceModelSpec) -> int:
-    """Return where the container listens: an image of the user's at his port, ours where it may."""
+    """Return the container's port: the spec's for the user's image, halimede's default if the spec's is privileged."""
     return service_port(spec) if spec.image or service_port(spec) >= FIRST_FREE_PORT else PORT
 
 
@@ -103,7 +103,7 @@ def container_port(spec: InferenceModelSpec) -> int:
 
 
 def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
-    """Return the template of its pods, with the mark of its content as a label."""
+    """Return the template of its pods, with its digest as a label."""
     spec, version = service.spec, target(service.spec)
     made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
     container: Body = made_of.container
@@ -129,7 +129,7 @@ def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a pod is made of."""
+    """The parts of a pod."""
 
     container: Body
     annotations: dict[str, str]
@@ -138,7 +138,7 @@ class _Parts:
 
 
 def _placed(spec: InferenceModelSpec) -> Body:
-    """Say where it may run. In the cloud the scheduler chooses, unless it is told."""
+    """Return the node or selector of its pods. In the cloud the scheduler chooses unless the spec names a node."""
     asked = pod(spec)
     if asked.node_name:
         return {"nodeName": asked.node_name}
@@ -163,7 +163,7 @@ def _from_files(
     spec: InferenceModelSpec, version: ServedVersionSpec, secrets: Mapping[str, Body | None], settings: PodSettings
 ) -> _Parts:
     server, described = settings.server(spec.framework_type), model_spec(spec, version)
-    assert server is not None  # noqa: S101  # _problems has looked
+    assert server is not None  # noqa: S101  # checked by _problems
     delivery = deliver(described, {}, secrets.get(needs_secret(described)), settings, unpack=True)
     put = {
         "{name}": spec.model_name, "{version}": version.version, "{model}": delivery.url,
@@ -181,7 +181,7 @@ def _from_files(
         "livenessProbe": {**_probe(_filled(server.live, put), spec), **PATIENT},
         "readinessProbe": {**_probe(_filled(server.ready, put), spec), **EAGER},
         "lifecycle": LINGER,
-        # what it printed last says why it failed
+        # the last output has the reason of a failure
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if server.command:
@@ -191,7 +191,7 @@ def _from_files(
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy
     volumes: list[Body] = [*delivery.volumes, _desired_volume()]
-    if server.command == OUR_SERVER.command:  # we know what it can bear
+    if server.command == OUR_SERVER.command:  # its needs are known
         container["securityContext"] = dict(CONFINED)
         container["volumeMounts"].append({"name": "halimede-tmp", "mountPath": "/tmp"})  # noqa: S108  # the pod's own
         volumes.append({"name": "halimede-tmp", "emptyDir": {}})
@@ -202,7 +202,7 @@ def _from_files(
 def _desired(
     spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery
 ) -> str:
-    """Return what our own server is to answer with: its first and only model, so it goes to all requests at once."""
+    """Return the desired state for halimede's own server: its only model, which gets all requests at once."""
     plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
     model = DesiredModel(
         name=spec.model_name, path=delivery.url, version=version.version, digest=described.sha256, spec=plain
@@ -211,7 +211,7 @@ def _desired(
 
 
 def _desired_volume() -> Body:
-    """Show the wish, an annotation of the pod, as a file in it."""
+    """Return a volume that has the desired state, an annotation of the pod, as a file."""
     field = {"path": FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{WISH}']"}}
     return {"name": "halimede-wish", "downwardAPI": {"items": [field]}}
 
@@ -222,7 +222,7 @@ def _probe(path: str, spec: InferenceModelSpec) -> Body:
 
 
 def _filled(text: str, put: Mapping[str, str]) -> str:
-    """Put values in place of names in one go: a value that looks like a name stays what it is."""
+    """Replace placeholders in one pass: a value that looks like a placeholder is not replaced."""
     return PLACE.sub(lambda found: put.get(found[0], found[0]), text)
 
 
@@ -271,7 +271,7 @@ def _problems(
 
 
 def _exposed(spec: InferenceModelSpec, settings: PodSettings) -> Iterator[Problem]:
-    """Yield what of the ways in from outside is not allowed: who may apply a model must not gain an entrance by it."""
+    """Yield forbidden kinds of external access: the right to apply a model must not include the right to expose it."""
     ask = "in GM's settings for pods"
     if spec.service_type and spec.service_type not in settings.service_types:
         fix = f"use one of {', '.join(settings.service_types)} (serviceTypes {ask})"
@@ -287,7 +287,7 @@ def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
 
 
 def unusable(spec: InferenceModelSpec, supported: bool) -> Iterator[Problem]:  # noqa: FBT001
-    """Yield why files of it cannot be served. ``supported``: whether somebody serves its framework."""
+    """Yield why its files cannot be served. ``supported``: whether a server for its framework is configured."""
     version = target(spec)
     if not supported:
         error = InvalidFieldError("spec.frameworkType", spec.framework_type, FRAMEWORK_FIX)

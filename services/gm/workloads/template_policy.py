@@ -1,9 +1,9 @@
-"""What a template may ask of a node. Whoever may apply a service must not gain more by it than an operator has said.
+"""Restricts what a template may request of a node: applying a service must give no rights beyond the operator's.
 
-It follows Kubernetes' own Pod Security Standards: no namespace, privilege, port or folder of the host; nor a service
-account, nor the token of one. Folders and images go by lists of the operator's. Nothing is passed over or taken out in
-silence: a template that asks for more gets a problem that names the field, and no pod. One thing is added instead:
-folders of the node are mounted read-only (template.py).
+It follows Kubernetes' Pod Security Standards: no namespace, privilege, port or folder of the host, and no service
+account or token of one. The operator's lists allow folders and images. Nothing is ignored or removed silently: a
+template that requests more gets a problem that names the field, and no pod. There is one addition: folders of the node
+are mounted read-only (``pod_template.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from services.gm.service_status import Problem
 from services.gm.workloads.pod_settings import PodSettings, plain_path
 from services.gm.workloads.pod_status import FETCHES
 
-#: a list of a pod or container has no more elements: real ones have dozens
+#: the most elements of a list in a pod or container: real ones have dozens
 MOST = 1000
-#: our volumes begin like this: a template that could name them could mount the model cache of a whole node
+#: prefix of GM's volumes: a template that could name them could mount the model cache of a whole node
 RESERVED = "halimede-"
 ASK = "remove it, or ask the operator to allow it"
 VOLUMES = frozenset({
@@ -34,9 +34,9 @@ APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 def check_template(
     template: Mapping[str, Any], at: str, settings: PodSettings, table: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield what of a template is not allowed. It has been parsed; parts that no type describes may be anything.
+    """Yield fields of a template that are not allowed. It was parsed, but fields without a type may hold any value.
 
-    ``table`` maps images to those that will stand in their place.
+    ``table`` maps images to those that will replace them.
     """
     metadata, pod = _mapping(template.get("metadata")), template["spec"]
     for name in ("initContainers", "imagePullSecrets"):
@@ -63,7 +63,7 @@ def check_template(
 
 
 def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Problem]:
-    """Yield a problem if a folder or file of the node may not be used."""
+    """Yield a problem if a folder or file of the node is not allowed."""
     parts = PurePosixPath(path).parts
     if path.startswith("/") and ".." not in parts:
         plain = plain_path(path)
@@ -80,12 +80,12 @@ def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Pr
 
 
 def writable(path: str, settings: PodSettings) -> bool:
-    """Whether templates may mount a folder of the node so that they can write to it."""
+    """Whether templates may mount a folder of the node writable."""
     return plain_path(path) in map(plain_path, settings.writable_host_paths)
 
 
 def check_image(field: str, image: object, settings: PodSettings) -> Iterator[Problem]:
-    """Yield a problem if an image is neither ours nor begins as the operator allows."""
+    """Yield a problem if an image is neither halimede's nor has an allowed prefix."""
     if not image or not settings.allowed_images or image in {settings.worker_image, *settings.images.values()}:
         return
     if not any(_begins(str(image), prefix) for prefix in settings.allowed_images):
@@ -98,7 +98,7 @@ def _mapped(image: object, table: Mapping[str, str]) -> object:
 
 
 def _begins(image: str, prefix: str) -> bool:
-    """Whether an image is below a prefix: ``example.org`` is no beginning of ``example.org.evil.com/x``."""
+    """Whether an image is below a prefix: ``example.org`` is no prefix of ``example.org.evil.com/x``."""
     rest = image.removeprefix(prefix)
     return image.startswith(prefix) and (not rest or prefix[-1] in "/:@" or rest[0] in "/:@")
 
@@ -161,7 +161,7 @@ def _check_container(container: Mapping[str, Any], at: str) -> Iterator[Problem]
 
 
 def _check_security(security: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    """Check what a pod and a container have in common."""
+    """Check the fields that pods and containers share."""
     for name in ("seccompProfile", "appArmorProfile"):
         if _mapping(security.get(name)).get("type") == "Unconfined":
             yield _not_allowed(f"{at}.{name}.type", "Unconfined")
@@ -191,7 +191,7 @@ def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> It
 
 
 def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    """Refuse names that would become one with ours."""
+    """Refuse names that conflict with GM's own."""
     if (name := container.get("name")) in FETCHES:
         yield _problem("PodNotAllowed", f"{at}.name", name, "so is called what brings the model: rename it")
     for kind in ("volumeMounts", "volumeDevices"):

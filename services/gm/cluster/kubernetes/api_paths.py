@@ -1,4 +1,4 @@
-"""Where things are in the API, and the names that GM leaves on objects. Plain values."""
+"""Paths of objects in the API, and the names that GM writes into objects. Plain values."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from halimede.api import kinds
 from services.gm.workloads.object_names import MANAGED_BY
 from services.gm.workloads.object_names import MANAGER as MADE_BY
 
-#: an object as the API gives it
+#: an object as the API returns it
 Object = dict[str, Any]
 
-#: GM's name as a client, as the source of events, and of its Lease
+#: GM's name as a client, as the source of events, and in its Lease
 MANAGER = "halimede-gm"
-#: what GM makes for services carries this
+#: label selector of the objects that GM makes for services
 MANAGED = f"{MANAGED_BY}={MADE_BY}"
 
 
-#: what a watch says first, beside the API's own ADDED, MODIFIED, DELETED and BOOKMARK
+#: the first event of a watch, in addition to ADDED, MODIFIED, DELETED and BOOKMARK of the API
 OPENED = "OPENED"
 
 
@@ -33,7 +33,7 @@ class ApiResource:
     plural: str
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of all (of a namespace)."""
+        """Return the path of an object, or of all objects (of a namespace)."""
         parts = ["apis" if "/" in self.version else "api", *self.version.split("/")]
         if namespace:
             parts += ["namespaces", namespace]
@@ -45,7 +45,7 @@ DEPLOYMENTS = ApiResource("apps/v1", "Deployment", "deployments")
 SERVICES = ApiResource("v1", "Service", "services")
 AUTOSCALERS = ApiResource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 INGRESSES = ApiResource("networking.k8s.io/v1", "Ingress", "ingresses")
-#: what GM makes
+#: kinds of objects that GM makes
 MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
 PODS = ApiResource("v1", "Pod", "pods")
 NODES = ApiResource("v1", "Node", "nodes")
@@ -55,5 +55,5 @@ LEASES = ApiResource("coordination.k8s.io/v1", "Lease", "leases")
 
 
 def resources() -> Iterator[ApiResource]:
-    """Return where the resources of all kinds are."""
+    """Yield the API resources of all halimede kinds."""
     return (ApiResource(kind.api_version, kind.kind, kind.plural) for kind in kinds())

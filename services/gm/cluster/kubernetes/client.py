@@ -1,7 +1,8 @@
-"""Calls to the API server: each with a deadline, each failing with one of a few errors, objects as plain dicts.
+"""Calls to the API server with a deadline, a few types of errors, and objects as plain dicts.
 
-A thin layer over the official client's ``ApiClient``, which knows addresses, certificates and tokens. Its typed models
-are not used (three times the memory), nor its watch (a quiet end on 404, no back-off), elector and dynamic client.
+A thin layer over the official client's ``ApiClient``, which handles addresses, certificates and tokens. The client's
+typed models are not used (three times the memory), nor its watch (it ends silently on 404 and has no back-off), its
+elector and its dynamic client.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
 from services.gm.cluster.kubernetes.api_paths import MANAGER, OPENED, ApiResource, Object
 from services.gm.cluster.port import ConflictError, NotAcceptedError
 
-#: seconds for one call, what it waits because the server asked it to included
+#: seconds for one call, including pauses that the server requests
 CALL_TIMEOUT = 10.0
-#: seconds that a watch may be silent beyond what it asked for
+#: seconds that a watch may be silent beyond its requested duration
 WATCH_GRACE = 5.0
-#: objects in one answer
+#: objects in one response
 PAGE = 250
-#: answers that say "come again" which one call takes
+#: attempts of one call when the server requests a retry
 ATTEMPTS = 4
 #: seconds between them, at least
 LEAST_PAUSE = 0.1
@@ -43,62 +44,62 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _decoder = msgspec.json.Decoder(dict[str, Any])
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 VARIABLE = "KUBECONFIG"
-#: where a pod finds its own namespace
+#: the file in which a pod finds its own namespace
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 OPTION = "--kubeconfig"
 log = structlog.get_logger()
-#: characters of the server's own words that are shown: they name the field
+#: characters of the server's message that are shown: it names the field
 MAX_MESSAGE = 1000
-#: seconds; a server that asks for more is asked again nevertheless
+#: seconds; a longer Retry-After of the server is cut to this
 MAX_RETRY_AFTER = 30.0
-#: how the server begins to say that what a patch makes of an object is none: with all of the object, then why
+#: the start of the server's message about an invalid patch: it contains the whole object, then the reason
 _PATCHED = re.compile(r'\A[^{]* is invalid: patch: Invalid value: "(?:[^"\\]|\\.)*": (?=\S)', re.DOTALL)
 
 
 class KubernetesApiError(HalimedeError):
-    """The API server refused. ``status`` is HTTP's. Only of ``UnavailableError`` the same call may succeed later."""
+    """The API server refused. ``status`` is the HTTP status. Only an ``UnavailableError`` may succeed when repeated."""
 
     def __init__(self, what: str, status: int, message: str) -> None:
         self.status = status
         text = hide_secrets(message[: 2 * MAX_MESSAGE])
         shown = text if text.isprintable() else " ".join(text.split())
-        #: the server's own words
+        #: the server's message
         self.message = shown[:MAX_MESSAGE]
         super().__init__(f"{what}: {self.message} ({status})" if status else f"{what}: {self.message}")
 
     def about(self, what: str) -> Self:
-        """Return the same for users: about that thing, without how it was called and answered."""
+        """Return the same error for users: it names the object, without the call and the status code."""
         told = type(self)(what, 0, self.message)
         told.status = self.status
         return told
 
 
 class NotFoundError(KubernetesApiError):
-    """There is no such object, or no such kind."""
+    """The object does not exist, or its kind does not."""
 
 
 class AlreadyExistsError(KubernetesApiError):
-    """There is an object of that name."""
+    """An object of that name exists."""
 
 
 class StaleError(KubernetesApiError, ConflictError):
-    """The object is not any more what the call was meant for: other version, other uid."""
+    """The object has changed since it was read: it has another version or another uid."""
 
 
 class GoneError(KubernetesApiError):
-    """The version to watch from, or the list to go on with, is too old: list again."""
+    """The version to watch from, or the continuation of a list, is too old: list again."""
 
 
 class ForbiddenError(KubernetesApiError, NotAcceptedError):
-    """GM's role does not allow this, or the server does not know GM."""
+    """GM's role does not allow the call, or the server does not accept GM's credentials."""
 
 
 class RefusedObjectError(KubernetesApiError, NotAcceptedError):
-    """The object is not acceptable: its message names the field."""
+    """The object is invalid: the message names the field."""
 
 
 class UnavailableError(KubernetesApiError):
-    """The server is not there, too slow, too busy or broken. ``retry_after_s``: what it asked for, else 0."""
+    """The server is not reachable, too slow, overloaded or broken. ``retry_after_s``: its Retry-After, else 0."""
 
     def __init__(self, what: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
         self.retry_after_s = retry_after_s
@@ -107,7 +108,7 @@ class UnavailableError(KubernetesApiError):
 
 @contextlib.contextmanager
 def worded(about: object) -> Iterator[None]:
-    """Have what is not accepted said for users, about what they know. The log has the call and the answer's code."""
+    """Raise refusals in a form for users, which names the object; log the call and the status code."""
     try:
         yield
     except (ForbiddenError, RefusedObjectError) as error:
@@ -141,7 +142,7 @@ class _Status(msgspec.Struct, kw_only=True):
 
 
 def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubernetesApiError:
-    """Return the error for an answer that is none of success."""
+    """Return the error for a response that is not a success."""
     told = _Status()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text
         told = msgspec.json.decode(body, type=_Status)
@@ -153,7 +154,7 @@ def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) ->
     if status in _by_status:
         return _by_status[status](what, status, message)
     after = told.details.retryAfterSeconds if told.details else 0.0
-    with contextlib.suppress(ValueError):  # it may be a date: then our own back-off has to do
+    with contextlib.suppress(ValueError):  # Retry-After may be a date: then this client's own back-off applies
         after = max(after, float(headers.get("Retry-After", "")))
     return UnavailableError(what, status, message, min(max(after, 0.0), MAX_RETRY_AFTER))
 
@@ -198,7 +199,7 @@ class KubernetesClient:
         return await self._call("GET", api, namespace, name, accept=accept, timeout_s=timeout_s)
 
     async def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
-        """Yield all objects of all namespaces page by page, with the version of the list. GoneError: begin again."""
+        """Yield all objects of all namespaces page by page, with the version of the list. On GoneError list again."""
         query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
         while True:
             page = await self._call("GET", api, query=query)
@@ -211,11 +212,12 @@ class KubernetesClient:
     async def watch(
         self, api: ApiResource, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Yield (type, object) of what happens after ``version``, bookmarks included, for about ``seconds``; first of
-        all OPENED, for nothing may happen for long.
+        """Yield (type, object) of each event after ``version``, bookmarks included, for about ``seconds``.
+
+        The first event is OPENED, because the API may send no event for a long time.
 
         It ends when the server ends it. Raises GoneError when the version is too old, UnavailableError when the
-        connection breaks or is silent for longer than it should.
+        connection breaks or is silent for longer than allowed.
         """
         what = f"watching {api.plural}"
         query = {
@@ -231,7 +233,7 @@ class KubernetesClient:
             with self._translated(what):
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send("GET", api.path(), query=query)
-            stack.callback(response.close)  # before its end there is no way to use the connection again
+            stack.callback(response.close)  # the connection cannot be used again before the response has ended
             if response.status != 200:
                 with self._translated(what):
                     async with asyncio.timeout(self._timeout_s):
@@ -255,7 +257,7 @@ class KubernetesClient:
     async def create(
         self, api: ApiResource, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
     ) -> Object:
-        """Create an object; ``strict``: a field that nobody knows is refused. Raises AlreadyExistsError."""
+        """Create an object; ``strict``: the server refuses unknown fields. Raises AlreadyExistsError."""
         return await self._write("POST", api, namespace, query=_query(strict), body=body, timeout_s=timeout_s)
 
     async def patch(
@@ -274,7 +276,7 @@ class KubernetesClient:
         return await self._write("PATCH", *at, query=query, body=body, kind=MERGE_PATCH, timeout_s=timeout_s)
 
     async def delete(self, api: ApiResource, namespace: str, name: str, *, uid: str) -> None:
-        """Delete this very object; what it owns follows. Raises NotFoundError, StaleError (another uid)."""
+        """Delete the object of this uid, and what it owns. Raises NotFoundError, StaleError (another uid)."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -307,7 +309,7 @@ class KubernetesClient:
         kind: str = JSON,
         timeout_s: float | None = None,
     ) -> Object:
-        """Call until answered, at most ``timeout_s``. Only what the server did not even begin with is sent again."""
+        """Call until the server answers, at most ``timeout_s``. Repeats only calls that it did not start to process."""
         at = "/".join(part for part in (namespace, name, subresource) if part)
         what = f"{method} {api.plural} {at}".rstrip()
         path = api.path(namespace, name, subresource)
@@ -351,7 +353,7 @@ class KubernetesClient:
             body=body,
             auth_settings=["BearerToken"],
         )
-        # the deadline is asyncio's, around connecting, sending and reading alike
+        # the caller sets the deadline for connecting, sending and reading together, with asyncio
         limits = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s)
         answer = await self._api.call_api(method, url, headers, data, _request_timeout=limits)
         response: aiohttp.ClientResponse = answer.response
@@ -364,7 +366,7 @@ class KubernetesClient:
         except TimeoutError as error:
             raise self._noted(UnavailableError(what, 0, "the API server does not answer in time")) from error
         except (aiohttp.ClientError, ApiException, OpenApiException, OSError, ValueError) as error:
-            # ValueError: what no JSON is, and a line beyond all bounds
+            # ValueError: invalid JSON, or a line above the size limit
             text = str(error) or type(error).__name__
             raise self._noted(UnavailableError(what, 0, f"the API server cannot be reached: {text}")) from error
 
@@ -374,12 +376,12 @@ class KubernetesClient:
 
 
 def _query(strict: bool) -> Mapping[str, str]:  # noqa: FBT001
-    """Return how what is not known is taken: refused, or dropped without a word."""
+    """Return how the server treats unknown fields: it refuses them, or drops them silently."""
     return {"fieldValidation": "Strict"} if strict else {}
 
 
 def _pause(error: KubernetesApiError) -> float | None:
-    """Return how long to wait before the same again, if the server refused before it did anything."""
+    """Return the pause before a retry in seconds, if the server refused before it did anything; else None."""
     if not isinstance(error, UnavailableError):
         return None
     if error.status == 429 or (error.status == 503 and error.retry_after_s):
@@ -388,7 +390,7 @@ def _pause(error: KubernetesApiError) -> float | None:
 
 
 async def load_configuration(kubeconfig: str = "") -> Configuration:
-    """Return how to reach the API server: by ``kubeconfig`` if given, else as a pod, else by $KUBECONFIG or the usual
+    """Return the configuration: of ``kubeconfig`` if given, else of the pod, else of $KUBECONFIG or the default
     file. Raises InvalidFieldError.
     """
     configuration = Configuration()
@@ -405,14 +407,14 @@ async def load_configuration(kubeconfig: str = "") -> Configuration:
         await loaders.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, client_configuration=configuration, persist_config=False
         )
-    except Exception as error:  # it reads YAML, certificates and the output of programs: any of that may fail
+    except Exception as error:  # the loader reads YAML and certificates and runs programs: each may fail in its own way
         detail = " ".join(str(error).split())
         raise InvalidFieldError(field, path, f"write a kubeconfig that names cluster and user: {detail}") from error
     return configuration
 
 
 def _files(field: str, path: str) -> str:
-    """Return the files that there are of a list of them."""
+    """Return the existing files of a list of paths."""
     files = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
     if not any(file.is_file() for file in files):
         fix = f"there is no such file: name a kubeconfig with {OPTION} or ${VARIABLE}, or run GM as a pod"
@@ -421,7 +423,7 @@ def _files(field: str, path: str) -> str:
 
 
 def own_namespace(given: str = "") -> str:
-    """Return the namespace that GM's Lease is in: what was given, else the pod's own, else ``default``."""
+    """Return the namespace of GM's Lease: the given one, else the pod's own, else ``default``."""
     if given:
         return given
     try:

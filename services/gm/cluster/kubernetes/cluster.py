@@ -1,8 +1,8 @@
-"""The cluster on an API server: everything is read from informers' memory, everything is written at once.
+"""The cluster on an API server: reads from the informers' caches, writes directly to the API.
 
-The leader opens it, so that an epoch stands behind whatever it does; once leadership may be lost it writes nothing any
-more. What it cannot read, or what stands behind another object of the same name, is left alone but for its status and
-for our finalizer, which must not keep it from being deleted.
+Only the leader opens it, so each action belongs to an epoch. Once leadership may be lost, it writes nothing. It does
+not reconcile a resource that cannot be read, or whose key belongs to another object: it only writes the status, and
+removes the finalizer so that the resource can be deleted.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ from services.gm.rate_limit import EventDeduplicator
 from services.gm.service_status import LEFT
 
 log = structlog.get_logger()
-#: seconds until everything is listed once: an API server that is starting takes its time
+#: seconds until each kind was listed once: an API server that is starting needs time
 SYNC_PATIENCE = 60.0
 NODE = "node/"
-#: seconds for which an answer is good: one that is there seldom goes, one that is not is waited for
+#: seconds for which a Secret's metadata is cached: if it exists (it is seldom deleted), and if it does not exist yet
 THERE, NOT_THERE = 60.0, 5.0
 MAX_KNOWN = 5000
-#: of a node that said so; Pending may also mean that it has said nothing
+#: phases that a node has reported; Pending may also mean that there is no report
 SAID = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
-#: events that wait, and those of which it is known where they are
+#: events in the queue, and written events whose names are remembered to raise their counts
 MAX_WAITING, MAX_KNOWN_EVENTS = 1000, 2000
-#: tries, and seconds between the first two
+#: attempts, and the pause in seconds after the first
 TRIES, PAUSE = 4, 1.0
 #: characters of a message, as the API allows
 MAX_MESSAGE = 1000
-#: characters of an object's name in the name of its event, which may have 253
+#: characters of an object's name in the name of its event; the API allows 253 in all
 MAX_NAME = 230
 
 
 def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
-    """Return what is known of each node that a status names: the only memory of a GM that takes over.
+    """Yield a report for each node of a status: the only memory of a GM that takes over.
 
-    The counts of a node that is away stand in the status. Such a report holds until the node's own comes.
+    The status has the counts of a node that is offline. Such a report is used until the node sends its own.
     """
     for summary in stored.status.nodes if stored.status else ():
         if summary.phase in SAID or summary.task_info is not None:
@@ -88,16 +88,16 @@ def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
 
 
 def _has_edge(summary: NodeSummary) -> bool:
-    """Whether an edge worker has ever run there: of nodes that were left only such are named."""
+    """Whether an edge worker has ever run on the node: of nodes that were left, a status names only those."""
     info = summary.task_info
     edge = info is not None and any((info.edge_inference_number, info.skipped, info.lost))
     return edge or summary.phase == LEFT
 
 
 class Secrets:
-    """The metadata of Secrets, asked for one by one: watching all of a cluster would take rights and memory.
+    """Reads the metadata of single Secrets: a watch of all Secrets would need more rights and memory.
 
-    Their data is never asked for, so it cannot leak from here.
+    It never requests their data, so the data cannot leak from here.
     """
 
     def __init__(self, client: KubernetesClient) -> None:
@@ -105,7 +105,7 @@ class Secrets:
         self._known: dict[tuple[str, str], tuple[float, Object | None]] = {}
 
     async def get(self, namespace: str, names: Collection[str]) -> Mapping[str, Object | None]:
-        """Return the metadata of each; None for those that there are not."""
+        """Return the metadata of each; None for those that do not exist."""
         return {name: await self._get(namespace, name) for name in names}
 
     async def _get(self, namespace: str, name: str) -> Object | None:
@@ -130,7 +130,7 @@ class KubernetesCluster:
         self._client = client
         self._elector = elector
         self._sync_s = sync_s
-        # what has happened, in order, each once: a node by its name alone
+        # changes in their order, each once; a node stands for itself by its name
         self._happened: dict[Key | WorkersChanged | str, None] = {}
         self._happening = asyncio.Event()
         self._customs = CustomResources(client, elector, self._announce, self._report_trouble)
@@ -152,7 +152,7 @@ class KubernetesCluster:
                 stack.callback(task.cancel)
             await self._synced()
             self._stack = stack.pop_all()
-        # those are read at once; only nodes are told of
+        # resources and workers are read at once when GM starts; only nodes need an event
         self._happened = {what: None for what in self._happened if isinstance(what, str)}
         return self
 
@@ -165,46 +165,46 @@ class KubernetesCluster:
 
     @property
     def epoch(self) -> int:
-        """Counts how often somebody began to lead."""
+        """The number of leaderships so far: each start of one raises it."""
         return self._elector.epoch
 
     async def overtake(self, epoch: int) -> bool:
-        """Raise the epoch, if the Lease says that there is nobody else."""
+        """Raise the epoch, if the Lease shows that no other GM leads."""
         return await self._elector.overtake(epoch)
 
     @property
     def leads(self) -> bool:
-        """Whether the Lease is ours, by our own clock."""
+        """Whether this GM holds the Lease, by its own clock."""
         return self._elector.leading
 
     @property
     def identity(self) -> str:
-        """Of the Lease: whoever leads by it has the same resources."""
+        """The uid of the Lease: all GMs that lead by it have the same resources."""
         return self._elector.uid
 
     @property
     def complete(self) -> bool:
-        """The API server forgets nothing."""
+        """Always True: the API server loses no resource."""
         return True
 
     @property
     def failures(self) -> int:
-        """Writes that the API server did not take."""
+        """The number of writes that failed."""
         return self._client.failures
 
     def check(self) -> str:
-        """Return why something is not up to date, else what was wrong with the last call."""
+        """Return why a cache is not up to date, else why the last call failed, else an empty text."""
         if not self._elector.leading:
             return "another global manager may lead"
         return next((informer.trouble for informer in self._all() if informer.trouble), self._client.trouble)
 
     @property
     def quarantined(self) -> str:
-        """The API server has its own store."""
+        """Always empty: the API server has its own store."""
         return ""
 
     async def repair(self) -> None:
-        """The API server has its own store."""
+        """Do nothing: the API server has its own store."""
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -213,11 +213,11 @@ class KubernetesCluster:
         return self._customs.claims.get(key)
 
     def exists(self, key: Key, uid: str) -> bool:
-        """Whether there is such a resource, be it that it cannot be read or does not have the key."""
+        """Whether the resource exists, readable or not, with its key or without."""
         return self._customs.claims.find(key, uid) is not None
 
     def seconds(self, key: Key) -> tuple[StoredResource, ...]:
-        """Return those of the other group that came later."""
+        """Return the resources that claim the key of an older resource of the other group."""
         return self._customs.claims.seconds(key)
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
@@ -225,16 +225,16 @@ class KubernetesCluster:
         return self._customs.claims.all(plural, namespace)
 
     def workers(self, key: Key) -> ClusterWorkers:
-        """Return what is owned by the resource that has that key."""
+        """Return the objects and pods of the resource that has the key."""
         stored = self.get(key)
         return self._made.of(key.namespace, stored.uid) if stored else ClusterWorkers()
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
-        """Ask for those that were not asked for just now."""
+        """Return the metadata of Secrets; None for those that do not exist. Requests only what is not cached."""
         return await self._secrets.get(namespace, names)
 
     async def changes(self) -> AsyncIterator[Happening]:
-        """Yield what happens; one consumer. The nodes that there are come first."""
+        """Yield changes to one consumer, first the nodes that exist."""
         while True:
             await self._happening.wait()
             self._happening.clear()
@@ -254,15 +254,15 @@ class KubernetesCluster:
         await self._customs.write_status(stored, status)
 
     async def hold(self, key: Key, uid: str) -> None:
-        """Add our finalizer, if it is not there. Raises ConflictError if that is too late."""
+        """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""
         await self._customs.hold(key, uid)
 
     async def finalize(self, key: Key, uid: str) -> None:
-        """Take our finalizer off."""
+        """Remove the finalizer."""
         await self._customs.finalize(key, uid)
 
     async def ensure(self, body: Object) -> None:
-        """Create it, or change what differs."""
+        """Create the object, or update the fields that differ."""
         check_leading(self._elector)
         await self._made.ensure(body)
 
@@ -274,26 +274,26 @@ class KubernetesCluster:
     # --- remembering ------------------------------------------------------------------------------------------
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Have an event told of the object, of GM's Lease where there is none. Waits for nothing."""
+        """Queue an event of the object, or of GM's Lease if the object does not exist. Does not wait."""
         involved, subject = self._involved(about)
         if times := self._repeats.times(reason, about):
             self._events.add(type_, reason, involved, f"{subject}{message}", times)
 
     async def bury(self, uid: str, generation: int) -> None:
-        """Nothing is to be remembered: what is not here was deleted."""
+        """Do nothing: each resource that is missing here was deleted."""
 
     def buried(self, uid: str) -> int | None:  # noqa: ARG002
-        """Not known, and never asked where all is known."""
+        """Always None: not used where ``complete`` is True."""
         return None
 
     async def remember(self, memory: Memory) -> None:
-        """Statuses are all the memory there is."""
+        """Do nothing: statuses are the only memory."""
 
     async def forget_node(self, node: str) -> None:
-        """Statuses forget it when they are written next."""
+        """Do nothing: the next written statuses no longer contain the node."""
 
     async def recall(self) -> Memory:
-        """Return what statuses say of nodes."""
+        """Return the nodes' reports that the statuses contain."""
         return Memory(reports=tuple(report for stored in self.resources() for report in reports_of(stored)))
 
     # --- within -----------------------------------------------------------------------------------------------
@@ -330,12 +330,12 @@ class KubernetesCluster:
             self._announce(node.name)
 
     def _report_trouble(self, reason: str, of: Custom, message: str) -> None:
-        """Have trouble with a resource told that does not have its key."""
+        """Queue an event about a resource that does not have its key."""
         if times := self._repeats.times(reason, of.uid):
             self._events.add("Warning", reason, _reference(of), message, times)
 
     def _involved(self, about: str) -> tuple[Object, str]:
-        """Return the object that a name of the event log means, and what to say before the message."""
+        """Return the object that a name of the event log refers to, and a prefix for the message."""
         if about.startswith(NODE) and (node := self._nodes.get("", about.removeprefix(NODE))):
             return {"apiVersion": NODES.version, "kind": NODES.kind, "name": node.name, "uid": node.uid}, ""
         with contextlib.suppress(InvalidFieldError):
@@ -364,7 +364,7 @@ def _reference(of: Custom) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One event to write. ``involved`` names the object; an object without a namespace has its events in default."""
+    """An event to write. ``involved`` names the object; events of an object without a namespace are in ``default``."""
 
     type: EventType
     reason: str
@@ -373,10 +373,10 @@ class Happened:
 
 
 class Events:
-    """Writes events, as ``kubectl describe`` shows them of an object, in the order in which they were added.
+    """Writes events in the order in which they were added; ``kubectl describe`` shows them with their objects.
 
-    A task of its own writes them from a bounded queue, so nothing waits for them and nothing fails because of them. The
-    same again raises the count of the event that is there.
+    Its own task writes them from a bounded queue, so that callers neither wait nor fail. A repeated event raises the
+    count of the existing one.
     """
 
     def __init__(self, client: KubernetesClient, leadership: Leadership) -> None:
@@ -384,11 +384,11 @@ class Events:
         self._leadership = leadership
         self._waiting: asyncio.Queue[tuple[Happened, int]] = asyncio.Queue(MAX_WAITING)
         self._known: OrderedDict[Happened, tuple[str, int]] = OrderedDict()
-        #: events that were not told: there were too many, or the server would not have them
+        #: events that were not written: the queue was full, or the server refused them
         self.dropped = 0
 
     def add(self, type_: EventType, reason: str, involved: Object, message: str, times: int = 1) -> None:
-        """Tell that something happened ``times`` times to an object. Waits for nothing."""
+        """Queue an event that occurred ``times`` times to an object. Does not wait."""
         happened = Happened(type_, reason, tuple(sorted(involved.items())), message[:MAX_MESSAGE])
         try:
             self._waiting.put_nowait((happened, times))
@@ -396,7 +396,7 @@ class Events:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Tell them until cancelled."""
+        """Write events until cancelled."""
         while True:
             happened, times = await self._waiting.get()
             try:
@@ -427,7 +427,7 @@ class Events:
             name, count = self._known[happened]
             try:
                 await self._client.patch(EVENTS, namespace, name, {"count": count + times, "lastTimestamp": now})
-            except NotFoundError:  # the server forgets events after an hour
+            except NotFoundError:  # the server deletes events after an hour
                 del self._known[happened]
             else:
                 self._known[happened] = (name, count + times)

@@ -1,7 +1,7 @@
-"""From bodies of the API to what is kept of them, and back to patches. Pure.
+"""Converts objects of the API to the parts that GM keeps, and changes to patches. Pure.
 
-What nobody here reads is dropped at once (managed fields, the copy that ``kubectl apply`` leaves, most of a pod): a
-thousand pods and as many Deployments are to fit into little memory.
+Fields that GM does not read are dropped at once (managed fields, the copy that ``kubectl apply`` adds, most of a pod):
+a thousand pods and as many Deployments must fit into little memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POD_METADATA = (
 POD_STATUS = (
     "phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses", "hostIP",
 )  # fmt: skip
-#: what makes pods of a Deployment: most clusters have a ReplicaSet in between
+#: owners of pods that a Deployment leads to: usually a ReplicaSet stands in between
 MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
 CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 
@@ -37,8 +37,8 @@ CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 class Custom:
     """A resource in the API, readable or not.
 
-    ``stored`` is None for one that ``parse`` refuses; then ``problem`` says why. ``written`` are the fields that its
-    status has in the API.
+    ``stored`` is None for a resource that ``parse`` refuses; ``problem`` has the reason. ``written`` are the fields
+    that its status has in the API.
     """
 
     api: ApiResource
@@ -62,12 +62,12 @@ class Custom:
 
     @property
     def held(self) -> bool:
-        """Whether its deletion waits for us."""
+        """Whether its deletion waits for GM's finalizer."""
         return FINALIZER in self.finalizers
 
 
 def trimmed(body: Object) -> Object:
-    """Return an object without what only its writers need."""
+    """Return an object without the fields that GM does not need."""
     metadata = body["metadata"]
     metadata.pop("managedFields", None)
     if annotations := metadata.get("annotations"):
@@ -76,7 +76,7 @@ def trimmed(body: Object) -> Object:
 
 
 def trimmed_pod(body: Object) -> Object:
-    """Return what tells how a pod fares."""
+    """Return the parts of a pod that its status is made from."""
     status = _only(body.get("status") or {}, POD_STATUS)
     for field in ("initContainerStatuses", "containerStatuses"):
         if field in status:
@@ -95,7 +95,7 @@ def node_labels(body: Object) -> Mapping[str, str]:
 
 
 def custom(api: ApiResource, body: Object) -> Custom:
-    """Read a resource."""
+    """Convert an object of the API to a resource."""
     raw = trimmed(body).pop("status", None) or {}
     metadata = body["metadata"]
     status = _status(raw)
@@ -122,20 +122,20 @@ def custom(api: ApiResource, body: Object) -> Custom:
 
 
 def status_patch(status: Status, version: str, written: Collection[str]) -> Object:
-    """Return the merge-patch that makes this a resource's whole status, if it has that version still."""
+    """Return the merge-patch that replaces a resource's whole status, if the resource still has that version."""
     fields = _non_empty(msgspec.to_builtins(status))
-    # a merge leaves what it does not name
+    # a merge-patch keeps fields that it does not name
     gone = dict.fromkeys(field for field in written if field not in fields)
     return {"metadata": {"resourceVersion": version}, "status": {**gone, **fields}}
 
 
 def finalizer_patch(of: Custom, finalizers: Collection[str]) -> Object:
-    """Return the merge-patch that gives this very object these finalizers, if it has that version still."""
+    """Return the merge-patch that sets the finalizers of this uid, if the resource still has that version."""
     return {"metadata": {"resourceVersion": of.version, "uid": of.uid, "finalizers": list(finalizers) or None}}
 
 
 def service_of(body: Object) -> tuple[Key, str] | None:
-    """Return the service that controls an object, in the object's own namespace, and that service's uid."""
+    """Return the service that controls an object, in the same namespace, and the service's uid."""
     if (owner := _controller(body)) is None:
         return None
     for kind in kinds():
@@ -145,9 +145,9 @@ def service_of(body: Object) -> tuple[Key, str] | None:
 
 
 def service_of_pod(body: Object) -> tuple[Key, str] | None:
-    """Return the service that a pod says it is of, and that service's uid: only if a Deployment has made the pod.
+    """Return the service that a pod's labels name, and its uid: only if a Deployment has made the pod.
 
-    Anybody who may make pods may copy labels, so they count within their namespace alone (see ``Made``).
+    Any user who may create pods may copy labels, so labels count only within their namespace (see ``OwnedObjects``).
     """
     owner, labels = _controller(body), body["metadata"].get("labels") or {}
     if owner is None or (owner["apiVersion"], owner["kind"]) not in MAKERS:
@@ -159,12 +159,12 @@ def service_of_pod(body: Object) -> tuple[Key, str] | None:
 
 
 def _controller(body: Object) -> Object | None:
-    """Return the reference to what manages an object. It is always in the object's namespace."""
+    """Return the reference to an object's controller, which is always in the object's namespace."""
     return next((each for each in body["metadata"].get("ownerReferences") or () if each.get("controller")), None)
 
 
 def _status(raw: object) -> Status | None:
-    """Return a status as last written; None if there is none, or one that nobody here wrote."""
+    """Return a status as last written; None if there is none, or if GM did not write it."""
     try:
         return msgspec.convert(raw, Status) if raw else None
     except msgspec.ValidationError:
@@ -172,7 +172,7 @@ def _status(raw: object) -> Status | None:
 
 
 def _non_empty(value: Any) -> Any:
-    """Return plain data without what says nothing: a null is no object, and an empty text is no time."""
+    """Return plain data without nulls and empty times: the API accepts neither."""
     if isinstance(value, dict):
         return {k: _non_empty(v) for k, v in value.items() if v is not None and not (v == "" and k.endswith("Time"))}
     return [_non_empty(item) for item in value] if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""The custom resources: read by one informer a kind, written under the version that was seen.
+"""The custom resources: one informer for each kind reads them; a write names the version that was read.
 
-What cannot be read, or stands behind another object of the same name, is left alone but for two things: its status says
-why, and our finalizer does not keep it from being deleted.
+GM does not reconcile a resource that cannot be read, or whose key belongs to another object, with two exceptions: it
+writes the reason into the status, and removes the finalizer so that the resource can be deleted.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from services.gm.controllers.base import same
 from services.gm.service_status import Readiness, conclude
 from services.gm.workqueue import WorkQueue, reached
 
-#: seconds between two writes of an object that somebody else was faster with
+#: seconds between two attempts to write an object after a write conflict
 FIRST_PAUSE, LAST_PAUSE = 0.2, 8.0
 INVALID, CONFLICT = "Invalid", "NameConflict"
 
 
 class NameConflicts:
-    """Decides which object has which key. ``announce`` hears which key to look at; ``aside`` of each object that waits
-    or cannot be read (key and uid): nobody else takes care of it.
+    """Decides which object has which key. ``announce`` is called with each key to reconcile, ``aside`` with key and uid
+    of each object that waits for its key or cannot be read, because no controller handles those.
 
     Two groups have JointInferenceServices, so two objects may claim one key: the older one has it, the other waits.
-    What cannot be read has its key nevertheless: a field that is wrong for an hour, or that only a newer GM knows, must
-    not hand what runs under that name to somebody else.
+    An object that cannot be read keeps its key: a field that is wrong for an hour, or that only a newer GM knows, must
+    not give the running workers of that name to another object.
     """
 
     def __init__(self, announce: Callable[[Key], None], aside: Callable[[tuple[Key, str]], None]) -> None:
         self._announce = announce
         self._aside = aside
-        #: of each key all claimants, by uid
+        #: all objects that claim a key, by uid
         self._objects: dict[Key, dict[str, Custom]] = {}
-        #: the same, the one that has the key first
+        #: the same objects in order; the first one has the key
         self._order: dict[Key, tuple[Custom, ...]] = {}
 
     def changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
-        """Take in a difference (see ``Informer``). What we did ourselves is no reason to look again."""
+        """Process a change (see ``Informer``). A change that GM made itself needs no reconciliation."""
         of = new or old
         if of is None:
             return
@@ -74,19 +74,19 @@ class NameConflicts:
         return first.stored if first else None
 
     def seconds(self, key: Key) -> tuple[StoredResource, ...]:
-        """Return those that wait for the key and can be read."""
+        """Return readable resources that wait for the key."""
         return tuple(each.stored for each in self._order.get(key, ())[1:] if each.stored)
 
     def first(self, key: Key) -> Custom | None:
-        """Return the one that has the key, readable or not."""
+        """Return the object that has the key, readable or not."""
         return next(iter(self._order.get(key, ())), None)
 
     def find(self, key: Key, uid: str) -> Custom | None:
-        """Return one that claims the key, in whichever state it is."""
+        """Return the object of this uid that claims the key, readable or not."""
         return self._objects.get(key, {}).get(uid)
 
     def aside(self, key: Key, uid: str) -> Custom | None:
-        """Return one that does not have the key or cannot be read, if that is so."""
+        """Return the object of this uid if it does not have the key or cannot be read, else None."""
         first = self.get(key)
         return None if first is not None and first.uid == uid else self.find(key, uid)
 
@@ -100,7 +100,7 @@ class NameConflicts:
 class ConflictBackoff:
     """Delays writes of objects, by uid, after a write conflict: the known version is outdated.
 
-    Call ``end`` when an object has changed or is gone, so that nothing is kept of it.
+    Call ``end`` when an object has changed or was deleted, so that its entry is dropped.
     """
 
     def __init__(self) -> None:
@@ -120,12 +120,12 @@ class ConflictBackoff:
         self._pauses[uid] = failures, due
 
     def end(self, uid: str) -> None:
-        """Have the next write go out at once."""
+        """End the pause: the next write is sent at once."""
         self._pauses.pop(uid, None)
 
 
 class CustomResources:
-    """All kinds. ``announce`` gets the keys to reconcile, ``tell`` gets problems: reason, object, message."""
+    """The resources of all kinds. ``announce`` receives keys to reconcile, ``tell`` a reason, object and message."""
 
     def __init__(
         self,
@@ -137,17 +137,17 @@ class CustomResources:
         self._client = client
         self._leadership = leadership
         self._tell = tell
-        #: what is left alone
+        #: objects that no controller handles: GM only writes their problem and removes the finalizer
         self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._requeue_aside)
         self.claims = NameConflicts(announce, self.left.add)
-        #: one write of ours at a time for each object, by uid: the next then knows what the last has made of it
+        #: one write at a time for each object, by uid: each write then sees the result of the one before
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._pauses = ConflictBackoff()
         self._by_api = {api: Informer(client, api, partial(custom, api), self._changed) for api in resources()}
 
     @property
     def informers(self) -> Iterator[Informer[Custom]]:
-        """Those that have to run."""
+        """The informers to run."""
         return iter(self._by_api.values())
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
@@ -159,7 +159,7 @@ class CustomResources:
             await self._write_status(found, status)
 
     async def hold(self, key: Key, uid: str) -> None:
-        """Add our finalizer, if it is not there. Raises ConflictError if that is too late."""
+        """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""
         async with self._alone(uid):
             found = self.claims.find(key, uid)
             if found is None or found.deleting:
@@ -168,7 +168,7 @@ class CustomResources:
                 await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
 
     async def finalize(self, key: Key, uid: str) -> None:
-        """Take our finalizer off, if it is there and deletion was asked for."""
+        """Remove the finalizer, if it is set and deletion was requested."""
         async with self._alone(uid):
             found = self.claims.find(key, uid)
             if found is not None and found.deleting and found.held:
@@ -186,7 +186,7 @@ class CustomResources:
                 await self._release(found)
         elif found.problem:
             await self._explain(found, INVALID, found.problem)
-        elif (first := self.claims.first(found.key)) and first.problem:  # of others the reconciler says so
+        elif (first := self.claims.first(found.key)) and first.problem:  # the reconciler reports the other conflicts
             text = f"{first.api.version} {found.key} has that name already and cannot be read: mend or delete it"
             await self._explain(found, CONFLICT, text)
 
@@ -201,7 +201,7 @@ class CustomResources:
         await self._patch(found, status_patch(status, found.version, found.written), "status")
 
     async def _patch(self, found: Custom, patch: Object, subresource: str = "") -> None:
-        """Patch a resource as it was seen, and take the answer in so that the next look is not behind it."""
+        """Patch the version that was read, and cache the response at once, ahead of the watch."""
         try:
             answer = await self._send(found, patch, subresource)
         except NotFoundError as error:
@@ -209,7 +209,7 @@ class CustomResources:
         self._by_api[found.api].learn(answer, found.version)
 
     async def _send(self, found: Custom, patch: Object, subresource: str = "") -> Object:
-        """Patch a resource as it was seen. It cannot be read again on its own: its watch has to catch up."""
+        """Patch the version that was read. After a conflict the write waits until the watch has caught up."""
         check_leading(self._leadership)
         if self._pauses.hold(found.uid):
             raise ConflictError(f"{found.key} has changed, and how is not known yet")
@@ -223,7 +223,7 @@ class CustomResources:
             raise
 
     def _changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
-        if old is not None:  # be it that our own write has succeeded
+        if old is not None:  # also after a successful write by GM
             self._pauses.end(old.uid)
         self.claims.changed(old, new, ours)
 

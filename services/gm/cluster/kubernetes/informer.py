@@ -1,8 +1,8 @@
-"""All objects of one kind, kept up to date: listed once, then watched, listed again when the watch cannot go on.
+"""Keeps all objects of one kind up to date: lists once, then watches; lists again if the watch cannot continue.
 
-Nothing is lost when a watch breaks, ends quietly or is told that its version is too old: either it goes on from the
-last version that was seen, or a new list is compared with what is here. Handlers hear of differences, whichever way
-they became known, so a missed event is only a late one. Errors are waited out with growing pauses.
+No change is lost when a watch breaks, ends silently or has a version that is too old: either the watch continues from
+the last version, or a new list is compared with the cache. Handlers receive differences from both, so a missed event is
+only a late one. After errors it waits with growing pauses.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from services.gm.cluster.kubernetes.client import GoneError, KubernetesApiError,
 log = structlog.get_logger()
 T = TypeVar("T")
 
-#: seconds that one watch lasts, about: no connection is idle for so long that something in between forgets it
+#: approximate seconds of one watch: shorter than the idle time after which proxies drop a connection
 WATCH = 60.0
-#: seconds between two tries that came to nothing
+#: seconds between two failed attempts
 FIRST_PAUSE, LAST_PAUSE = 0.5, 10.0
-#: seconds after which a watch without any event has been one nevertheless
+#: seconds after which a watch counts as successful even without an event
 WORTHWHILE = 5.0
-#: uids that are remembered as gone
+#: uids of deleted objects that are remembered
 MAX_GONE = 4096
 
 
 class KubernetesSource(Protocol):
-    """What of the client is needed."""
+    """The methods of the client that an informer uses."""
 
     def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
         """List."""
@@ -48,7 +48,7 @@ class KubernetesSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CachedObject(Generic[T]):
-    """An object as it is here: what identifies it, and what ``convert`` made of it."""
+    """A cached object: its identity, and the result of ``convert``."""
 
     namespace: str
     name: str
@@ -61,9 +61,10 @@ Changed = Callable[[CachedObject[T] | None, CachedObject[T] | None, bool], None]
 
 
 class Informer(Generic[T]):
-    """Caches the result of ``convert`` for each object. ``changed(old, new, ours)`` is called on each change:
-    without an old the object is new, without a new it is deleted; a name with another uid is both. ``ours``: GM made
-    the change.
+    """Caches the result of ``convert`` for each object. ``changed(old, new, ours)`` is called on each change.
+
+    Without ``old`` the object is new, without ``new`` it was deleted; a name with another uid is both. ``ours``: GM
+    made the change.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class Informer(Generic[T]):
         watch_s: float = WATCH,
     ) -> None:
         self.api = api
-        #: set once everything has been listed
+        #: set once all objects have been listed
         self.synced = asyncio.Event()
-        #: why it is not up to date; empty when it is
+        #: why the cache is not up to date; empty when it is
         self.trouble = ""
-        #: how often everything was listed
+        #: number of complete lists
         self.lists = 0
         self._source = source
         self._convert = convert
@@ -89,8 +90,8 @@ class Informer(Generic[T]):
         self._selector = selector
         self._watch_s = watch_s
         self._items: dict[tuple[str, str], CachedObject[T]] = {}
-        # by uid: True for one that we know to be gone for good, whatever a watch says that lags behind; False for one
-        # that the watch says is gone (or not selected any more), whatever a late answer to a write says
+        # By uid. True: deleted for good, although a watch that lags may still report the object. False: the watch
+        # reports it as deleted (or no longer selected), although a late response to a write may contain it.
         self._gone: OrderedDict[str, bool] = OrderedDict()
         self._version = ""
         self._progress = False
@@ -103,7 +104,7 @@ class Informer(Generic[T]):
         return self._items.get((namespace, name))
 
     async def run(self) -> None:
-        """Keep up until cancelled."""
+        """List and watch until cancelled."""
         failures, listing_anew = 0, False
         while True:
             self._progress, asked_s = False, 0.0
@@ -114,7 +115,7 @@ class Informer(Generic[T]):
             except GoneError as error:
                 self._version = ""
                 self._report(str(error))
-                if not listing_anew:  # this is no trouble yet: an outage may just have taken too long
+                if not listing_anew:  # not reported as trouble yet: an outage may only have lasted too long
                     listing_anew = True
                     continue
             except KubernetesApiError as error:
@@ -126,8 +127,8 @@ class Informer(Generic[T]):
             await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), asked_s))  # noqa: S311
 
     def learn(self, body: Object, before: str) -> None:
-        """Take the answer to our own write, unless more has happened to the object since we saw version ``before``
-        (empty: since we saw none).
+        """Cache the response to GM's own write, unless the object has changed since version ``before`` was seen
+        (empty: the object was not cached).
         """
         item = self._item(body)
         old = self._items.get((item.namespace, item.name))
@@ -135,7 +136,7 @@ class Informer(Generic[T]):
             self._put(item.namespace, item.name, item, ours=True)
 
     def gone(self, namespace: str, name: str, uid: str) -> None:
-        """Take an object as gone for good, whatever a watch that lags behind may say of it yet."""
+        """Mark an object as deleted for good, although a watch that lags may still report it."""
         self._drop(namespace, name, uid, for_good=True)
 
     # --- list and watch ---------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Informer(Generic[T]):
         known = self._items.get((namespace, name))
         if known is not None and known.uid == uid and known.version == version:
             return known
-        # objects in lists do not say what they are
+        # the API omits version and kind of objects in lists
         body["apiVersion"], body["kind"] = self.api.version, self.api.kind
         return CachedObject(namespace, name, uid, version, self._convert(body))
 

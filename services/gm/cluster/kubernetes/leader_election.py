@@ -1,7 +1,7 @@
-"""Who leads: one GM at a time, by a Lease that the leader renews and the others watch grow old.
+"""Leader election: one GM at a time leads, by a Lease that it renews and that the candidates watch.
 
-A candidate measures on its own clock how long the record has not changed; a leader gives up on its own when it could
-not renew for long enough, which is sooner. What to do about a Lease is decided by ``decide``, and done by the rest.
+A candidate measures on its own clock how long the record has not changed. A leader gives up by itself when it could not
+renew for a shorter time than that. ``decide`` is pure and decides what to do about a Lease; the rest does it.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from services.gm.cluster.kubernetes.api_paths import LEASES, MANAGER, ApiResourc
 from services.gm.cluster.kubernetes.client import AlreadyExistsError, KubernetesApiError, NotFoundError, StaleError
 
 log = structlog.get_logger()
-#: seconds: a leader that cannot renew gives up after; between two looks or renewals
+#: seconds: a leader gives up after this time without a renewal; between two reads or renewals
 GIVE_UP, RETRY = 6.0, 1.5
-#: seconds for one call of a leader, for letting go, and for the leader's work to end
+#: seconds for one call of a leader, for the release of the Lease, and for the leader's work to end
 CALL, RELEASE, STOP = 2.5, 2.0, 15.0
 #: leaseTransitions is an int32
 MAX_EPOCH = 2**31 - 2
-#: seconds after which a record that does not change is nobody's any more
+#: seconds after which a Lease whose record does not change may be taken
 DURATION = 9.0
-#: what a Lease may say of that, at most
+#: the longest such duration that is accepted from a Lease
 MAX_DURATION = 60.0
 
 
 class NotLeadingError(HalimedeError):
-    """Another GM may lead by now: nothing was written."""
+    """Another GM may lead now: nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("this global manager does not lead any more: it writes nothing")
 
 
 class Leadership(Protocol):
-    """What of the elector is needed."""
+    """The part of the elector that other modules use."""
 
     @property
     def leading(self) -> bool:
-        """Whether nobody else can be leading now."""
+        """Whether no other GM can be leading now."""
 
 
 def check_leading(leadership: Leadership) -> None:
-    """Raise NotLeadingError if somebody else may lead: what a leader does is over the moment that one may."""
+    """Raise NotLeadingError if another GM may lead: a leader must not act from that moment on."""
     if not leadership.leading:
         raise NotLeadingError
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """A Lease as it was last seen. ``renewed`` only tells one renewal from another: no clock is compared with another.
+    """A Lease as it was last read. ``renewed`` only distinguishes renewals: no clock is compared with another.
 
-    ``leaseTransitions`` is GM's epoch. It is raised whenever somebody begins to lead, the same GM after a restart
-    included, so that a leader which only believes to be one is told apart by everybody: nodes follow the highest.
+    ``leaseTransitions`` is GM's epoch. Each start of a leadership raises it, also by the same GM after a restart, so
+    that nodes can recognize an outdated leader: they follow the highest epoch.
     """
 
     holder: str
@@ -71,7 +71,7 @@ class LeaseRecord:
 
     @classmethod
     def of(cls, lease: Object) -> LeaseRecord:
-        """Read a Lease; whatever is missing says that nobody has it."""
+        """Read a Lease. If fields are missing, nobody holds it."""
         spec, metadata = lease.get("spec") or {}, lease.get("metadata") or {}
         return cls(
             holder=spec.get("holderIdentity") or "",
@@ -84,7 +84,7 @@ class LeaseRecord:
 
     @property
     def sign(self) -> tuple[str, int, str]:
-        """What changes when its holder is alive."""
+        """The fields that change while the holder is alive."""
         return self.holder, self.epoch, self.renewed
 
 
@@ -97,17 +97,17 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Go on leading."""
+    """Continue to lead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody else leads, or has led until just now."""
+    """Another GM leads, or did until recently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """We lead no more."""
+    """Leadership was lost."""
 
     why: str
 
@@ -116,10 +116,10 @@ Decision = Take | Renew | Wait | Lost
 
 
 def decide(identity: str, seen: LeaseRecord | None, mine: int | None, silent_s: float, highest: int = 0) -> Decision:
-    """Say what to do about the Lease.
+    """Decide what to do about the Lease.
 
-    ``seen`` is None when there is no Lease; ``mine`` is the epoch in which we lead, None if we do not; ``silent_s``
-    says for how long we have seen the record unchanged, ``highest`` which epochs we have seen at all.
+    ``seen`` is None when there is no Lease. ``mine`` is the epoch in which this GM leads, None if it does not.
+    ``silent_s`` is the time for which the record has not changed, ``highest`` the highest epoch that was ever read.
     """
     if mine is not None:
         if seen is None:
@@ -135,26 +135,26 @@ def decide(identity: str, seen: LeaseRecord | None, mine: int | None, silent_s: 
 
 
 class LeadershipLostError(HalimedeError):
-    """Another GM leads, or may soon: everything done as the leader has been stopped."""
+    """Another GM leads, or may lead soon: all work of this leader has been stopped."""
 
 
 class Leases(Protocol):
-    """What of the client is needed."""
+    """The methods of the client that the elector uses."""
 
     async def get(self, api: ApiResource, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
         """Return an object."""
 
     async def create(self, api: ApiResource, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
-        """Create one."""
+        """Create an object."""
 
     async def patch(
         self, api: ApiResource, namespace: str, name: str, body: Object, *, timeout_s: float | None = None
     ) -> Object:
-        """Merge into one."""
+        """Merge into an object."""
 
 
 class LeaderElection:
-    """Leads for as long as it may; ``identity`` is this process' own, such as its pod's name."""
+    """Runs work while this GM leads; ``identity`` identifies this process, such as its pod's name."""
 
     def __init__(
         self,
@@ -179,36 +179,36 @@ class LeaderElection:
         self._seen_at = 0.0
         self._highest = 0
         self._deadline = 0.0
-        #: why we cannot even try to lead; empty when somebody else leads, or all is well
+        #: why this GM cannot try to lead; empty when another GM leads, or when there is no problem
         self.trouble = ""
         self._troubled_at = 0.0
         self._writing = asyncio.Lock()
 
     @property
     def epoch(self) -> int:
-        """The epoch in which we lead, or led last."""
+        """The epoch in which this GM leads, or led last."""
         return self._highest if self._mine is None else self._mine
 
     @property
     def uid(self) -> str:
-        """The Lease's own identity."""
+        """The uid of the Lease."""
         return self._seen.uid if self._seen else ""
 
     @property
     def leading(self) -> bool:
-        """Whether nobody else can be leading now."""
+        """Whether no other GM can be leading now."""
         return self._mine is not None and asyncio.get_running_loop().time() < self._deadline
 
     @property
     def troubled_s(self) -> float:
-        """For how long we have not been able to try."""
+        """Seconds for which this GM has not been able to try to lead."""
         return asyncio.get_running_loop().time() - self._troubled_at if self.trouble else 0.0
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait until we lead, then run ``work`` to its end.
+        """Wait until this GM leads, then run ``work`` to its end.
 
-        ``work`` is cancelled when leadership is lost, and LeadershipLostError raised: call again to be a candidate
-        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is let go.
+        When leadership is lost, ``work`` is cancelled and LeadershipLostError raised: call again to be a candidate
+        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is released.
         """
         await self._begin()
         working = asyncio.ensure_future(work())
@@ -225,9 +225,9 @@ class LeaderElection:
         await working
 
     async def overtake(self, epoch: int) -> bool:
-        """Raise our epoch above that one, if we lead still: asked of the Lease itself. False: that is not ours to do.
+        """Raise this GM's epoch above ``epoch`` if the Lease confirms that it still leads; else return False.
 
-        Somebody who follows a higher epoch than ours follows a newer leader, unless the Lease says that there is none.
+        A node that follows a higher epoch follows a newer leader, unless the Lease shows that there is none.
         """
         if epoch >= MAX_EPOCH:
             return False
@@ -238,7 +238,7 @@ class LeaderElection:
                 return True
             try:
                 lost = await self._hold(self._mine, epoch + 1)
-            except KubernetesApiError as error:  # the renewal that comes next finds out what it means
+            except KubernetesApiError as error:  # the next renewal finds out whether leadership was lost
                 lost = str(error)
             else:
                 self._deadline = 0.0 if lost else self._deadline
@@ -284,7 +284,7 @@ class LeaderElection:
         return True
 
     async def _keep(self) -> str:
-        """Renew until it cannot be done any more; return why."""
+        """Renew until that fails for too long; return the reason."""
         why, lost = "the Lease could not be renewed in time", ""
         try:
             async with asyncio.timeout_at(self._deadline) as deadline:
@@ -304,11 +304,11 @@ class LeaderElection:
         return lost
 
     async def _hold(self, mine: int, epoch: int) -> str:
-        """Write once that we lead, ``mine`` being our epoch until now; return why we do not, empty when we do."""
+        """Write the Lease once, ``mine`` being the epoch until now; return why leadership is lost, empty if held."""
         try:
             await self._write(self._seen, epoch)
         except (StaleError, NotFoundError):
-            # somebody has written in between: perhaps our own earlier try, or one who edits labels
+            # the Lease was changed in between: perhaps by an own earlier attempt, or by a user who edits labels
             decision = decide(self.identity, await self._read_lease(), mine, 0.0, self._highest)
             if isinstance(decision, Lost):
                 return decision.why
@@ -316,7 +316,7 @@ class LeaderElection:
         return ""
 
     async def _release(self) -> None:
-        """Let others lead at once, if we lead still. The epoch stays: whoever comes next raises it."""
+        """Release the Lease if this GM still leads. The epoch stays in it, and the next leader raises it."""
         if not self.leading or self._seen is None or self._mine is None:
             self._mine = None
             return
@@ -344,7 +344,7 @@ class LeaderElection:
         self._highest = max(self._highest, record.epoch)
 
     async def _write(self, seen: LeaseRecord | None, epoch: int) -> None:
-        """Hold the Lease in that epoch, if it is as it was seen."""
+        """Take or renew the Lease in that epoch, if it has not changed since it was read."""
         began = asyncio.get_running_loop().time()
         body = self._body(seen, epoch)
         if seen is None:
@@ -355,7 +355,7 @@ class LeaderElection:
             lease = await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=CALL)
         self._observe(lease)
         self._mine = epoch
-        # counted from before it was sent: others count from when they saw it
+        # counted from before the call: candidates count from when they read the record, which is later
         self._deadline = began + self._give_up_s
 
     def _body(self, seen: LeaseRecord | None, epoch: int) -> dict[str, Any]:
@@ -373,7 +373,7 @@ class LeaderElection:
 
 
 async def _stop(task: asyncio.Future[Any]) -> bool:
-    """End a task and wait until it has ended, within reason; return whether it has."""
+    """Cancel a task and wait, for a limited time, until it has ended; return whether it has."""
     if task.done():
         return True
     task.cancel()

@@ -1,10 +1,10 @@
-"""What GM makes for services: Deployments, Services and autoscalers, kept as they should be; and the pods they lead to.
+"""The objects that GM makes for services (Deployments, Services, autoscalers, Ingresses), and their pods.
 
-An object is somebody else's unless its controller is the service that it is made for: that is left alone, whatever its
-name. What the server turns into something else than was asked for is asked for once, not for ever.
+GM changes an object only if its controller is the service that it was made for; other objects are left alone, whatever
+their name. If the server changes a requested field, GM requests it once, not forever.
 
-An owner is in the namespace of what it owns, so everything is kept by namespace and uid: a uid that was copied to
-another namespace is not the same service.
+An owner is in the namespace of its objects, so entries are kept by namespace and uid: a copied uid in another namespace
+is not the same service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class OwnedObjects:
-    """Objects and pods by namespace and uid of their service. ``announce`` is called with each change."""
+    """Objects and pods by namespace and uid of their service. ``announce`` is called on each change."""
 
     def __init__(self, client: KubernetesClient, announce: Callable[[Key], None]) -> None:
         self._client = client
@@ -46,24 +46,24 @@ class OwnedObjects:
             api.kind: Informer(client, api, trimmed, self._object_changed, selector=MANAGED) for api in MADE
         }
         self._pod_informer = Informer(client, PODS, trimmed_pod, self._pod_changed, selector=MANAGED)
-        #: of each object what still differed after our last write of it, and in which state of it
+        #: for each object, the difference that remained after GM's last write, and the uid and generation at that time
         self._moot: dict[Ref, tuple[str, int, Object]] = {}
 
     @property
     def informers(self) -> Iterator[Informer[Any]]:
-        """Those that have to run."""
+        """The informers to run."""
         yield from self._by_kind.values()
         yield self._pod_informer
 
     def of(self, namespace: str, uid: str) -> ClusterWorkers:
-        """Return what there is of a service."""
+        """Return the objects and pods of a service."""
         of = namespace, uid
         return ClusterWorkers(dict(self._objects.get(of, {})), tuple(self._pods.get(of, {}).values()))
 
     async def ensure(self, body: Object) -> None:
-        """Create an object or bring it to hold what ``body`` says. Raises NotOursError if it is somebody else's.
+        """Create an object, or update it to ``body``. Raises NotOursError if it has another owner.
 
-        A field that the server does not know is not accepted: it would vanish without a word.
+        A field that the server does not know is refused: the server would drop it silently.
         """
         ref = Ref.of(body)
         with worded(ref):
@@ -77,7 +77,7 @@ class OwnedObjects:
         try:
             answer = await self._client.create(informer.api, ref.namespace, body, strict=True)
         except AlreadyExistsError:
-            # the watch lags behind, or its label was taken off, or it was never ours
+            # the watch lags, the object's label was removed, or the object has another owner
             try:
                 existing = await self._client.get(informer.api, ref.namespace, ref.name)
             except NotFoundError as error:
@@ -87,7 +87,7 @@ class OwnedObjects:
             self._wrote(informer, answer, "", body)
 
     async def remove(self, ref: Ref, uid: str) -> None:
-        """Delete an object, and with it what it owns."""
+        """Delete an object, and the objects that it owns."""
         with worded(ref), contextlib.suppress(NotFoundError, StaleError):
             await self._client.delete(self._by_kind[ref.kind].api, ref.namespace, ref.name, uid=uid)
 
@@ -97,7 +97,7 @@ class OwnedObjects:
         if service is None or not owned_by(existing, service[1]):
             raise NotOursError(f"{ref} exists and was not made for this service: delete or rename one of the two")
         if metadata.get("deletionTimestamp"):
-            return  # it is made anew once it is gone
+            return  # it is created again once it is deleted
         patch = patch_for(existing, body)
         if patch is None or self._moot.get(ref) == (metadata["uid"], metadata.get("generation", 0), patch):
             return
@@ -112,9 +112,9 @@ class OwnedObjects:
         self._wrote(informer, answer, seen, body)
 
     async def _catch_up(self, informer: Informer[Object], ref: Ref, seen: str) -> None:
-        """Read an object that is ahead of its watch: until that has caught up, every write would be in vain."""
+        """Read an object that is newer than its watch: until the watch catches up, each write would conflict."""
         if not seen:
-            return  # it has just been read
+            return  # it was read just now
         try:
             existing = await self._client.get(informer.api, ref.namespace, ref.name)
         except KubernetesApiError as error:
