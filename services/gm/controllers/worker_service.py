@@ -27,7 +27,7 @@ from halimede.stats.totals import add_up
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
 from services.gm.controllers.model import has
-from services.gm.controllers.model_selection import choices, selectors, settled
+from services.gm.model_selection import choices, selectors, settled
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import MAX_SHOWN_NODES, NO_DISTRIBUTIONS, Problem, service_status
 from services.gm.workloads.deployments import Built, build, replicas, secret_names, unchosen

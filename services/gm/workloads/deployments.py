@@ -19,7 +19,7 @@ from halimede.api.placement import Placement
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
 from services.gm.cluster.port import Ref
-from services.gm.controllers.model_selection import described, selectors
+from services.gm.model_selection import described, selectors
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import WAYS, Brought, deliver, host_file, needs_secret

@@ -9,7 +9,7 @@ import pytest
 from halimede.api import Resource, parse
 from halimede.messages import ChosenModel, ServedVersion, Status
 from services.gm.controllers.model import MOST_VERSIONS, remembered
-from services.gm.controllers.model_selection import choices, settled
+from services.gm.model_selection import choices, settled
 from tests.integration.gm_world import model, service
 
 
