@@ -26,6 +26,8 @@ from services.lc.credentials import NodeCredentials
 
 HOME = "~/.local/state/halimede"
 MISTAKE = 2
+#: seconds: the broker reports an LC that hangs after 1.5 times this, so that `halimede status` names it within 15 s
+KEEPALIVE_S = 7
 EPILOG = """\
 A service's worker comes to this node by nodeName, or by a nodeSelector that the node's labels match.
 
@@ -139,7 +141,8 @@ async def serve(config: Config, settings: MqttSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     files = MqttBus(client_id(config.node), settings)
-    await LocalController(config, MqttBus(f"lc.{config.node}", settings), files=files).run(stopping)
+    bus = MqttBus(f"lc.{config.node}", replace(settings, keepalive_s=KEEPALIVE_S))
+    await LocalController(config, bus, files=files).run(stopping)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

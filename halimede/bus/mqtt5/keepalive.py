@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from halimede.bus.mqtt5.buffers import SendBuffer
 
-#: a look at the clock each: at most so many seconds apart, and as a share of the patience
-TICK, TICK_SHARE = 1.0, 3 / 32
+#: a look at the clock each: at most so many seconds apart, and as a share of the keepalive
+TICK, TICK_SHARE = 1.0, 1 / 16
+#: share of the keepalive that either side is silent before there is a ping: the rest is for a slow line's answer
+SILENCE_SHARE = 1 / 3
 #: a broker that answers pings, and for so many seconds acknowledges nothing, or takes nothing of what waits, is left
 UNANSWERED_S = 60.0
 
@@ -24,8 +26,8 @@ class KeepAlive:
         spoke: the last packet out.
         asked: the first packet that waits for an answer, or step of one that is on its way.
         answered: the last answer.
-        patience: seconds of silence after which there is a ping, and as long for its answer: within 1.5 times the
-            keepalive a dead connection is found.
+        patience: seconds for the answer to a ping. With the silence before it, a dead connection is found within 1.5
+            times the keepalive.
 
     """
 
@@ -33,7 +35,7 @@ class KeepAlive:
 
     def __init__(self, now: float, keepalive_s: float) -> None:
         self.alive = self.spoke = self.asked = self.answered = now
-        self.patience = keepalive_s * 2 / 3
+        self.patience = float(keepalive_s)
         self._pinged: float | None = None
         #: the byte after which it has arrived
         self._ping_at = 0
@@ -45,7 +47,7 @@ class KeepAlive:
 
     def hurry(self, keepalive_s: float) -> None:
         """Use the broker's keepalive if it is shorter."""
-        self.patience = min(self.patience, keepalive_s * 2 / 3)
+        self.patience = min(self.patience, keepalive_s)
 
     def pinged(self, now: float, at: int) -> None:
         """Record a ping; ``at``: the position in the sent bytes behind it."""
@@ -57,7 +59,7 @@ class KeepAlive:
 
     def ping_due(self, now: float) -> bool:
         """Whether either side was silent for too long."""
-        return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience
+        return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience * SILENCE_SHARE
 
     def dead(self, now: float, out: SendBuffer, *, waiting: bool, blocked: bool) -> str:
         """Return why the connection is dead, empty if it is not.

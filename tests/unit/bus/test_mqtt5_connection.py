@@ -84,7 +84,7 @@ async def test_a_broker_that_wants_a_shorter_keepalive_is_pinged_within_that(our
 
 async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keepalive, "UNANSWERED_S", 0.3)
-    async with linked(keepalive_s=1) as (link, peer, _):
+    async with linked(keepalive_s=2) as (link, peer, _):
         await asyncio.sleep(0.4)  # nothing to be answered, nothing missed
         answer = link.publish(SMALL)
         await peer.takes(PUBLISH)
