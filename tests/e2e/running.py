@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +115,11 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def running(home: Path, nodes: str = "edge0,edge1,cloud0", *options: str) -> AsyncIterator[System]:
+async def running(
+    home: Path, nodes: str = "edge0,edge1,cloud0", *options: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[System]:
     """Start a system, yield it, stop it by Ctrl-C, and insist that nothing is left behind."""
-    environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_TEST_RUN": str(home)}
+    environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_TEST_RUN": str(home), **(environment or {})}
     command = [sys.executable, "-m", "services", "--nodes", nodes, "--home", str(home), "--port", str(free_port())]
     command += options
     with (home.parent / f"{home.name}.log").open("wb") as log:
