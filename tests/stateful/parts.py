@@ -101,13 +101,19 @@ class Broker(MemoryBroker):
 
 
 class Workers(FakeLauncher):
-    """The processes of one node. They outlive its LC. ``stubborn``: new ones do not end when asked to."""
+    """The processes of one node. They outlive its LC.
+
+    ``stubborn``: new ones do not end when asked to. ``heartbeat``: seconds to a worker's next report; ``period_s``:
+    what workers say of it.
+    """
 
     def __init__(self, node: str, broker: Broker) -> None:
         super().__init__()
         self.node = node
         self.broker = broker
         self.stubborn = False
+        self.heartbeat: Callable[[], float] = lambda: HEARTBEAT_S
+        self.period_s = 0.0
         self.on_start: Callable[[str, FakeProcess], None] = lambda _node, _process: None
 
     def start(self, start: Start) -> Process:
@@ -121,11 +127,15 @@ class Workers(FakeLauncher):
     def _speak(self, process: FakeProcess) -> None:
         if not process.alive:
             return
-        asyncio.get_running_loop().call_later(HEARTBEAT_S, self._speak, process)
-        if self.broker.running and process.start:
+        asyncio.get_running_loop().call_later(self.heartbeat(), self._speak, process)
+        if self.broker.running and process.start and not process.stopped:
             worker = process.record.worker
             info = WorkerInfo(
-                name=worker.name, namespace=worker.namespace, owner_name=process.start.service.name, status="running"
+                name=worker.name,
+                namespace=worker.namespace,
+                owner_name=process.start.service.name,
+                status="running",
+                period_s=self.period_s,
             )
             address = topics.WORKER_INFO.at(node=self.node, ns=worker.namespace, worker=worker.name)
             self.broker.count -= 1

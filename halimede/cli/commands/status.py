@@ -105,14 +105,7 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
             seen.round_trip_ms = await latency.round_trip_ms(client.bus)
             if not broker.settings.prefix:
                 seen.broker_version = await latency.broker_version(client.bus)
-            said = await client.version()
-            seen.gm = said if isinstance(said, Mapping) else {"version": said}
-            seen.nodes = await client.nodes()
-            seen.services, more_services = await client.services_by_kind()
-            seen.served, more_served = await client.list(SERVED)
-            seen.models, more_models = await client.list(MODELS)
-            seen.datasets, more_datasets = await client.list(DATASETS)
-            seen.more = more_services or more_served or more_models or more_datasets
+            await read_resources(seen, client)
     except NotLetInError as error:
         seen.refused, seen.error = True, str(error)
     except NoBrokerError as error:
@@ -120,6 +113,18 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
     except UnreachableError as error:
         seen.error = str(error)
     return seen
+
+
+async def read_resources(seen: Snapshot, client: Client) -> None:
+    """Add what GM reports: itself, the nodes, the resources. Raises UnreachableError."""
+    version = await client.version()
+    seen.gm = version if isinstance(version, Mapping) else {"version": version}
+    seen.nodes = await client.nodes()
+    seen.services, more_services = await client.services_by_kind()
+    seen.served, more_served = await client.list(SERVED)
+    seen.models, more_models = await client.list(MODELS)
+    seen.datasets, more_datasets = await client.list(DATASETS)
+    seen.more = more_services or more_served or more_models or more_datasets
 
 
 def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
