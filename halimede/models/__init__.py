@@ -1,8 +1,8 @@
-"""The one fetcher: whatever halimede runs has been downloaded, verified and cached here, and nowhere else.
+"""Downloads, verifies and caches all models and files that halimede uses; no other code does.
 
-``fetch`` turns a URL into a file of the node's content-addressed cache. It refuses what it cannot verify: a digest that
-differs, an empty or endless body, a folder; and it connects to no address that the operator has not allowed. It never
-shows a secret of a URL.
+``fetch`` turns a URL into a file of the node's content-addressed cache. It refuses what it cannot verify: a different
+digest, an empty or endless body, a folder. It connects only to addresses that the operator has allowed, and never shows
+a secret of a URL.
 """
 
 from halimede.models.address_policy import AddressPolicy

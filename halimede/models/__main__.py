@@ -1,7 +1,7 @@
-"""``python -m halimede.models``: bring one model to this machine, and end. Init containers of worker pods run it.
+"""``python -m halimede.models``: bring one model to this machine, then exit. Init containers of worker pods run it.
 
-Temporary failures are tried again for a while; after that it ends, and whoever started it tries again later.
-Exit code: 0 when it is there, 1 after a failure that may pass by itself, 2 after one that somebody has to mend.
+It retries temporary failures for a while, then exits; Kubernetes restarts it later.
+Exit code: 0 when the model is there, 1 after a temporary failure, 2 after one that a person must correct.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from halimede.models.source_registry import local_path, open_file
 from halimede.models.source_types import SourceRequest, TransferLimits, TransferRate
 
 TEMPORARY, MISTAKE = 1, 2
-#: as shells say that SIGTERM ended a process
+#: exit code of shells for a process that SIGTERM ended
 TERMINATED = 128 + signal.SIGTERM
-#: what Kubernetes shows of a container that has ended
+#: Kubernetes shows this file for a container that has ended
 TERMINATION_LOG = Path("/dev/termination-log")
-#: of its text
+#: of that file
 MOST_BYTES = 4096
 MOST_PATIENCE_S = 86_400.0
 EPILOG = """\
@@ -54,7 +54,7 @@ exit code: 0 it is there, 1 a failure that may pass by itself (after --patience)
 log = structlog.get_logger()
 #: seconds between two lines on a download's progress
 PROGRESS_S = 10.0
-#: a cache for one download, beside what it brings
+#: a cache for one download, next to its target
 OWN_CACHE = ".halimede-models"
 
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
     except (InvalidFieldError, FetchError) as error:
         text = f"{error.reason}: {error}" if isinstance(error, FetchError) else str(error)
         write_line(text)
-        # outside of a container there is none, and none is made
+        # outside of a container the file does not exist, and is not created
         with contextlib.suppress(OSError), termination_log.open("r+b") as file:
             file.truncate()
             file.write(text.encode()[:MOST_BYTES])
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
 
 
 def write_line(text: str) -> None:
-    """Write a line for whoever looks on."""
+    """Write a line to stderr."""
     print(f"halimede.models: {text}", file=sys.stderr, flush=True)
 
 
@@ -136,9 +136,9 @@ def _folder(option: str, text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class RequestedModel:
-    """A model: where from, its digest (or empty), and seconds until temporary failures are not tried again.
+    """A model: its URL, its digest (or empty), and the seconds for which temporary failures are retried.
 
-    Without a policy, that of the environment counts. ``unpack``: an archive becomes the folder that is in it.
+    Without a policy, that of the environment applies. ``unpack``: an archive becomes the folder that is in it.
     """
 
     url: str
@@ -156,7 +156,8 @@ class RequestedModel:
 async def bring(wanted: RequestedModel, cache: Path, out: Path) -> None:
     """Bring a model through the node's cache to ``out``. Raises FetchError.
 
-    A cache that cannot be used is done without: the worker is worth more than the next download.
+    If the node's cache cannot be used, it uses one of its own: the worker must start, although a later download then
+    takes longer.
     """
     own = out.parent / OWN_CACHE
     using = cache
@@ -169,7 +170,7 @@ async def bring(wanted: RequestedModel, cache: Path, out: Path) -> None:
             if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or using == own:
                 raise
             log.warning("download without the node's cache", reason=str(error))
-            await in_thread(make_parent, out)  # before the cache in that folder makes it for this process alone
+            await in_thread(make_parent, out)  # before the cache in that folder creates it with private permissions
             using = own
             fetched = await _fetch(wanted, Cache(using))
         await _deliver(wanted, Cache(using), fetched, out)
@@ -177,12 +178,12 @@ async def bring(wanted: RequestedModel, cache: Path, out: Path) -> None:
     try:
         await retry_temporary(attempt, wanted.patience_s)
     finally:
-        await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not be there
+        await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not exist
     write_line(f"{redact(wanted.url)} is at {out}")
 
 
 async def check(wanted: RequestedModel) -> Path:
-    """Return the local path of a model that is there and has the digest. Raises FetchError and InvalidFieldError."""
+    """Return the path of a local model that exists and has the digest. Raises FetchError and InvalidFieldError."""
     path = local_path(wanted.url)
     if path is None:
         raise InvalidFieldError("--url", redact(wanted.url), "only a file of the node can be checked: /path or file://")
@@ -194,7 +195,7 @@ async def check(wanted: RequestedModel) -> Path:
                 async for block in stream.blocks:
                     size += len(block)
                     if not wanted.sha256:
-                        break  # that it can be read is all there is to know
+                        break  # without a digest it only has to be readable
                     sha256.update(block)
         if not size:
             raise FetchError(FetchReason.EMPTY_FILE, f"{path} is empty: a model file was expected")
@@ -229,7 +230,7 @@ async def _fetch(wanted: RequestedModel, cache: Cache) -> Fetched:
 
 
 if __name__ == "__main__":
-    # as the first process of a container it would be deaf to SIGTERM; the next one goes on with what has come
+    # process 1 of a container ignores SIGTERM without a handler; the next process resumes the partial download
     signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
-    os.umask(0o077)  # the cache is its owner's alone, as the local controller makes it
+    os.umask(0o077)  # only its owner may read the cache, as with the local controller's
     sys.exit(main())

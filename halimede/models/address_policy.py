@@ -1,8 +1,9 @@
 """Addresses that a download may connect to: public ones, and those that this machine's operator allows.
 
-Whoever writes a Model chooses a URL, and this machine asks it from inside its own network: without a rule, a manifest
-reads what a cloud's metadata service, a neighbour's router or a port of this machine answers. Names decide nothing,
-for their owner may give them any address at any time: each address is judged when a connection to it is made.
+The author of a Model chooses a URL, and this machine requests it from inside its own network. Without a rule, a
+manifest could read responses of a cloud's metadata service, of a router nearby, or of a port of this machine. Host
+names do not decide, because their owners may give them any address at any time: each address is checked at each
+connection.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from halimede.errors import InvalidFieldError
 from halimede.models.errors import FetchError, FetchReason
 
-#: where operators say what is allowed
+#: the environment variable with the operator's rules
 VARIABLE = "HALIMEDE_FETCH_ALLOW"
 HOST = re.compile(r"(?!.*-(\.|$))([a-z0-9_][a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
-#: what C libraries read as an address though it does not look like one: 127.1, 2130706433, 0x7f.1, 0177.0.0.1
+#: forms that C libraries read as an address although they do not look like one: 127.1, 2130706433, 0x7f.1, 0177.0.0.1
 NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 HOW = "write loopback, private, link-local, addresses such as 10.0.0.0/8, or names of hosts, with commas between"
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-#: services that give a machine's credentials to whoever asks from it: opened by their own address alone
+#: services that give a machine's credentials to any process on it: allowed only by their exact address
 METADATA = frozenset(
     map(
         ip_address,
@@ -45,14 +46,14 @@ METADATA = frozenset(
     )
 )
 NAT64 = ip_network("64:ff9b::/96")
-#: with those that providers share among their customers, and the old ones of a site
+#: including addresses that providers share among customers, and the deprecated site-local ones
 PRIVATE = tuple(
     map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10"))
 )
 
 
 class AddressKind(StrEnum):
-    """What an address is, in the words that allow it."""
+    """The kind of an address, by the name that allows it."""
 
     LOOPBACK = "loopback"
     PRIVATE = "private"
@@ -62,7 +63,7 @@ class AddressKind(StrEnum):
     PUBLIC = "public"
 
 
-#: what one word opens
+#: kinds that their name alone allows
 WORDS = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_LOCAL})
 
 
@@ -70,7 +71,7 @@ WORDS = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_L
 class AddressPolicy:
     """Allowed addresses in addition to public ones: kinds of addresses, networks, and host names.
 
-    A named host may have a private or a loopback address. A metadata service is opened by its very address only.
+    A named host may have a private or a loopback address. A metadata service is allowed only by its exact address.
     """
 
     kinds: frozenset[AddressKind] = frozenset()
@@ -102,11 +103,11 @@ class AddressPolicy:
         return cls.parse((os.environ if environ is None else environ).get(VARIABLE, ""))
 
     def __str__(self) -> str:
-        """Return what ``parse`` reads."""
+        """Return the text that ``parse`` reads."""
         return ",".join(sorted([*self.kinds, *map(str, self.networks), *self.hosts]))
 
     def check_host(self, host: str, shown: str) -> None:
-        """Refuse what is neither a name nor a whole address. Raises FetchError."""
+        """Refuse text that is neither a host name nor a complete address. Raises FetchError."""
         if not host:
             raise FetchError(FetchReason.INVALID_URL, f"{shown} names no host")
         if NUMERIC.fullmatch(host.lower().rstrip(".")) and _address(host) is None:
@@ -114,7 +115,7 @@ class AddressPolicy:
             raise FetchError(FetchReason.FORBIDDEN_ADDRESS, text)
 
     def refusal(self, host: str, address: str) -> str:
-        """Return why no connection to an address is made for ``host``, empty if it is."""
+        """Return why a connection to an address is refused for ``host``, empty if it is allowed."""
         found = _address(address)
         if found is None:
             return f"{address} is no address"
@@ -136,7 +137,7 @@ class AddressPolicy:
 
 
 def kind_of(address: Address) -> AddressKind:
-    """Return what an address is. Whatever has no other word and is not reachable for everybody is special."""
+    """Return the kind of an address. An address of no other kind that is not globally reachable is special."""
     if address in METADATA:
         return AddressKind.METADATA
     if address.is_loopback:
@@ -160,7 +161,7 @@ def _why(address: Address) -> str:
 
 
 def _faces(address: Address) -> Iterator[Address]:
-    """Yield an address, or what it leads to: several kinds of IPv6 addresses stand for one of IPv4."""
+    """Yield an address, or the IPv4 addresses that it stands for: several kinds of IPv6 addresses embed one."""
     if isinstance(address, IPv4Address):
         yield address
         return

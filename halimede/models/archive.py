@@ -1,10 +1,9 @@
-"""Models that come as an archive (tar, tar.gz, zip) become a folder of the cache: whole at once, or not there.
+"""Unpacks archives of models (tar, tar.gz, zip) into folders of the cache, completely or not at all.
 
-What is inside was written by strangers. Only regular files and folders come out, below one folder, with no mode of
-theirs, each member judged before a byte of it is written, and sizes counted as they come: headers are not believed.
-Every bound is kept while reading, before memory is taken. A tar is read strictly forwards and in small pieces: headers
-that ask for more at once, or for what lies behind, are how Python's reader is made to fill the memory or to run in
-circles.
+Archives are untrusted. Only regular files and folders are unpacked, below one folder, with fixed modes. Each member is
+checked before its content is written, and sizes are counted while reading: headers are not trusted. Every limit is
+checked before memory is allocated. A tar is read strictly forwards and in small pieces, because a header that requests
+much at once, or a position behind, can make Python's reader fill the memory or loop forever.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.system.files import sync_folder, write_atomic
 
-#: seconds to wait for another process that unpacks the same
+#: seconds to wait for another process that unpacks the same archive
 PATIENCE_S = 600.0
 NAME = "model.onnx"
 BLOCK = 64 * 1024
 HEADER = 512
-#: bytes that a zip's directory may have: it is read at once
+#: the most bytes of a zip's directory, which is read at once
 MOST_DIRECTORY = 4 * 1024**2
-#: what Python's reader would search for hours, and no name can have
+#: a number that Python's reader would parse for hours, and that no valid name has
 ENDLESS_NUMBER = re.compile(rb"[0-9]{300}")
-#: compressed bytes in a row of which nothing comes out: an endless name, empty members
+#: the most compressed bytes in a row without any output: an endless name, or empty members
 MOST_EMPTY = 256 * 1024
-#: bytes that any archive may become, however well it was compressed
+#: bytes that any archive may unpack to, whatever its compression ratio
 FREE = 16 * 1024**2
-FILE_MODE = 0o400  # what only its owner could read stays that way
+FILE_MODE = 0o400  # only the owner may read, as with the archive
 FOLDER_MODE = 0o700
-#: how files begin that are archives, and others that can only be meant as one
+#: first bytes of supported archives, and of others that must be refused
 MAGIC = {b"\x1f\x8b": "tar.gz", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 FOREIGN = {
     b"BZh": "bzip2",
@@ -60,16 +59,16 @@ FOREIGN = {
 
 
 class FolderRecord(Struct):
-    """Size and modification time of each file of an unpacked folder. One without a record is not whole."""
+    """Size and modification time of each file of an unpacked folder. A folder without a record is incomplete."""
 
     files: dict[str, tuple[int, int]]
 
 
 async def unpack(cache: Cache, fetched: Fetched, *, limits: ArchiveLimits | None = None) -> Path:
-    """Return the folder with what is in an archive, or the file itself if it is none. Raises FetchError.
+    """Return the folder with the content of an archive, or the file itself if it is none. Raises FetchError.
 
-    The folder is ``<cache>/unpacked/<digest>``; its content decides what an archive is, not its name. It must not be
-    written to. One whose files are not as they were left is made again.
+    The folder is ``<cache>/unpacked/<digest>``. The content identifies an archive, not the file's name. The folder must
+    not be written to; it is unpacked again if a file in it has changed.
     """
     stop = threading.Event()
     try:
@@ -85,7 +84,7 @@ async def unpack(cache: Cache, fetched: Fetched, *, limits: ArchiveLimits | None
 def model_file(path: Path) -> Path:
     """Return the model in an unpacked folder: ``model.onnx``, else the one ONNX file. A file is returned as it is.
 
-    Raises FetchError. Hidden files are none, nor what macOS puts beside each file.
+    Raises FetchError. Hidden files are ignored, and so are the resource files of macOS.
     """
     if not path.is_dir():
         return path
@@ -113,7 +112,7 @@ def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threa
         return target
     shutil.rmtree(target, ignore_errors=True)
     new = target.with_name(f".{fetched.digest}.new")
-    shutil.rmtree(new, ignore_errors=True)  # what one that was killed has left
+    shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
     try:
         new.mkdir(parents=True, mode=0o700)
         unpacking = Unpacking(new, limits, fetched.size, stop)
@@ -148,7 +147,7 @@ def _recorded(record: Path) -> dict[str, tuple[int, int]] | None:
 
 
 class ArchiveRefusedError(FetchError):
-    """An archive is not unpacked."""
+    """An archive was refused."""
 
     def __init__(self, reason: FetchReason, message: str) -> None:
         super().__init__(reason, f"the archive is not unpacked: {message}")
@@ -156,7 +155,7 @@ class ArchiveRefusedError(FetchError):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Bounds of one archive: members, bytes of all files, bytes out for each byte in, folders in one another, time."""
+    """Limits of one archive: members, bytes of all files, ratio of output to input bytes, depth of folders, time."""
 
     members: int = 10_000
     max_bytes: int = 16 * 1024**3
@@ -179,7 +178,7 @@ class Unpacking:
         self._folders: set[str] = set()
 
     def count(self, *, read: int = 0, written: int = 0) -> None:
-        """Note bytes that came out of the archive, headers too, and bytes of files. Raises RefusedError."""
+        """Count bytes of the archive's content, headers included, and bytes of files. Raises ArchiveRefusedError."""
         if self._stop.is_set():
             raise ArchiveRefusedError(FetchReason.INTERRUPTED, "it was not unpacked to the end")
         if time.monotonic() > self._until:
@@ -193,14 +192,14 @@ class Unpacking:
             raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"more comes out of it than the limits allow ({limit})")
 
     def compressed(self, size: int) -> None:
-        """Note bytes that were read of the archive itself: something has to come out of them. Raises RefusedError."""
+        """Count compressed bytes that were read: some output must follow. Raises ArchiveRefusedError."""
         self.count()
         self._empty += size
         if self._empty > MOST_EMPTY:
             raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {MOST_EMPTY} bytes of it hold nothing")
 
     def member(self, name: str) -> str:
-        """Judge the name of a member; return its path below the folder, empty for the folder itself."""
+        """Check the name of a member; return its path below the folder, empty for the folder itself."""
         self._members += 1
         if self._members > self.limits.members:
             raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"it has more than {self.limits.members} members")
@@ -218,7 +217,7 @@ class Unpacking:
         return "/".join(parts)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, and those above it."""
+        """Make a folder and its parents."""
         for end in [i for i, c in enumerate(path) if c == "/"] + [len(path)]:
             above = path[:end]
             if above in self._files:
@@ -255,7 +254,7 @@ def refused(name: str, why: str) -> ArchiveRefusedError:
 
 
 def kind_of(path: Path) -> str:
-    """Return ``zip``, ``tar``, ``tar.gz``, or empty for what is no archive. Raises RefusedError for other archives."""
+    """Return ``zip``, ``tar``, ``tar.gz``, or empty for another file. Raises ArchiveRefusedError for other archives."""
     with path.open("rb") as file:
         head = file.read(HEADER)
     for magic, kind in MAGIC.items():
@@ -265,14 +264,14 @@ def kind_of(path: Path) -> str:
         if head.startswith(magic):
             raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is {kind}: use tar, tar.gz or zip")
     try:
-        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")  # by its checksum: old ones have no magic
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")  # checks the checksum: old tars have no magic number
     except tarfile.HeaderError:
         return ""
     return "tar"
 
 
 def unpack_tar(path: Path, unpacking: Unpacking) -> None:
-    """Unpack a tar, compressed or not. Raises RefusedError."""
+    """Unpack a tar, compressed or not. Raises ArchiveRefusedError."""
     with _damage(), path.open("rb") as raw:
         body: IO[bytes] = raw
         if kind_of(path) == "tar.gz":
@@ -289,15 +288,15 @@ def unpack_tar(path: Path, unpacking: Unpacking) -> None:
                 elif file := tar.extractfile(member):
                     with source.in_a_body():
                         unpacking.write(below, file, member.size)
-                tar.members.clear()  # else it keeps them all
-        if source.last != bytes(HEADER):  # the reader takes a broken header for the end
+                tar.members.clear()  # otherwise the reader keeps all members in memory
+        if source.last != bytes(HEADER):  # the reader mistakes a broken header for the end
             raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is damaged: it has no end")
-        while source.read(BLOCK):  # to the checksum behind it
+        while source.read(BLOCK):  # read to the checksum at the end
             pass
 
 
 def unpack_zip(path: Path, unpacking: Unpacking) -> None:
-    """Unpack a zip. Raises RefusedError."""
+    """Unpack a zip. Raises ArchiveRefusedError."""
     with _damage(), path.open("rb") as raw, zipfile.ZipFile(_Pieces(raw, unpacking)) as archive:
         for member in archive.infolist():
             below = unpacking.member(member.orig_filename)
@@ -317,7 +316,7 @@ def unpack_zip(path: Path, unpacking: Unpacking) -> None:
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """Say of every error that hostile or broken bytes can raise in a reader that the archive is bad."""
+    """Turn each error that hostile or broken bytes can raise in a reader into an error about the archive."""
     try:
         yield
     except tarfile.FilterError as error:
@@ -329,10 +328,10 @@ def _damage() -> Iterator[None]:
 
 
 class _Forwards:
-    """The bytes of a tar, counted, in small pieces, and never backwards."""
+    """Reads a tar in small pieces, only forwards, and counts the bytes."""
 
     def __init__(self, body: IO[bytes], unpacking: Unpacking) -> None:
-        #: what was read at last
+        #: the bytes that were read last
         self.last = b""
         self._body = body
         self._unpacking = unpacking
@@ -341,7 +340,7 @@ class _Forwards:
 
     @contextmanager
     def in_a_body(self) -> Iterator[None]:
-        """Within the block what is read is no header."""
+        """Mark the bytes that are read inside the block as content, not as headers."""
         self._header = False
         yield
         self._header = True
@@ -358,11 +357,11 @@ class _Forwards:
         return self.last
 
     def tell(self) -> int:
-        """Say how far it has been read."""
+        """Return the position."""
         return self._at
 
     def seek(self, offset: int, _whence: int = 0) -> int:
-        """Skip what lies before ``offset``."""
+        """Skip forward to ``offset``."""
         if offset < self._at:
             raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "a header has a negative length")
         while self._at < offset and self.read(min(BLOCK, offset - self._at)):
@@ -371,7 +370,7 @@ class _Forwards:
 
 
 class _Pieces:
-    """The bytes of a compressed archive, of which nothing asks for many at once."""
+    """Reads a compressed archive in pieces of limited size."""
 
     def __init__(self, raw: BinaryIO, unpacking: Unpacking) -> None:
         self._raw = raw
@@ -379,22 +378,22 @@ class _Pieces:
         self.tell = raw.tell
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go somewhere else."""
+        """Set the position."""
         try:
             return self._raw.seek(offset, whence)
         except OSError:
             raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is damaged: its directory leads nowhere") from None
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to ``size`` bytes, or what is left of a small file."""
+        """Read up to ``size`` bytes, or the rest of a small file."""
         if size > MOST_DIRECTORY:
             raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"its directory has {size} bytes")
         found = self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
-        # a zip's directory is bounded already
+        # larger reads are of a zip's directory, which has its own limit
         self._unpacking.compressed(len(found) if 0 <= size <= BLOCK else 0)
         return found
 
     @staticmethod
     def seekable() -> bool:
-        """Say that one may go back and forth."""
+        """Return True: the archive may be read at any position."""
         return True

@@ -1,14 +1,16 @@
 """The content-addressed cache of a node: ``<root>/sha256/<digest>``, with locks, partial files and an index.
 
-A file appears under its digest only when it is complete, verified and on disk. It never changes afterwards: the index
-keeps its size and modification time, and a file that disagrees is hashed anew and thrown away if it is another.
+A file appears under its digest only when it is complete, verified and on disk, and never changes afterwards. The index
+stores its size and modification time. A file that differs from its record is hashed again, and removed if its digest
+differs.
 
-A node's pods are of several tenants. What was opened with credentials is guarded (``<root>/guarded/<digest>``, a folder
-with one empty file for each who has had it from an origin): to know its digest is not enough to be given it.
+A node's pods may belong to several tenants. Content that was downloaded with credentials is guarded
+(``<root>/guarded/<digest>``, a folder with one empty file for each requester that has downloaded it from an origin):
+its digest alone does not give access to it.
 
-When it exceeds its limit, the model that was used the longest ago is evicted first. What somebody uses is not: neither
-what the caller names, nor what any process of the node holds (``using``: a lock on the file itself, which ends with
-its process), nor what is being fetched at this moment. Nothing here needs room to make room.
+When the cache exceeds its limit, it evicts the least recently used model first. It never evicts a model in use: one
+that the caller names, one that a process of the node holds (``using``: a lock on the file itself, which ends with the
+process), or one that is being downloaded. An eviction needs no free disk space.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from halimede.system.files import sync_folder, write_atomic
 
 T = TypeVar("T")
 BLOCK = 1024 * 1024
-#: seconds between two looks at a lock that another process holds
+#: seconds between two attempts for a lock that another process holds
 LOCK_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A file of the cache. ``fresh`` is False when its origin could not be asked whether it has changed."""
+    """A file of the cache. ``fresh`` is False if the origin could not be asked whether the content has changed."""
 
     path: Path
     digest: str
@@ -49,14 +51,14 @@ class Fetched:
 
 
 class FileRecord(Struct):
-    """What a cached file looked like when it was verified."""
+    """The properties of a cached file when it was verified."""
 
     size: int
     mtime_ns: int
 
 
 class UrlRecord(Struct):
-    """The digest of a URL, and the mark (ETag, or size and time of a file) that shows whether it still holds."""
+    """The digest of a URL's content, and the mark (ETag, or size and time of a file) that shows whether it changed."""
 
     digest: str
     mark: str
@@ -67,7 +69,7 @@ R = TypeVar("R", FileRecord, UrlRecord)
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A model of the cache: bytes on disk, with what was unpacked of it, and when it was used last."""
+    """A model in the cache: its bytes on disk, including the unpacked folder, and the time of its last use."""
 
     digest: str
     size: int
@@ -75,7 +77,7 @@ class CacheEntry:
 
 
 def order(entries: Iterable[CacheEntry], in_use: Collection[str]) -> list[CacheEntry]:
-    """Return what may go, the longest unused first."""
+    """Return the entries that may be evicted, the least recently used first."""
     return sorted((e for e in entries if e.digest not in in_use), key=lambda e: (e.used_ns, e.digest))
 
 
@@ -86,22 +88,22 @@ class Cache:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """Return where the file of a digest is or would be."""
+        """Return the path of the file of a digest, whether it exists or not."""
         return self.root / "sha256" / digest
 
     async def find(self, digest: str) -> Fetched | None:
-        """Return the cached file of a digest, or None. One that has been tampered with is removed."""
+        """Return the cached file of a digest, or None. A file that was changed is removed."""
         return await in_thread(self._find, digest)
 
     def digests(self) -> dict[str, int]:
-        """Return the bytes on disk of each digest, with what was unpacked of it. Blocks: call it in a thread."""
+        """Return the bytes on disk of each digest, including unpacked folders. Blocks: call it in a thread."""
         found = dict.fromkeys((*_names(self.root / "sha256"), *_names(self.root / "unpacked")), 0)
         return {digest: _size(self.path(digest)) + _size(self._unpacked(digest)) for digest in found}
 
     def touch(self, digest: str) -> None:
-        """Note that a digest is used now. It needs no call after ``find``, ``fetch`` or ``unpack``.
+        """Record that a digest is used now. Not needed after ``find``, ``fetch`` or ``unpack``.
 
-        On a full disk it is not noted, and goes earlier: no more.
+        On a full disk the use is not recorded; then the digest is only evicted earlier.
         """
         with contextlib.suppress(OSError):
             if self.path(digest).exists():
@@ -111,7 +113,7 @@ class Cache:
 
     @contextlib.contextmanager
     def using(self, digest: str) -> Iterator[None]:
-        """Keep a digest from being evicted by any process, for the length of a block. Raises FetchError: it is gone."""
+        """Protect a digest from eviction by any process inside the block. Raises FetchError if it was evicted."""
         gone = FetchError(FetchReason.CACHE_FAILED, f"{digest} has just been taken out of the cache", temporary=True)
         try:
             fd = os.open(self.path(digest), os.O_RDONLY | os.O_CLOEXEC)
@@ -120,7 +122,7 @@ class Cache:
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:  # it is held alone by whoever takes it away
+            except BlockingIOError:  # the process that evicts it holds the exclusive lock
                 raise gone from None
             if not os.fstat(fd).st_nlink:
                 raise gone
@@ -129,10 +131,10 @@ class Cache:
             os.close(fd)
 
     def evict(self, in_use: Collection[str], max_bytes: int) -> list[str]:
-        """Take away what was used the longest ago until the cache has no more than ``max_bytes``; return what went.
+        """Evict the least recently used digests until the cache has at most ``max_bytes``; return the evicted ones.
 
-        What is ``in_use``, held by any process (``using``) or being fetched stays; so do unfinished downloads, which
-        count. While another process makes room nothing is done. Blocks: call it in a thread.
+        Digests that are ``in_use``, held by any process (``using``) or being downloaded stay. Partial downloads stay as
+        well, and count. While another process evicts, nothing is done. Blocks: call it in a thread.
         """
         folder = self.root / "sha256"
         if not folder.is_dir():
@@ -155,39 +157,39 @@ class Cache:
             return []
 
     def forget(self, digest: str) -> bool:
-        """Take one digest away with what was unpacked of it; False: somebody holds it. Blocks: call it in a thread."""
+        """Remove one digest and its unpacked folder; False: it is in use. Blocks: call it in a thread."""
         taken = self._take_away(digest)
         self._sweep()
         return taken
 
     def recall(self, key: str) -> UrlRecord | None:
-        """Return what an asker's URL, which names no digest, led to. ``key`` is ``Asker.key``."""
+        """Return the record of a requester's URL without a digest. ``key`` is ``Requester.key``."""
         return self._read(self._url_record(key), UrlRecord)
 
     def remember(self, key: str, record: UrlRecord) -> None:
-        """Keep what an asker's URL led to. The key itself, which may hold a secret, is not written."""
+        """Store the record of a requester's URL. The key, which may contain a secret, is stored as a hash."""
         self._write(self._url_record(key), record)
 
     def guard(self, digest: str) -> None:
-        """Give content that is not here yet only to those who are granted it. Blocks: call it in a thread."""
-        if not self.path(digest).exists():  # else it came from where it is open to all
+        """Guard content that is not cached yet: only granted requesters receive it. Blocks: call it in a thread."""
+        if not self.path(digest).exists():  # cached content came from an origin without credentials
             folder = self._guarded(digest)
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
 
     def grant(self, key: str, digest: str) -> None:
-        """Note that an asker has had content from its origin."""
+        """Record that a requester has received the content from its origin."""
         if self._guarded(digest).is_dir():
             (self._guarded(digest) / _hashed(key)).touch()
 
     def may_have(self, key: str, digest: str) -> bool:
-        """Say whether an asker is given content without its origin being asked."""
+        """Whether a requester may receive the content without a request to its origin."""
         folder = self._guarded(digest)
         return not folder.exists() or (folder / _hashed(key)).exists()
 
     @contextlib.asynccontextmanager
     async def lock(self, name: str, timeout_s: float) -> AsyncIterator[None]:
-        """Hold the lock of one download, against other tasks and other processes. Raises FetchError at the deadline."""
+        """Hold the lock of one download across tasks and processes. Raises FetchError at the deadline."""
         path = self.root / "locks" / f"{name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, thread_local=False)
@@ -208,10 +210,10 @@ class Cache:
             lock.release()
 
     def keep(self, part: Path, digest: str) -> Fetched:
-        """Move a finished part to its place. Blocks: call it in a thread."""
+        """Move a complete download to its final path. Blocks: call it in a thread."""
         target = self.path(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.chmod(0o400)  # what only its owner could read stays that way
+        part.chmod(0o400)  # only the owner may read
         part.replace(target)
         sync_folder(target.parent)
         return self._record(target)
@@ -243,23 +245,23 @@ class Cache:
         content, unpacked = self.path(digest), self._unpacked(digest)
         with contextlib.ExitStack() as held:
             try:
-                held.enter_context(self._idle(digest))  # no fetch of it
+                held.enter_context(self._idle(digest))  # no download of it is running
                 if content.exists():
                     held.enter_context(_alone(content))
             except (Timeout, BlockingIOError):
                 return False
-            # the name goes first: what is half removed is never taken for whole
+            # the name first, so that a partly removed entry is never used
             content.unlink(missing_ok=True)
             if unpacked.exists():
                 unpacked.replace(unpacked.with_name(f".{os.urandom(8).hex()}.gone"))
             for record in (self._file_record(digest), self._index(f"unpacked-{digest}.json"), self._mark(digest)):
                 record.unlink(missing_ok=True)
-        # Who may have guarded content stays written: between here and there it may be fetched again
+        # the grants of guarded content stay: meanwhile it may be downloaded again
         return True
 
     @contextlib.contextmanager
     def _idle(self, name: str) -> Iterator[None]:
-        """Hold a lock of the cache's that somebody has had before; raise Timeout if he has it now."""
+        """Hold a lock of the cache if its file exists; raise Timeout if another process holds it."""
         path = self.root / "locks" / f"{name}.lock"
         if not path.exists():
             yield
@@ -268,7 +270,7 @@ class Cache:
             yield
 
     def _sweep(self) -> None:
-        """Remove what was taken away, and what processes that were killed have left."""
+        """Remove evicted folders, and files of processes that were killed."""
         unpacked = self.root / "unpacked"
         for gone in unpacked.glob(".*.gone"):
             shutil.rmtree(gone, ignore_errors=True)
@@ -301,7 +303,7 @@ class Cache:
         return self.root / "guarded" / digest
 
     def _read(self, path: Path, kind: type[R]) -> R | None:
-        """An index file that is missing or damaged says nothing: the worst that follows is another download."""
+        """Return an index file, None if it is missing or damaged: the only result is another download."""
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except (OSError, msgspec.DecodeError):
@@ -313,9 +315,9 @@ class Cache:
 
 
 async def in_thread(function: Callable[..., T], *args: object, stop: threading.Event | None = None) -> T:
-    """Run blocking file work in a thread; when cancelled, wait for it first, so that no file is closed beneath it.
+    """Run blocking file work in a thread. When cancelled, wait for it first, so that no file is closed during its use.
 
-    Work that is long looks at ``stop``, which is set then.
+    Cancellation sets ``stop``; work that takes long checks it.
     """
     work = asyncio.get_running_loop().run_in_executor(None, function, *args)
     try:
@@ -325,7 +327,7 @@ async def in_thread(function: Callable[..., T], *args: object, stop: threading.E
             stop.set()
         await asyncio.wait([work])
         if not work.cancelled():
-            work.exception()  # nobody waits for it any more: else it is logged as one that was lost
+            work.exception()  # nobody awaits it any more: otherwise asyncio logs the exception as never retrieved
         raise
 
 
@@ -351,10 +353,10 @@ def _names(folder: Path) -> list[str]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of all files below a folder; 0 where there is nothing."""
+    """Return the bytes of a file, or of all files below a folder; 0 if it does not exist."""
     try:
         if not path.is_dir():
             return path.stat().st_size
         return sum(_size(below) for below in path.iterdir())
-    except OSError:  # it goes at this moment
+    except OSError:  # removed at this moment
         return 0

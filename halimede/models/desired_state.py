@@ -1,7 +1,8 @@
 """The desired model of a running worker or server: a small file in its folder, written by its supervisor.
 
-The file is the whole wish, replaced at once; whoever reads it takes the step from what it has to what is written, and
-says in its info (``ModelInUse``) how far it has come. So a wish survives both sides, and needs no broker.
+The file is the whole desired state and is replaced atomically. Its reader takes the step from the present state to the
+desired one, and reports its progress (``ModelInUse``). So the desired state survives both processes, and needs no
+broker.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
 from halimede.system.files import write_atomic
 
-#: seconds between two looks at the file
+#: seconds between two reads of the file
 LOOK_S = 0.25
-#: characters of a wish's mark
+#: characters of a desired state's mark
 MARK = 16
-#: the url of its spec, which needs one: the file is at hand, or an estimator needs none
+#: the URL of the spec, which must have one: the file is local, or an estimator needs none
 LOCAL_URL = "/"
 
 
 class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The desired model: its name, version, file, digest, and the Model's spec in JSON form.
 
-    ``canary_percent``: the share of requests that go to it while the one before answers the others; 100: all.
-    ``tried``: it has stood its trial in a process of its own already.
+    ``canary_percent``: the share of requests that go to it while the version before answers the others; 100: all.
+    ``tried``: its trial in a child process has succeeded already.
     """
 
     name: str
@@ -46,19 +47,19 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
 
     @property
     def mark(self) -> str:
-        """What an answer to this wish is known by."""
+        """A short digest of the desired state, by which reports refer to it."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:MARK]
 
     def same(self, other: DesiredModel) -> bool:
-        """Whether both would answer alike: the same content, used in the same way."""
+        """Whether both have the same content and the same spec."""
         content = self.digest == other.digest if self.digest and other.digest else self.path == other.path
         return content and self.spec == other.spec
 
 
 def spec_of(desired: DesiredModel, field: str) -> ModelSpec:
-    """Return the spec that a desired model is opened by, plain ONNX where it has none. Raises InvalidFieldError.
+    """Return the spec to open a desired model with, plain ONNX if it has none. Raises InvalidFieldError.
 
-    ``field``: what the spec is called in the error.
+    ``field``: the name of the spec in the error.
     """
     spec = convert({"format": "onnx", **desired.spec, "url": LOCAL_URL}, ModelSpec, field)
     check_model(spec)
@@ -66,26 +67,26 @@ def spec_of(desired: DesiredModel, field: str) -> ModelSpec:
 
 
 class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All models that a process shall have."""
+    """All desired models of a process."""
 
     models: list[DesiredModel] = []
 
     @property
     def only(self) -> DesiredModel | None:
-        """The model of a wish for one."""
+        """The desired model, if there is exactly one."""
         return self.models[0] if len(self.models) == 1 else None
 
 
 def write(path: Path, desired: Desired) -> None:
-    """Replace the wish. Raises OSError."""
+    """Replace the desired state. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, msgspec.json.encode(desired), shared=True)
 
 
 def read(path: Path, field: str) -> Desired | None:
-    """Return the wish, None where there is no such file. Raises InvalidFieldError for one that cannot be read.
+    """Return the desired state, None if the file does not exist. Raises InvalidFieldError if it cannot be read.
 
-    ``field``: what names the file, as users write it.
+    ``field``: the name of the file in errors, as users write it.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Desired)
@@ -98,7 +99,7 @@ def read(path: Path, field: str) -> Desired | None:
 
 
 async def changes(path: Path, field: str) -> AsyncIterator[Desired]:
-    """Yield the wish, and each one that replaces it, until cancelled. Raises InvalidFieldError: see ``read``."""
+    """Yield the desired state and each replacement of it, until cancelled. Raises InvalidFieldError: see ``read``."""
     seen: tuple[int, int] | None = None
     while True:
         mark = _mark(path)
@@ -111,6 +112,6 @@ async def changes(path: Path, field: str) -> AsyncIterator[Desired]:
 def _mark(path: Path) -> tuple[int, int] | None:
     try:
         facts = path.stat()
-    except OSError:  # not there, or not to be reached just now
+    except OSError:  # missing, or not readable at this moment
         return None
     return facts.st_mtime_ns, facts.st_ino

@@ -1,4 +1,4 @@
-"""Errors of a transfer, with a reason each; retries of those that may pass; URLs without their secrets."""
+"""Errors of transfers with their reasons, retries of temporary failures, and URLs without secrets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from halimede.system.files import FULL
 T = TypeVar("T")
 log = structlog.get_logger()
 
-#: seconds between two attempts: the first pause, and any at most
+#: seconds between two attempts: the first pause, and the longest
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 
 
 class FetchReason(StrEnum):
-    """Why a download failed: the ``reason`` of a condition."""
+    """Why a download failed: used as the ``reason`` of a condition."""
 
     INVALID_URL = "InvalidURL"
     UNSUPPORTED_SCHEME = "UnsupportedScheme"
@@ -50,12 +50,12 @@ class FetchReason(StrEnum):
 
 
 class FetchError(HalimedeError):
-    """A model could not be brought to this node. The text holds no secret.
+    """A model could not be downloaded. The message contains no secret.
 
     Attributes:
-        reason: which of the known failures it was.
-        temporary: whether the same request may succeed a little later, with nothing changed by anyone.
-        status: of the HTTP answer, 0 where there was none.
+        reason: the kind of failure.
+        temporary: whether the same request may succeed later without any change.
+        status: of the HTTP response, 0 if there was none.
 
     """
 
@@ -67,7 +67,7 @@ class FetchError(HalimedeError):
 
 
 async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """Repeat an attempt for so many seconds, while its FetchErrors are temporary; raise the last one."""
+    """Repeat an attempt for ``patience_s`` seconds while its FetchErrors are temporary; raise the last one."""
     loop = asyncio.get_running_loop()
     deadline, backoff = loop.time() + patience_s, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
@@ -82,20 +82,20 @@ async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float
 
 
 def disk_error(what: str, error: OSError, reason: FetchReason = FetchReason.CACHE_FAILED) -> FetchError:
-    """Say that ``what`` cannot be written. A full disk has a word of its own: somebody has to make room."""
+    """Return the error that ``what`` cannot be written. A full disk has its own reason: a person must free space."""
     if error.errno in FULL:
         return FetchError(FetchReason.DISK_FULL, f"{what} cannot be written: the disk is full: make room")
     return FetchError(reason, f"{what} cannot be used: {error.strerror or type(error).__name__}", temporary=True)
 
 
 def redact(url: str) -> str:
-    """Return a URL without what may be secret: user and password, and the values of its query."""
+    """Return a URL without parts that may be secret: user and password, and the values of its query."""
     try:
         parts = urlsplit(url)
         if not parts.scheme:
             return url
         host = parts.netloc.rpartition("@")[2]
-        _ = parts.port  # what is no number there is the beginning of a password with a slash in it
+        _ = parts.port  # an invalid port is the start of a password that contains a slash
     except ValueError:
         return "<unreadable URL>"
     user = "***@" if "@" in parts.netloc else ""

@@ -1,4 +1,4 @@
-"""Bring one model to this node: from the cache if it is there, else from its origin, verified before it has a name."""
+"""Brings one model to this node: from the cache, else from its origin; verifies it before it is cached."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from halimede.models.source_types import Requester, SourceOpener, SourceRequest,
 
 log = structlog.get_logger()
 
-#: what is wrong with the content itself: a part of it is no beginning of what is wanted
+#: failures of the content itself: a partial download of it cannot be continued
 UNUSABLE = frozenset({FetchReason.TOO_LARGE, FetchReason.EMPTY_FILE, FetchReason.DIGEST_MISMATCH})
 
-#: gets the bytes that are here, and how many there will be (None: the origin does not say). The first call, before
-#: anything has come, says how much was here; where the origin begins anew, the count does
+#: called with the bytes present, and the total (None: the origin does not report it). The first call, before any byte
+#: has arrived, has the bytes that were present. If the origin starts again from 0, the count does as well
 Progress = Callable[[int, int | None], None]
 
 
@@ -40,14 +40,15 @@ async def fetch(
 ) -> Fetched:
     """Return the model of ``url`` as a file of ``cache``; raise FetchError.
 
-    With ``sha256`` (64 hexadecimal digits) a cached file is taken without asking the origin. With an empty one the
-    origin is asked whether the content has changed; when it cannot be reached, or has nothing there any more, and the
-    cache has what it gave before, that is returned with ``fresh=False``: a node goes on serving without its network.
-    However many tasks and processes of a node ask for one model at a time, it is downloaded once. Credentials are an
-    exception: what they opened is given to others, digest or not, only after an origin has sent it to them as well.
+    With ``sha256`` (64 hexadecimal digits) a cached file is used without a request to the origin. Without it, the
+    origin is asked whether the content has changed. If the origin cannot be reached, or no longer has the content, and
+    the cache has its earlier content, that is returned with ``fresh=False``: a node works on without its network. If
+    several tasks and processes of a node request one model at a time, it is downloaded once. Content that needed
+    credentials is an exception: another requester receives it, with a digest or not, only after an origin has sent it
+    to that requester as well.
 
-    What is unfinished is gone on with by the next one, whatever ended this one. ``policy`` says which addresses may be
-    connected to (default: what HALIMEDE_FETCH_ALLOW says); ``openers`` open further schemes.
+    The next call resumes a partial download, however it ended. ``policy`` has the addresses that may be connected to
+    (default: those of HALIMEDE_FETCH_ALLOW); ``openers`` open further schemes.
     """
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidFieldError("sha256", sha256, "write 64 lower-case hexadecimal digits")
@@ -72,24 +73,24 @@ class _Download:
 
     @property
     def name(self) -> str:
-        """The name of lock and part file: the same for all who want the same, if one's download serves the other."""
+        """The name of lock and partial file: equal if one requester's download serves the other as well."""
         if self.sha256 and not self.asker.credentials:
             return self.sha256
         return hashlib.sha256(f"{self.asker.key}{self.sha256}".encode()).hexdigest()
 
     async def named(self) -> Fetched:
-        """Bring content that is known by its digest."""
+        """Return the content of the given digest."""
         if found := await self._given():
             return found
         async with self.cache.lock(self.name, self.limits.total_s):
-            # whoever held the lock before may have brought it
+            # the previous holder of the lock may have downloaded it
             return await self._given() or await self._from_origin("", None)
 
     async def _given(self) -> Fetched | None:
         return await self.cache.find(self.sha256) if self.cache.may_have(self.asker.key, self.sha256) else None
 
     async def latest(self) -> Fetched:
-        """Bring whatever the origin has now, or the last that it had if it cannot be asked."""
+        """Return the origin's present content, or its last cached content if the origin cannot be reached."""
         async with self.cache.lock(self.name, self.limits.total_s):
             record = self.cache.recall(self.asker.key)
             cached = await self.cache.find(record.digest) if record else None
@@ -105,10 +106,10 @@ class _Download:
         part = PartialDownload(self.cache, self.name, self.asker.key, decided=bool(self.sha256))
         try:
             async with asyncio.timeout(self.limits.total_s), part:
-                if self.sha256 and part.digest == self.sha256:  # the last one was ended with the whole of it here
+                if self.sha256 and part.digest == self.sha256:  # the last download ended with the complete content
                     fetched, mark = await self._commit(part), part.mark
                 elif (stream := await self._read(part, known)).blocks is None and cached:
-                    part.discard()  # the beginning of what the origin had in between
+                    part.discard()  # the start of other content, which the origin had in between
                     return cached
                 else:
                     fetched, mark = await self._commit(part), stream.mark
@@ -116,13 +117,13 @@ class _Download:
             text = f"{redact(self.url)} was not complete after {self.limits.total_s:g} s"
             raise FetchError(FetchReason.TIMEOUT, text, temporary=True) from None
         self.cache.grant(self.asker.key, fetched.digest)
-        if not self.sha256:  # without a mark too: it is read anew each time, but known when the origin is away
+        if not self.sha256:  # also without a mark: it is downloaded each time, and used when the origin is unreachable
             self.cache.remember(self.asker.key, UrlRecord(fetched.digest, mark))
         log.info("model fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched
 
     async def _read(self, part: PartialDownload, known: str) -> Stream:
-        """Read what is missing; once more from the beginning if what was resumed turns out to be something else."""
+        """Download the missing part; start again from the beginning, once, if the resumed content is different."""
         resumed = part.size
         try:
             stream = await self._append(part, SourceRequest(known, part.size, part.mark))
@@ -146,7 +147,7 @@ class _Download:
             if stream.size is not None and stream.size > limits.max_bytes:
                 raise too_large
             await part.begin(stream.mark, stream.offset)
-            self._report(part, stream)  # what is here already has not come now
+            self._report(part, stream)  # bytes that were present before this download
             async for block in not_slower(stream.blocks, limits, shown, loop.time):
                 if part.size + len(block) > limits.max_bytes:
                     raise too_large

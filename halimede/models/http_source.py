@@ -1,7 +1,7 @@
-"""HTTP servers as sources. Redirects are followed by hand, and every connection is judged at the socket.
+"""HTTP servers as sources. Redirects are followed here, and every connection is checked at its socket.
 
-So neither a name that changes its address between two look-ups, nor a server that sends elsewhere, leads to what the
-policy refuses. Proxies of the environment are not used: behind one, nobody could tell where a connection ends.
+So the policy also holds for a name whose address changes between two lookups, and for redirects. Proxies of the
+environment are not used: behind a proxy the final address of a connection is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
     from yarl import URL
 
-#: HTTP statuses that may be better later: time-out, too early, too many requests
+#: HTTP statuses that may succeed later: timeout, too early, too many requests
 PASSING = frozenset({408, 425, 429})
 PARTIAL, NOT_MODIFIED, UNSATISFIABLE = 206, 304, 416
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -43,9 +43,9 @@ async def open_http(
     *,
     encoded: bool = False,
 ) -> AsyncIterator[Stream]:
-    """Ask an HTTP server. Every failure is raised without its cause, whose text may hold the URL's secrets.
+    """Request a URL from an HTTP server. Failures are raised without their cause, whose text may contain secrets.
 
-    ``shown`` stands for the URL in errors; an ``encoded`` one, which is signed, is sent as it is.
+    ``shown`` replaces the URL in errors; an ``encoded`` URL, which is signed, is sent unchanged.
     """
     import aiohttp  # noqa: PLC0415  # 14 MB that an LC without HTTP models does not need
     from yarl import URL  # noqa: PLC0415
@@ -61,7 +61,7 @@ async def open_http(
             aiohttp.ClientSession(
                 connector=connector,
                 timeout=timeout,
-                # a compressed body would be hashed as something that nobody published
+                # the digest is that of the published content, which a decompressed body would not match
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=BLOCK,
@@ -76,7 +76,7 @@ async def open_http(
 
 
 class Guard:
-    """Makes the sockets of one download: none for an address that the policy refuses."""
+    """Creates the sockets of one download, and refuses addresses by the policy."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self.policy = policy
@@ -85,27 +85,27 @@ class Guard:
         self._made = 0
 
     def expect(self, host: str, shown: str) -> None:
-        """Judge connections for this host from now on. Raises FetchError."""
+        """Check connections for this host from now on. Raises FetchError."""
         self.policy.check_host(host, shown)
         self.host, self.shown, self.refused, self._made = host, shown, "", 0
 
     @property
     def refused_all(self) -> bool:
-        """No address of the host may be connected to."""
+        """Whether all addresses of the host were refused."""
         return bool(self.refused) and not self._made
 
     def __call__(self, info: tuple[Any, ...]) -> socket.socket:
-        """Make a socket for an address, as ``getaddrinfo`` writes it."""
+        """Create a socket for an address, in the form of ``getaddrinfo``."""
         family, kind, protocol, _, address = info
         if why := self.policy.refusal(self.host, address[0]):
             self.refused = why
-            raise PermissionError(errno.EACCES, why)  # the host may have another address that is allowed
+            raise PermissionError(errno.EACCES, why)  # another address of the host may be allowed
         self._made += 1
         return socket.socket(family, kind, protocol)
 
 
 class _Hops:
-    """The way from a URL to who answers it."""
+    """Follows redirects from a URL to the server that answers."""
 
     def __init__(self, session: ClientSession, guard: Guard, shown: str, patience_s: float) -> None:
         self._session = session
@@ -136,15 +136,15 @@ class _Hops:
             at = url.with_user(None)
         for _ in range(MAX_REDIRECTS + 1):
             self._guard.expect(at.raw_host or "", shown)
-            async with asyncio.timeout(self._patience_s):  # headers that come byte by byte are never silent
+            async with asyncio.timeout(self._patience_s):  # a socket timeout never ends headers that come byte by byte
                 response = await self._session.get(at, headers=headers, allow_redirects=False)
             if response.status not in REDIRECTS:
                 return response
             location = response.headers.get("Location", "")
-            response.close()  # its body is nothing to wait for
+            response.close()  # its body is not needed
             to = self._next(at, location)
             if to.origin() != at.origin():
-                headers.pop("Authorization", None)  # it was meant for another
+                headers.pop("Authorization", None)  # the credentials are for the first host only
             at, shown = to, f"{self._shown}, which redirects to {redact(str(to))}"
         raise FetchError(FetchReason.HTTP_STATUS, f"{self._shown} redirects more than {MAX_REDIRECTS} times")
 
@@ -183,12 +183,12 @@ def _headers(ask: SourceRequest) -> dict[str, str]:
 
 
 def _continues(response: ClientResponse, ask: SourceRequest, mark: str) -> int | None:
-    """Return the size of the whole (0: unknown) if an answer goes on where a part ended, None if it does not."""
+    """Return the total size (0: unknown) if a response continues the partial content, None if it does not."""
     found = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if response.status != PARTIAL or found is None or int(found[1]) != ask.offset:
         return None
     if ask.mark and mark and mark != ask.mark:
-        return None  # it has other content now, and does not know If-Range
+        return None  # its content has changed, and it does not support If-Range
     return 0 if found[3] == "*" else int(found[3])
 
 

@@ -1,7 +1,7 @@
 """Writes a cached model to a given path: atomically, readable by all, read-only.
 
-It shares blocks with the cache where the file system can (a reflink), but never the file itself: a hard link would have
-the cache's mode, and whoever may write to it would write to what every other worker of the node is given.
+It shares blocks with the cache if the file system can (a reflink), but never the file itself: a hard link would have
+the cache's mode, and a process that may write to it would change the file of every other worker of the node.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 from halimede.models.errors import FetchError, FetchReason
 from halimede.system.files import replacing
 
-#: Linux: make a file share another's blocks
+#: Linux ioctl: makes a file share another file's blocks
 FICLONE = 0x40049409
 READABLE, PASSABLE = 0o444, 0o755
 
 
 def deliver(source: Path, target: Path) -> None:
-    """Copy a file of the cache to its place. Raises FetchError."""
+    """Copy a file of the cache to a path. Raises FetchError."""
     make_parent(target)
     try:
         with replacing(target) as new:
@@ -30,7 +30,7 @@ def deliver(source: Path, target: Path) -> None:
 
 
 def deliver_folder(source: Path, target: Path) -> None:
-    """Copy a folder that was unpacked to its place; what was there goes. Raises FetchError."""
+    """Copy an unpacked folder to a path; an existing folder is replaced. Raises FetchError."""
     new = target.with_name(f".{target.name}.new")
     make_parent(target)
     try:
@@ -49,7 +49,7 @@ def deliver_folder(source: Path, target: Path) -> None:
 
 
 def make_parent(target: Path) -> None:
-    """Make the folder that a file shall be in. Raises FetchError."""
+    """Make the parent folder of a file. Raises FetchError."""
     try:
         _make_folder(target.parent)
     except OSError as error:
@@ -60,7 +60,7 @@ def _copy(source: Path, new: Path) -> None:
     with source.open("rb") as origin, new.open("xb") as copy:
         try:
             fcntl.ioctl(copy.fileno(), FICLONE, origin.fileno())
-        except OSError:  # another file system, or one that cannot
+        except OSError:  # another file system, or one without reflinks
             shutil.copyfileobj(origin, copy, 1024 * 1024)
         copy.flush()
         os.fsync(copy.fileno())
@@ -73,7 +73,7 @@ def _not_written(target: Path, error: OSError) -> FetchError:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, that others may pass whatever this process keeps to itself otherwise."""
+    """Make a folder and its parents such that other users may traverse them, whatever the umask of this process."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)

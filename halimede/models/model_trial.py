@@ -1,8 +1,8 @@
-"""Tries a model before it serves: in a child process that may die of it, within limits of memory and time.
+"""Tries a model before it is used: in a child process that may crash, with limits of memory and time.
 
-The child (``python -m halimede.inference.trial``) reads the file, opens it and answers a first sample. Whatever a
-hostile file does there is a reason in the end. Who asks needs neither NumPy nor ONNX Runtime; where these are not
-installed nothing is tried, and the trial says so. The child leads a group of its own, which ends with the call.
+The child (``python -m halimede.inference.trial``) reads the file, opens it and answers a first sample. Any failure that
+a hostile file causes becomes a reason. The caller needs neither NumPy nor ONNX Runtime; if these are not installed,
+nothing is tried, and the result reports that. The child leads its own process group, which ends with the call.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from halimede.system.child_process import wait_exit
 __all__ = ["Trial", "TrialLimits", "TrialReason", "try_model"]
 
 NEEDED = ("numpy", "onnxruntime", "PIL")
-#: what the child inherits: no credentials
+#: environment variables that the child inherits: no credentials
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TZ"})
-#: threads that would wait for work take address space, which is limited
+#: idle threads would use address space, which is limited
 ALONE = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
-#: seconds that the child may take to start and to say something, beyond its limit: it ends itself in time
+#: seconds for the child to start and to answer, beyond its limit: normally it ends itself in time
 START_S = 30.0
 #: bytes of its output that are read
 MAX_OUTPUT = 1024 * 1024
@@ -41,7 +41,7 @@ IMPORT_WORDS = ("ImportError", "ModuleNotFoundError")
 
 
 class TrialLimits(Struct, kw_only=True, frozen=True):
-    """What a model may take while it is opened and answers a first sample, beyond what the process itself takes."""
+    """Limits of a model while it is opened and answers a first sample, beyond the needs of the process itself."""
 
     memory_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
     seconds: Annotated[float, Meta(gt=0)] = 60.0
@@ -50,8 +50,8 @@ class TrialLimits(Struct, kw_only=True, frozen=True):
 async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimits()) -> Trial:  # noqa: B008 - frozen
     """Open a model's file by its Model spec (JSON; ``{}`` for none) in a child process, and answer a first sample.
 
-    Never raises for what the model does. A spec of another format than ONNX is skipped: only a user's estimator reads
-    it. Cancelling ends the child.
+    Never raises because of the model. A spec of another format than ONNX is skipped: only a user's estimator reads it.
+    Cancelling ends the child.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -70,7 +70,7 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
 
 
 def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits) -> Trial:
-    """Say what came of a trial by the child's exit code (None: it had to be ended), its answer and its last words."""
+    """Return the result of a trial by the child's exit code (None: it was killed), its output and its last stderr."""
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
         text = f"the model was not ready within {limits.seconds:g} s: it may never end; simplify it or raise the limit"
         return Trial(reason=TrialReason.SLOW, message=text)
@@ -97,7 +97,7 @@ def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:
 
 
 def _memory_file() -> BinaryIO:
-    """A file of no folder: what is read from a child through it needs no pipe to be kept empty."""
+    """Return an anonymous file: unlike a pipe, the child can fill it while nobody reads."""
     return os.fdopen(os.memfd_create("halimede-trial"), "w+b")
 
 
@@ -120,14 +120,14 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _ended(child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child's end and reap it; None: it was ended at the deadline. Its group ends in any case."""
+    """Wait for a child's end and reap it; None: it was killed at the deadline. Its group ends in any case."""
     try:
         async with asyncio.timeout(seconds):
             await wait_exit(child.pid)
     except TimeoutError:
         return None
     finally:
-        # nobody has reaped it yet, so the group is still its own
+        # the child was not reaped yet, so no other process can have its group id
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()

@@ -1,8 +1,8 @@
-"""An unfinished download on disk: it survives the process that wrote it, and the next one goes on where it ended.
+"""A partial download on disk: it persists when its process ends, and the next process resumes it.
 
-Beside the bytes lies a small record of where they came from. Nothing in it is believed blindly: the bytes are hashed
-anew, and they are gone on with only if a digest will decide in the end, or if the same origin still has content of the
-same strong mark and the machine has not been started anew since (a page that never reached the disk reads as zeros).
+A record next to it has the origin of the bytes. The record is not trusted: the bytes are hashed again, and they are
+resumed only if a known digest will verify the result, or if the origin still has content of the same strong mark and
+the machine was not rebooted since (a page that never reached the disk reads as zeros).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from msgspec import Struct
 from halimede.models.cache import BLOCK, Cache, Fetched, in_thread
 from halimede.system.files import FULL, write_atomic
 
-#: bytes that are hashed anew in one go: whoever cancels waits that long
+#: bytes that are hashed in one step: a cancellation waits that long
 STRETCH = 64 * BLOCK
-#: seconds after which nobody comes back to what is unfinished
+#: seconds after which a partial download is removed
 ABANDONED_S = 3 * 86_400.0
 SIDE = ".json"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class PartRecord(Struct, kw_only=True):
-    """Where the bytes of a part came from: a hash of who asked for what, the origin's mark, the machine's boot."""
+    """The origin of a partial download: a hash of requester and URL, the origin's mark, the machine's boot id."""
 
     origin: str
     mark: str
@@ -39,17 +39,17 @@ class PartRecord(Struct, kw_only=True):
 
 
 class PartialDownload:
-    """A file that is being written and hashed. Leaving the block keeps it if it can be gone on with, else removes it.
+    """A file that is being written and hashed. The end of the block keeps it if it can be resumed, else removes it.
 
-    ``origin`` is ``Asker.key``. ``decided`` says that its digest is known beforehand. Whoever uses it holds the lock of
-    its name.
+    ``origin`` is ``Requester.key``. ``decided``: its digest is known beforehand. The caller must hold the lock of its
+    name.
     """
 
     def __init__(self, cache: Cache, name: str, origin: str, *, decided: bool) -> None:
         self.cache = cache
         self.path = cache.root / "parts" / name
         self.size = 0
-        #: the strong mark of what has been written, if this origin gave it
+        #: the strong mark of the written content, if this origin gave it
         self.mark = ""
         self._side = self.path.with_name(name + SIDE)
         self._origin = hashlib.sha256(origin.encode()).hexdigest()
@@ -75,16 +75,16 @@ class PartialDownload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, OSError) and error.errno in FULL:
-            self.discard()  # nobody has use for a full disk
+            self.discard()  # on a full disk the space is needed
         self._leave()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what has been written."""
+        """SHA-256 of the written bytes."""
         return self._hash.hexdigest()
 
     async def begin(self, mark: str, offset: int) -> None:
-        """Go on at ``offset`` with content of this mark: at the part's size, or anew at 0."""
+        """Continue at ``offset`` with content of this mark: at the part's size, or from 0."""
         if offset != self.size:
             await in_thread(self._clear)
         self.mark = mark if strong(mark) else ""
@@ -98,11 +98,11 @@ class PartialDownload:
         await in_thread(self._write, block)
 
     async def commit(self) -> Fetched:
-        """Bring the file to disk and to its place in the cache."""
+        """Sync the file to disk and move it into the cache."""
         return await in_thread(self._commit)
 
     def discard(self) -> None:
-        """Do not keep it: what it holds is wrong, or nobody needs it."""
+        """Do not keep the file: its content is wrong or not needed."""
         self._recorded = False
 
     def _open(self) -> PartRecord | None:
@@ -143,7 +143,7 @@ class PartialDownload:
         left = memoryview(block)
         while left:
             done = os.write(self._fd, left)
-            self._hash.update(left[:done])  # with the size: what one that fails later has written still counts
+            self._hash.update(left[:done])  # together with the size: bytes of a write that fails later still count
             self.size += done
             left = left[done:]
 
@@ -157,17 +157,17 @@ class PartialDownload:
         kept = self._recorded and os.fstat(self._fd).st_size
         os.close(self._fd)
         if not kept:
-            self.path.unlink(missing_ok=True)  # a committed part has been moved away
+            self.path.unlink(missing_ok=True)  # a committed file was moved
             self._side.unlink(missing_ok=True)
 
 
 def strong(mark: str) -> bool:
-    """Say whether equal marks mean equal bytes. Weak ETags do not."""
+    """Whether equal marks mean equal bytes. Weak ETags do not."""
     return bool(mark) and not mark.startswith("W/")
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what has been left behind for good. A download that still writes to it would only begin again."""
+    """Remove abandoned partial downloads. One that is still being written would only start again."""
     oldest = time.time() - ABANDONED_S
     for entry in os.scandir(folder):
         with contextlib.suppress(OSError):
@@ -179,4 +179,4 @@ def _boot() -> str:
     try:
         return BOOT.read_text().strip()
     except OSError:
-        return os.urandom(16).hex()  # never the same: where nothing is known, nothing is resumed
+        return os.urandom(16).hex()  # unique: if the boot id is unknown, nothing is resumed

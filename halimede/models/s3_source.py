@@ -1,7 +1,7 @@
-"""Models in an S3 store (``s3://bucket/key``): Amazon's, MinIO, Ceph and others. Credentials come by environment.
+"""Models in an S3 store (``s3://bucket/key``): Amazon's, MinIO, Ceph and others. The environment has the credentials.
 
-The library (extra ``s3``) only signs the URL; what is signed is read as from any HTTP server, under the same policy and
-bounds. It is never left to look for credentials by itself, which on some machines means asking the network.
+The library (extra ``s3``) only signs the URL; the signed URL is read as from any HTTP server, under the same policy and
+limits. The library never searches for credentials by itself, which on some machines means network requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Access:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Access:
-        """Read Sedna's names. Raises InvalidFieldError, without a secret in it."""
+        """Read the variables with Sedna's names. Raises InvalidFieldError, without a secret in it."""
         endpoint, key_id, secret = (
             environ.get(n, "") for n in ("S3_ENDPOINT_URL", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
         )
@@ -55,7 +55,7 @@ class Access:
 
 
 def s3_asker(url: str) -> Requester:
-    """Return who asks for an object: two stores have buckets of one name, and one store gives them to some only."""
+    """Return the requester of an object: stores may have buckets of one name, and give an object only to some."""
     access = store_access()
     secret = hashlib.sha256(access.secret.encode()).hexdigest()
     key = json.dumps([url, access.endpoint, access.region, access.key_id, secret])
@@ -63,7 +63,7 @@ def s3_asker(url: str) -> Requester:
 
 
 def store_access() -> Access:
-    """Return what the environment says. Raises FetchError."""
+    """Return the credentials of the environment. Raises FetchError."""
     try:
         return Access.read(os.environ)
     except InvalidFieldError as error:
@@ -81,7 +81,7 @@ def bucket_and_key(url: str) -> tuple[str, str]:
 
 @contextlib.asynccontextmanager
 async def open_s3(url: str, ask: SourceRequest, limits: TransferLimits, policy: AddressPolicy) -> AsyncIterator[Stream]:
-    """Open an object. Every failure is raised without its cause, whose text may hold a signature."""
+    """Open an object. Failures are raised without their cause, whose text may contain a signature."""
     bucket, key = bucket_and_key(url)
     access = store_access()
     shown = f"{redact(url)} at {access.endpoint or 'Amazon S3'}"

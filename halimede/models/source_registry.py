@@ -1,7 +1,7 @@
-"""Where models come from: a file of the node, an HTTP server, S3, or what a caller adds. Each is a stream of blocks.
+"""The sources of models: a file of the node, an HTTP server, S3, or one that a caller adds. Each is a stream of blocks.
 
-Its mark (size and modification time, or the ETag) tells later whether the origin still has the same content. Errors of
-libraries are never passed on: their texts hold whole URLs.
+Its mark (size and modification time, or the ETag) shows later whether the origin still has the same content. Errors of
+libraries are never passed on: their texts contain whole URLs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from halimede.models.http_source import SCHEMES, open_http
 from halimede.models.s3_source import open_s3, s3_asker
 from halimede.models.source_types import Requester, SourceOpener, SourceRequest, Stream, TransferLimits
 
-#: what looks like files here is the kernel speaking of processes, their environments and devices
+#: files below these paths are interfaces of the kernel to processes, their environments and devices
 KERNEL = ("/proc/", "/sys/")
 
 
 def local_path(url: str) -> Path | None:
-    """Return the path that a URL names on this node, or None if it is not a local one. Raises FetchError."""
+    """Return the local path that a URL names, or None if it is not local. Raises FetchError."""
     if url.startswith("/"):
         return Path(url)
     try:
@@ -43,7 +43,7 @@ def local_path(url: str) -> Path | None:
 
 
 def asker(url: str) -> Requester:
-    """Return who asks for a URL, as far as its origin can tell. Raises FetchError."""
+    """Return the requester of a URL, as its origin distinguishes requesters. Raises FetchError."""
     if local_path(url) is None and urlsplit(url).scheme == "s3":
         return s3_asker(url)
     return Requester(url)
@@ -90,10 +90,10 @@ async def open_file(path: Path, ask: SourceRequest) -> AsyncIterator[Stream]:
 
 
 def _open(path: Path) -> tuple[BinaryIO, os.stat_result]:
-    # not blocking: opening a named pipe would otherwise wait for a writer
+    # non-blocking: opening a named pipe would otherwise wait for a writer
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     facts = os.fstat(fd)
-    # a link in its path may lead anywhere: what counts is what was opened
+    # a link in the path may lead anywhere: check the opened file
     kernel = str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(KERNEL)
     if kernel or not stat.S_ISREG(facts.st_mode):
         os.close(fd)

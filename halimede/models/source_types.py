@@ -1,4 +1,4 @@
-"""What every source of models gives, the bounds and rate that each keeps, and how another kind of source is added."""
+"""The stream of a source of models, the limits of a download, and the interface of additional sources."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from halimede.models.errors import FetchError, FetchReason
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
-    """Bounds of one download: seconds to connect, without a byte, and in all; bytes; bytes a second over a window.
+    """Limits of one download: seconds to connect, without a byte, and in all; bytes; bytes a second over a window.
 
-    The rate is that of the origin: time in which this node writes does not count.
+    The rate is the origin's: the time in which this node writes does not count.
     """
 
     connect_s: float = 10.0
@@ -31,8 +31,8 @@ class TransferLimits:
 class Requester:
     """The requester of a URL: the cache does not share one requester's entries with another.
 
-    ``key`` is everything that decides what the origin gives, and must not be written: a URL that opens by itself, or
-    one with the store and the credentials that open it. ``credentials`` says whether there are any beside the URL.
+    ``key`` contains everything that decides what the origin gives, and must not be stored: a URL with a secret, or a
+    URL with the store and its credentials. ``credentials``: whether there are any outside of the URL.
     """
 
     key: str
@@ -41,10 +41,10 @@ class Requester:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What an origin is asked for: all that differs from ``known``, a mark, beginning at ``offset``.
+    """A request to an origin: the content unless it equals ``known`` (a mark), starting at ``offset``.
 
-    ``mark`` is that of the content whose beginning is here. With an offset and without a mark, whatever comes is
-    verified by its digest.
+    ``mark`` is that of the content whose first bytes are present. With an offset and without a mark, a digest verifies
+    the result.
     """
 
     known: str = ""
@@ -56,7 +56,7 @@ class SourceRequest:
 class Stream:
     """An open source. ``blocks`` is None if the origin reports no change since ``known``.
 
-    They begin at ``offset``: what was asked for, or 0 when the origin begins anew. ``size`` is that of the whole.
+    They start at ``offset``: the requested one, or 0 if the origin starts again. ``size`` is that of the whole content.
     """
 
     mark: str
@@ -66,10 +66,10 @@ class Stream:
 
 
 class SourceOpener(Protocol):
-    """Opens URLs of a scheme that is not the fetcher's own. Its URLs name their content: it never changes.
+    """Opens URLs of a scheme that the fetcher itself does not know. Such a URL names content that never changes.
 
-    ``offset`` bytes are here already; ``known`` is the mark of what the cache has. It raises FetchError, and bounds its
-    waits by the limits.
+    ``offset`` bytes are present already; ``known`` is the mark of the cached content. It raises FetchError, and obeys
+    the limits.
     """
 
     def __call__(
@@ -78,22 +78,22 @@ class SourceOpener(Protocol):
         """Open a URL."""
 
 
-#: seconds that a speed is the mean of, and between two of the points that it is made from
+#: seconds over which a rate is averaged, and seconds between two of its points
 SPAN_S, STEP_S = 10.0, 0.5
 
 
 class TransferRate:
-    """Bytes a second over the last ten seconds, from the progress of a transfer. A resumed part does not count."""
+    """Bytes a second over the last ten seconds of a transfer. A resumed part does not count."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._points: deque[tuple[float, int]] = deque()
 
     def update(self, done: int) -> float:
-        """Note how many bytes are here; return bytes a second, 0 until it can be said."""
+        """Record the bytes present; return bytes a second, 0 until it is known."""
         now = self._now()
         if self._points and done < self._points[-1][1]:
-            self._points.clear()  # it began anew
+            self._points.clear()  # the transfer started again
         if not self._points:
             self._points.append((now, done))
             return 0.0
@@ -109,7 +109,7 @@ class TransferRate:
 async def not_slower(
     blocks: AsyncIterator[bytes], limits: TransferLimits, shown: str, now: Callable[[], float]
 ) -> AsyncIterator[bytes]:
-    """Pass blocks on while they come at the least rate, measured over windows of the time spent waiting for them."""
+    """Yield blocks while they arrive at the minimum rate, over windows of the time spent waiting for them."""
     waited, came = 0.0, 0
     while True:
         began = now()
@@ -118,8 +118,8 @@ async def not_slower(
                 block = await anext(blocks, None)
         except TimeoutError:
             if not window.expired():
-                raise  # the source's own
-            block = b""  # what keeps its connection awake may still send nothing
+                raise  # the deadline of the source itself
+            block = b""  # a keep-alive may hold the connection open without any data
         if block is None:
             return
         waited += now() - began

@@ -1,9 +1,9 @@
-"""Files go back to a store: results, weights, hard samples. To a folder, an S3 store, or an HTTP server by PUT.
+"""Uploads files to a store (results, weights, hard samples): to a folder, an S3 store, or an HTTP server by PUT.
 
-A file is hashed before it is sent and again while it is: what arrives is what was there at the beginning, or nothing.
-Where a store can check a SHA-256 it is told to; where it says one, it is compared. A store takes a file whole or leaves
-what was there: no reader ever sees half of one. Secrets of a URL are never shown, nor errors of libraries, whose texts
-hold whole URLs.
+A file is hashed before it is sent and again while it is sent: either its first content arrives, or nothing. If a store
+can verify a SHA-256, it receives the digest; if it returns one, that is compared. A store accepts a whole file or keeps
+the earlier one: no reader sees a partial file. Secrets of a URL are never shown, nor errors of libraries, whose texts
+contain whole URLs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 log = structlog.get_logger()
-#: gets the bytes that have gone, and how many there are
+#: called with the bytes sent, and the total
 Progress = Callable[[int, int], None]
-#: seconds for which failures that may pass are tried again
+#: seconds for which temporary failures are retried
 PATIENCE_S = 120.0
 MAX_FILES = 100_000
-#: bytes of one part of a multipart upload at least, and parts at most (a store takes 10,000)
+#: the least bytes of one part of a multipart upload, and the most parts (a store accepts 10,000)
 PART, MOST_PARTS = 8 * 1024**2, 9000
-#: parts on their way at a time
+#: parts that are sent at a time
 PARALLEL = 4
 DENIED = frozenset({401, 403})
 TOO_LARGE = 413
@@ -51,7 +51,7 @@ TOO_LARGE = 413
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """One file that is in the store now. ``url`` shows no secret."""
+    """One file that is in the store. ``url`` shows no secret."""
 
     url: str
     size: int
@@ -67,11 +67,11 @@ async def upload(
     policy: AddressPolicy | None = None,
     patience_s: float = PATIENCE_S,
 ) -> list[Uploaded]:
-    """Send a file, or all files of a folder, and return what has arrived. Raises FetchError.
+    """Send a file, or all files of a folder, and return those that arrived. Raises FetchError.
 
     A file becomes ``url`` itself, or a name below it if that ends with a slash; the files of a folder keep their paths
-    below ``url``. Links are not followed. ``policy`` judges the addresses that HTTP connects to; None: whoever calls
-    has chosen the URL. The bounds are those of one file.
+    below ``url``. Links are not followed. ``policy`` checks the addresses that HTTP connects to; None: the caller has
+    chosen the URL. The limits apply to each file.
     """
     pairs = await in_thread(_pairs, path, url)
     whole, before = sum(size for _, _, size in pairs), 0
@@ -128,7 +128,7 @@ class _Upload:
         raise FetchError(FetchReason.UNSUPPORTED_SCHEME, text)
 
     async def _blocks(self, sha256: str, silence: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """The file, once more. Every block that is taken begins a new wait; the last comes when all is known."""
+        """Yield the file again. Each block that is taken restarts the timeout; the last comes after verification."""
         again, sent, loop = hashlib.sha256(), 0, asyncio.get_running_loop()
         with self.file.open("rb") as file:
             block = await in_thread(file.read, BLOCK)
@@ -145,7 +145,7 @@ class _Upload:
 
 
 def _pairs(path: Path, url: str) -> list[tuple[Path, str, int]]:
-    """Return each file, where it goes, and its size."""
+    """Return each file, its target URL, and its size."""
     if path.is_file():
         return [(path, _below(url, path.name) if urlsplit(url).path.endswith("/") else url, path.stat().st_size)]
     if not path.is_dir():
@@ -174,7 +174,7 @@ def _measure(file: Path) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One file on its way: its blocks, and what is known of it. ``shown`` stands for the URL in errors."""
+    """One file that is being sent: its blocks and properties. ``shown`` replaces the URL in errors."""
 
     blocks: AsyncIterator[bytes]
     size: int
@@ -184,7 +184,7 @@ class Sending:
 
 
 async def put_file(path: Path, sending: Sending) -> None:
-    """Write a file of this machine, beside its place first. Raises FetchError."""
+    """Write a local file: first to a temporary name in the same folder. Raises FetchError."""
     try:
         await in_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True))
         with replacing(path, shared=True) as new, new.open("xb", buffering=0) as file:
@@ -203,7 +203,7 @@ def _write(file: FileIO, block: bytes) -> None:
 
 
 async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> None:
-    """Send a file by PUT. Raises FetchError. Redirects are not followed: the body is gone by then."""
+    """Send a file by PUT. Raises FetchError. Redirects are not followed: the body was already sent by then."""
     import aiohttp  # noqa: PLC0415  # 14 MB that others do not need
     from yarl import URL  # noqa: PLC0415
 
