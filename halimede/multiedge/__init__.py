@@ -1,8 +1,8 @@
 """Multi-edge inference: a graph of stages over several edge nodes (seed 000).
 
-``stage.py`` is what an application is made of, ``application.py`` how it is put together and found by its name. The
-rest runs it: stages where a frame came in or at a peer with room (``balance``), and where findings of several workers
-come together (``joining``).
+``stage.py`` has the building blocks of an application, ``application.py`` assembles them and finds applications by
+name. The other modules run it: stages on the worker of a frame or on a peer with free capacity (``balance``), and the
+joint, in which findings of several workers come together (``joint_runner``).
 """
 
 from halimede.multiedge.application import Application, create, register

@@ -1,4 +1,4 @@
-"""Applications: which stages a frame goes through, and how they are found by the name that a resource gives.
+"""Applications: the stages that a frame goes through, found by the name that a resource gives.
 
 A new application is a list of stages: registered under a name by a decorator or by an entry point of the group
 ``halimede.applications``, or a user's own module, which the resource's ``entry`` names.
@@ -20,7 +20,7 @@ from halimede.messages import Frame, Prediction
 from halimede.multiedge.stage import Item, Joint, JointTools, Parameters, Stage, Tools
 
 GROUP = "halimede.applications"
-#: those of ``applications.py``
+#: applications that ``applications.py`` registers
 OWN = ("balance", "fusion", "reid")
 StageFactory: TypeAlias = Callable[[Tools], Stage]
 JointFactory: TypeAlias = Callable[[JointTools], Joint]
@@ -36,10 +36,10 @@ class Application:
     """A graph of stages: source, ``stages`` in their order, ``joint``, sink.
 
     Attributes:
-        stages: what is done with each frame, where it came in or at a peer with room.
-        share: whether peers may do it. Stages that remember earlier frames of a camera must not be shared.
-        joint: where findings come together; None: each frame is answered by itself.
-        joins: which findings are worth it; the others are answered by their worker alone.
+        stages: run on each frame, on its worker or on a peer with free capacity.
+        share: whether peers may run them. Stages that remember earlier frames of a camera must not be shared.
+        joint: combines findings; None: each frame is answered by itself.
+        joins: which findings the joint receives; their worker answers the others alone.
 
     """
 
@@ -55,7 +55,7 @@ _makers: dict[str, Maker] = {}
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Register a function that makes an application of its parameters under a name."""
+    """Register a function that makes an application from its parameters under a name."""
 
     def add(maker: Maker) -> Maker:
         if name in _makers:
@@ -67,7 +67,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def create(name: str, entry: str, parameters: Parameters) -> Application:
-    """Return the application that a resource asks for. Raises InvalidFieldError."""
+    """Return the application of a resource. Raises InvalidFieldError."""
     maker = _entry(entry) if entry else _named(name)
     try:
         made = maker(parameters)
@@ -83,7 +83,7 @@ def create(name: str, entry: str, parameters: Parameters) -> Application:
 
 def _named(name: str) -> Maker:
     if name in OWN:
-        importlib.import_module("halimede.multiedge.applications")  # it imports this module
+        importlib.import_module("halimede.multiedge.applications")  # not at the top: it imports this module
     if name in _makers:
         return _makers[name]
     installed = {point.name: point for point in entry_points(group=GROUP)}
@@ -121,7 +121,7 @@ def _field(entry: str) -> str:
 
 
 class PictureSize(np.ndarray[Any, np.dtype[Any]]):
-    """A decoded frame that knows where it came from. It is a view: nothing is copied."""
+    """A decoded frame with its camera and id. It is a view: nothing is copied."""
 
     camera: str
     id: bytes
@@ -145,7 +145,7 @@ class PictureSize(np.ndarray[Any, np.dtype[Any]]):
 
 
 class StagesModel(Model):
-    """Runs the stages of an application as one model, which gives them batches, isolation of bad samples and hot swaps.
+    """Runs the stages of an application as one model, so that batches, isolation of bad samples and hot swaps work.
 
     Its models are closed with it.
     """
@@ -163,7 +163,7 @@ class StagesModel(Model):
         stages: list[Stage] = []
         try:
             for make in application.stages:
-                stages.append(make(tools))  # noqa: PERF401  # those that were made are closed if the next one fails
+                stages.append(make(tools))  # noqa: PERF401  # stages made so far are closed if the next one fails
         except BaseException:
             for stage in stages:
                 stage.close()
@@ -172,16 +172,16 @@ class StagesModel(Model):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Those of its model."""
+        """The labels of the worker's model."""
         model = self._models.get("model")
         return model.labels if model else ()
 
     def prepare(self, image: Array) -> Array:
-        """Stages look at the picture as it is."""
+        """Return the picture unchanged: stages prepare it themselves."""
         return image
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Return the picture with what is known of its frame."""
+        """Return the picture with the camera and id of its frame."""
         return PictureSize.of(frame, image)
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:

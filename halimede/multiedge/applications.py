@@ -11,7 +11,7 @@ from halimede.multiedge.application import Application, StageFactory, register
 from halimede.multiedge.stage import Item, Parameters, Stage
 from halimede.multiedge.stages import Classify, Crop, Detect, Embed, Motion
 
-#: how objects are found: by the worker's detector, by what moves, or the whole picture is the one object
+#: how objects are found: by the worker's detector, by motion, or the whole picture is the only object
 FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (Motion,), "whole": ()}
 
 
@@ -27,16 +27,16 @@ class Size(Stage):
 
 @register("balance")
 def balance(parameters: Parameters) -> Application:
-    """Each frame is answered by the worker's own model, or by that of a peer which would be done with it sooner.
+    """Each frame is answered by the worker's own model, or by a peer's which is expected to finish sooner.
 
-    Nothing comes together. ``share: "false"`` keeps each worker to its own frames, such as to compare.
+    It has no joint. ``share: "false"`` keeps each worker to its own frames, for example for a comparison.
     """
     return Application(stages=[Classify], share=parameters.flag("share", default=True))
 
 
 @register("fusion")
 def fusion(parameters: Parameters) -> Application:
-    """Several sources see one scene; each is classified where it is, and one answer is made of all.
+    """Several sources see one scene: each classifies its own pictures, and all findings become one answer.
 
     Source -> classify -> named => fuse -> sink. Raises InvalidFieldError.
     """
@@ -50,9 +50,9 @@ def fusion(parameters: Parameters) -> Application:
 
 @register("reid")
 def reid(parameters: Parameters) -> Application:
-    """Objects that several cameras see get one identity each; where they were seen is published.
+    """Objects that several cameras see get one identity each; their positions are published.
 
-    Source -> find -> crop -> embed => match -> sink. An empty picture is answered where it was taken. Raises
+    Source -> find -> crop -> embed => match -> sink. The worker answers a picture without objects itself. Raises
     InvalidFieldError.
     """
     finder = parameters.text("detect", "model", choices=tuple(FINDERS))

@@ -1,4 +1,4 @@
-"""Runs the joint of an application in a worker: its thread, its server, and the workers that are to follow it."""
+"""Runs the joint of an application in a worker: its thread, its server, and the transfer of its state to standbys."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from halimede.pipeline.model_slot import ModelSlot
 from halimede.worker.membership import Membership
 from halimede.worker.roles import WorkerContext
 
-#: folder of the joint's below the worker's
+#: the joint's folder, inside the worker's
 FOLDER = "joint"
-#: workers that are remembered to have been taught, and that wait for it: each is taught by itself
+#: workers that have received the state, and workers that wait for it: one receives it at a time
 MAX_TAUGHT, MAX_WAITING = 1024, 32
-#: seconds until a worker may be taught again that could not be told everything
+#: seconds until the state is sent again to a worker that did not receive all of it
 AGAIN_S = 5.0
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,9 +48,9 @@ class JointRunner:
         self._alone = asyncio.Lock()
 
     async def start(self, group: asyncio.TaskGroup) -> None:
-        """Make the joint and run it in ``group``. Raises InvalidFieldError for parameters that it cannot take."""
+        """Make the joint and run it in ``group``. Raises InvalidFieldError for invalid parameters."""
         worker = self._settings.worker
-        assert self._application.joint is not None  # noqa: S101  # who has none does not come here
+        assert self._application.joint is not None  # noqa: S101  # callers check it
         folder = Path(worker.state) / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         thread, models = ModelThread("joint"), {}
@@ -79,16 +79,16 @@ class JointRunner:
         self._task = group.create_task(run(), name="joint")
 
     def load(self) -> Load:
-        """Return how many findings it can take now."""
+        """Return the number of findings that it can take now."""
         return self._joining.load() if self._joining else Load(credits=0)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Membership``
-        """Teach a worker that has just come and could decide one day, if this one decides now."""
+        """Send the state to a new worker that may decide later, if this worker decides now."""
         own = self._settings.worker.worker
         if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._taught:
             return
         if len(self._teaching) >= MAX_WAITING:
-            return  # it says so again
+            return  # it announces itself again
         if len(self._taught) >= MAX_TAUGHT:
             self._taught.clear()
         self._taught.add((worker, peer.life))
@@ -98,11 +98,11 @@ class JointRunner:
             task.add_done_callback(self._teaching.discard)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer what is here; return whether that was all done in time."""
+        """Answer the findings present; return whether that was done in time."""
         return await self._joining.drain(timeout_s) if self._joining else True
 
     def cancel(self) -> None:
-        """End: what the joint keeps is written down."""
+        """Cancel all work; the joint stores its state."""
         for task in self._teaching:
             task.cancel()
         if self._task:
@@ -111,7 +111,7 @@ class JointRunner:
     async def _teach(self, joining: JointServer, worker: str, life: str) -> None:
         async with self._alone:
             knows = await joining.teach(worker)
-        if not knows:  # once more, when it says again that it is there
+        if not knows:  # it is sent again when the worker announces itself again
             await asyncio.sleep(AGAIN_S)
             self._taught.discard((worker, life))
 
@@ -121,14 +121,14 @@ class JointRunner:
 
 
 class SlotModel(WrappedModel):
-    """Stands for the model in a slot; which one that is changes between two calls of a joint, never within one."""
+    """The model in a slot, which may be replaced between two calls of a joint but never during one."""
 
     def close(self) -> None:
-        """Nothing to do: it is the slot's."""
+        """Do nothing: the slot closes its model."""
 
 
 class HoldingThread(ModelThread):
-    """A thread whose calls may use the model in a slot, by way of ``model``."""
+    """A thread whose calls may use the model in a slot, through ``model``."""
 
     def __init__(self, name: str, slot: ModelSlot) -> None:
         super().__init__(name)
@@ -136,7 +136,7 @@ class HoldingThread(ModelThread):
         self.model = SlotModel(slot.current.model)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` in the thread; the model that is in the slot now is kept open until it is done."""
+        """Run ``work`` in the thread; the slot's present model stays open until it is done."""
         loaded = self._slot.current
 
         def run() -> T:

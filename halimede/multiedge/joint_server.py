@@ -1,9 +1,9 @@
-"""Joint server: takes findings of several workers off a channel, has the joint decide, and publishes that.
+"""Joint server: receives findings of several workers, lets the joint decide, and publishes the decisions.
 
-Every worker that could decide runs this; who does is agreed through ``Membership``. The others follow what is decided,
-so that the next in line can go on. A requester owns its deadline and its retry: what dies with a process is sent again.
-The joint is called in its thread; what it raises does not end the worker. What waits for it is bounded in number, in
-bytes and in time.
+Each worker that may decide runs it; ``Membership`` determines which one decides. The others follow the decisions, so
+that the next one can take over. A requester owns its deadline and its retries: it repeats findings that were lost with
+a process. The joint is called in its thread, and its exceptions do not end the worker. Waiting findings are bounded in
+number, bytes and time.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from halimede.topic import Address
 
 M = TypeVar("M")
 log = structlog.get_logger()
-#: findings, and bytes of them, that wait for their answer at a time; more are refused, and asked again
+#: findings, and their bytes, that wait for an answer; more are refused, and requested again
 CAPACITY, CAPACITY_BYTES = 512, 64 * 1024 * 1024
-#: messages on their way out that wait for the broker; findings wait when there are more
+#: messages that wait for the broker; above that, findings wait
 SENDING = 256
 REMEMBERED = 4096
-#: tracks of others that wait to be followed; the oldest are let go beyond it
+#: tracks of other workers in the queue; above that, the oldest are dropped
 FOLLOWED = 10_000
-#: user property that names who decided
+#: user property with the name of the deciding worker
 DECIDER = "decider"
-#: seconds between two looks at who has given up
+#: seconds between two checks for expired requests
 LOOK_S = 0.5
-#: seconds until a joint is asked again that failed at what was due, or left it undone
+#: seconds until ``due`` is called again after it failed or did nothing
 PAUSE_S = 1.0
-#: seconds that it may take to write down what is to be kept
+#: seconds that the joint has to store its state
 CLOSE_S = 3.0
 
 
 class JointServer:
     """Runs one joint on a channel. ``run`` until cancelled; ``drain`` before that.
 
-    ``decides``: whether this worker is the one that answers questions now. ``changed`` is called when ``load`` says
-    something new. A joint that takes longer than ``limit_s`` seconds over one call ends its worker: another decides.
+    ``decides``: whether this worker answers requests now. ``changed`` is called when ``load`` has changed. If one call
+    of the joint takes longer than ``limit_s`` seconds, its worker ends: another one decides then.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class JointServer:
         )
 
     def load(self) -> Load:
-        """Return what it can take now."""
+        """Return its capacity and queue."""
         return Load(credits=self._waiting.free, service_ms=round(self._service_ms, 1), queued=len(self._waiting))
 
     async def run(self) -> None:
         """Open the joint, subscribe, and decide until cancelled."""
-        await self._thread.call(self._joint.open)  # a worker without it is of no use
+        await self._thread.call(self._joint.open)  # if it fails, the worker ends
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._outbox.run(), name="decisions")
@@ -123,7 +123,7 @@ class JointServer:
             await self._careful.close()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new, answer what is here; return whether all was answered within ``timeout_s`` seconds."""
+        """Take no new findings, answer those present; return whether that took at most ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 for filter_ in self._channel.requests:
@@ -139,7 +139,7 @@ class JointServer:
         return True
 
     async def teach(self, worker: str) -> bool:
-        """Tell a worker that has just come all that it needs to decide one day; return whether it knows all now."""
+        """Send a new worker the joint's state, so that it can take over; return whether it has received all."""
         known = await self._careful.snapshot()
         address = topics.GALLERY.at(**self._names, worker=worker)
         for told, track in enumerate(known or ()):
@@ -237,7 +237,7 @@ class JointServer:
                 self._service_ms += 0.1 * ((loop.time() - began) * 1000 / len(new) - self._service_ms)
 
     async def _expire(self) -> None:
-        """Let go of findings whose askers have given up: a joint may hang, or forget them."""
+        """Drop findings whose requesters have timed out: a joint may hang, or never answer them."""
         while True:
             await asyncio.sleep(LOOK_S)
             if expired := self._waiting.expire(asyncio.get_running_loop().time()):
@@ -246,7 +246,7 @@ class JointServer:
                 self._changed()
 
     def _fail(self, findings: list[Finding], error: str) -> None:
-        """Tell whoever asked that there will be no answer: its own finding then stands."""
+        """Reply to the requesters that there is no answer: they keep their own predictions."""
         for finding in findings:
             if delivery := self._waiting.pop(finding.key):
                 self._idle.set()
@@ -270,7 +270,7 @@ class JointServer:
             self._changed()
 
     async def _publish(self, address: Address[M], bodies: Iterable[M]) -> None:
-        """Publish what was decided; waits only while too many messages are on their way."""
+        """Publish decisions; wait only while too many messages are in flight."""
         for body in bodies:
             await self._outbox.wait_ready()
             self._outbox.put(address, body, properties={DECIDER: self._channel.worker})
@@ -284,7 +284,7 @@ class JointServer:
         self._outbox.put(address, reply, correlation=to.packet.correlation)
 
     def _unwritable(self, body: object, error: Exception) -> Reply | None:
-        """Return what is sent in place of a decision that cannot be written: values come from users' own joints."""
+        """Return the reply in place of a decision that cannot be encoded: a user's joint may return any value."""
         self._limited_log.warning("decision not sent", error=str(error))
         if not isinstance(body, Reply) or body.error:
             return None
@@ -300,7 +300,7 @@ class _Entry:
 
 
 class PendingFindings:
-    """Who waits for the answer to which finding, by its key, and until when."""
+    """The pending request for each finding, by its key, with its deadline."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -316,11 +316,11 @@ class PendingFindings:
 
     @property
     def free(self) -> int:
-        """Places for further findings."""
+        """The number of findings that can be added."""
         return 0 if self._bytes >= self._most_bytes else max(0, self._most - len(self))
 
     def put(self, key: bytes, delivery: Delivery[Frame], now: float) -> None:
-        """Note who waits; one that asks again is answered on its latest question."""
+        """Add a request; a repeated request replaces the earlier one."""
         self.pop(key)
         left = delivery.body.deadline_ms / 1000
         entry = _Entry(delivery, now + (left if 0 < left < LONGEST_S else LONGEST_S), len(delivery.packet.payload))
@@ -328,7 +328,7 @@ class PendingFindings:
         self._bytes += entry.size
 
     def pop(self, key: bytes) -> Delivery[Frame] | None:
-        """Return who waits for the answer to a finding, if anybody does, and forget it."""
+        """Remove and return the request for a finding, None if there is none."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
@@ -336,7 +336,7 @@ class PendingFindings:
         return entry.delivery
 
     def expire(self, now: float) -> int:
-        """Forget those whose asker has given up; return how many they were."""
+        """Drop expired requests; return their number."""
         late = [key for key, entry in self._entries.items() if entry.until <= now]
         for key in late:
             self.pop(key)
@@ -344,7 +344,7 @@ class PendingFindings:
 
 
 def found(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
-    """Return what a worker found in a frame, as its joint sees it."""
+    """Return the finding of a worker's frame, as its joint receives it."""
     return Finding(
         key=key,
         camera=frame.camera,
@@ -358,7 +358,7 @@ def found(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
 
 @dataclass(slots=True)
 class JointReply:
-    """A joint's reply: ``error`` if it refused the new findings, ``due`` is the time of its next call."""
+    """The result of one call: ``error`` if it refused the new findings, ``due`` is the time of its next call."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     error: str = ""
@@ -366,21 +366,21 @@ class JointReply:
 
 
 class GuardedJoint:
-    """Calls one joint, whose errors are logged or become replies."""
+    """Calls one joint; its exceptions are logged or become replies."""
 
     def __init__(self, joint: Joint, thread: ModelThread) -> None:
         self._joint = joint
         self._thread = thread
 
     async def follow(self, tracks: Sequence[Track]) -> None:
-        """Let it learn what another worker has decided. What it cannot read is lost to it, and to nobody else."""
+        """Pass on decisions of another worker. If the joint cannot read some, only this worker lacks them."""
         try:
             await self._thread.call(self._joint.follow, tracks)
         except Exception:
             log.exception("joint update failed", tracks=len(tracks))
 
     async def snapshot(self) -> list[Track] | None:
-        """Return all that another one has to know; None: it failed at that."""
+        """Return the state for another worker; None: the joint failed."""
         try:
             return await self._thread.call(lambda: list(self._joint.snapshot()))
         except Exception:
@@ -388,7 +388,7 @@ class GuardedJoint:
             return None
 
     async def close(self) -> None:
-        """Have it write down what is to be kept; one that hangs is not waited for."""
+        """Let it store its state; do not wait for a joint that hangs."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(self._thread.call(self._joint.close))
@@ -398,7 +398,7 @@ class GuardedJoint:
             log.exception("joint not closed")
 
     def decide(self, new: list[Finding], now: float) -> JointReply:
-        """Give it new findings, and let it answer what is due. Call it in the thread."""
+        """Pass new findings, and let it answer what is due. Call it in the thread."""
         said = JointReply()
         try:
             if new:
@@ -410,7 +410,7 @@ class GuardedJoint:
             said.outcomes.append(_checked(self._joint.due(now)))
             said.due = self._joint.next_due()
             if said.due is not None and not said.due > now:
-                said.due = now + PAUSE_S  # it should have done that just now
+                said.due = now + PAUSE_S  # ``due`` was called just now, but did nothing
         except Exception:
             log.exception("joint timer failed")
             said.due = now + PAUSE_S

@@ -1,8 +1,8 @@
-"""An edge worker of a multi-edge service at work: frames in, stages, findings to where they come together, results out.
+"""An edge worker of a multi-edge service: runs stages on frames, sends findings to the joint, publishes results.
 
-What it is made of stands on its own: ``Membership`` (who is there), ``JointClient`` (asks who decides), ``PeerOffload``
-and ``SpareCapacity`` (gives frames to peers, takes theirs), ``JointRunner`` (decides itself), ``FailoverSource`` (its
-frames, and those of the dead).
+Its parts are independent: ``Membership`` (which workers are online), ``JointClient`` (requests to the deciding worker),
+``PeerOffload`` and ``SpareCapacity`` (frames to and from peers), ``JointRunner`` (decides itself), ``FailoverSource``
+(its own frames, and those of workers that have ended).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from halimede.worker.membership import Membership
 from halimede.worker.roles import WorkerContext, origin
 from halimede.worker.session_failover import FailoverSource, intake_id
 
-#: frames that the broker may have under way to a member: each waits there until it is answered
+#: frames that the broker may have in flight to a member: each is acknowledged once it is answered
 INTAKE_RECEIVE_MAXIMUM = 64
-#: joint inference may take the same cameras under the same name, and gets all of their frames, too
+#: a shared subscription's group: another kind of service may use the same cameras and also receives all frames
 GROUP = "multi-edge"
 
 
 class MemberJob:
-    """One edge worker. ``run`` until it is to stop; it drains then."""
+    """One edge worker. ``run`` until it is stopped; it drains then."""
 
     def __init__(self, settings: MemberSettings, application: Application, parts: WorkerContext) -> None:
         worker, bus = settings.worker, parts.bus
@@ -69,7 +69,7 @@ class MemberJob:
             self._peers.join = self._together.load
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Work; ``ready`` is called when it takes frames."""
+        """Work; ``ready`` is called when it accepts frames."""
         parts, worker = self._parts, self._worker
         async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
             edge = self._edge = self._edge_worker(decoder)
@@ -116,7 +116,7 @@ class MemberJob:
         )
 
     def _peer_requests(self, edge: EdgeWorker) -> RequestIntake:
-        """Return what takes peers' frames to the same pipeline."""
+        """Return the intake of peers' frames, which feeds the same pipeline."""
         worker, bus = self._worker, self._parts.bus
         room = SpareCapacity(self._home, self._peers.touch, lambda: len(self._peers.others))
         self._peers.share = room.load
@@ -132,7 +132,7 @@ class MemberJob:
         )
 
     async def _meet(self, group: asyncio.TaskGroup) -> None:
-        """Prepare to hear of the others."""
+        """Subscribe to the messages of the other workers."""
         for part in (self._joins, self._sharing, self._together):
             if part:
                 self._peers.on_change(part.changed)
@@ -144,7 +144,7 @@ class MemberJob:
             await self._together.start(group)
 
     async def _leave(self) -> None:
-        """Answer what is here, then what others still want of this one, within the grace period."""
+        """Answer the accepted frames, then the requests of others, within the grace period."""
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
         if self._requests:
@@ -157,13 +157,13 @@ class MemberJob:
                 await answers.drain(max(until - clock.time(), 0))
 
     def _home(self) -> Load:
-        """Return how much the model here has to do, for its own frames and for peers'."""
+        """Return the load of the local model, with its own frames and those of peers."""
         return self._edge.pipeline.load()
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 
     def _show(self, edge: EdgeWorker) -> None:
-        """Count what happens on the hops, and show it."""
+        """Count the requests of each hop, and export the counters."""
         parts, requests = self._parts, self._requests
         clients = [client for client in (self._joins, self._sharing) if client]
         parts.ledger.follow(Count.LATE, lambda: sum(client.late for client in clients))

@@ -1,8 +1,8 @@
-"""Requests of a member to its peers: frames to one with free capacity, findings to the one that decides.
+"""Requests of a member to its peers: frames to one with free capacity, findings to the deciding one.
 
-Both are offloads like any other (``OffloadClient``, ``RequestIntake`` on a hop of its own): a window, a deadline,
-another peer when the first one dies. On the hop ``share`` nobody waits: a frame that no peer takes at once is done at
-home, and so is one whose peer has not answered in time.
+Both are offloads (``OffloadClient``, ``RequestIntake``) on their own hops: with a window, a deadline, and another peer
+when the first one ends. On the hop ``share`` no frame waits: the worker answers a frame itself if no peer can take it
+at once, or if the peer has not answered in time.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from halimede.tracing import FrameRecord
 from halimede.worker.membership import Membership
 
 SHARE, JOIN = "share", "join"
-#: requests under way on a hop: frames, since one worker alone may have to feed all the others, and findings
+#: requests in flight on a hop: frames (one worker alone may have to feed all the others), and findings
 WINDOW = 256
-#: findings that wait for a slot: they wait for others' of the same instant, and are small
+#: findings that wait for a free request: they are small, and wait for others' of the same instant anyway
 WAITERS = 64
 LIMITS = RequestLimits()
-#: seconds of work up to which a worker takes others' frames, and how many times that much it may have with them
+#: seconds of work up to which a worker accepts others' frames, and the factor above which it refuses them
 HORIZON_S, OVERRUN = 0.25, 1.5
-#: seconds between two looks at what there is to say, and for each peer who would hear it
+#: seconds between two checks for changes to publish, and in addition for each peer that receives them
 LOOK_S, LOOK_EACH_S = 0.1, 0.02
-#: share by which the time to wait has to change before the others are told
+#: relative change of the waiting time that is published
 NEWS = 0.2
-#: a peer may take so many times as long as was expected, and at least so many seconds
+#: timeout of a peer's answer: this multiple of the expected time, and at least so many seconds
 PATIENCE, LEAST_S = 5.0, 0.5
 NOTHING = memoryview(b"\0")
-#: peers with room of which all are looked at; of more, so many at random
+#: up to this number, all peers with free capacity are compared; above it, so many at random
 FEW, LOOK_AT = 8, 4
-#: milliseconds: the way to a peer and back, and a sample's time, before either was seen
+#: milliseconds of a round trip and of a sample, before either was measured
 FIRST_WAY_MS, FIRST_SERVICE_MS = 5.0, 10.0
-#: samples that a peer may be thought to have, whatever it says that one takes
+#: the most samples that a peer's load is assumed to have, whatever it advertises
 MOST = 10_000
-#: weight of the newest round trip in the running mean: what made one slow is mostly the peer's own work, counted anyway
+#: weight of the newest round trip in the mean: a slow one mostly contains the peer's own work, which is counted anyway
 FASTER, SLOWER = 0.5, 0.05
 
 
 class EldestPeerBalancer(LoadBalancer):
-    """Picks the eldest peer that can take findings: the one where they come together."""
+    """Picks the eldest peer that can take findings: it runs the joint that decides."""
 
     def __init__(self, peers: Membership) -> None:
         super().__init__()
         self._peers = peers
 
     def pick(self, now: float) -> str | None:
-        """Return the eldest, if it can take one more."""
+        """Return the eldest peer, if it can take one more."""
         eldest = self._peers.eldest()
         return eldest if eldest and self.left(now).get(eldest, 0) > 0 else None
 
     def known(self, now: float) -> bool:  # noqa: ARG002  # peers know whether one is there
-        """Whether anybody decides."""
+        """Whether any peer decides."""
         return self._peers.eldest() is not None
 
 
@@ -74,7 +74,7 @@ class JointClient(OffloadClient):
         super().__init__(bus, channel, window=WINDOW, waiters=WAITERS, credits_=balancer)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Take note of what a worker says of itself; None: it is gone, in order or not."""
+        """Record a worker's announcement; None: it has ended, in order or not."""
         if peer is not None and peer.join and not peer.leaving:
             self.advertised(worker, peer.join)
             return
@@ -84,15 +84,15 @@ class JointClient(OffloadClient):
             self.gone(worker)
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
-        """Return what all say together of a frame. Raises OffloadError."""
+        """Return the joint's answer to a frame's finding. Raises OffloadError."""
         slim = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NOTHING)
         return await super().ask(slim, deadline_s, trace)
 
 
 class PeerOffload(OffloadClient):
-    """Decides for each frame whether a peer shall look at it, and asks that peer. Call ``start`` once before.
+    """Decides for each frame whether a peer shall answer it, and requests that. Call ``start`` once before.
 
-    ``home`` says what is before the next frame here.
+    ``home`` returns the load of this worker.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class PeerOffload(OffloadClient):
         self.balance = balance or Balance()
         channel = hop(namespace, service, SHARE, worker)
         super().__init__(bus, channel, window=window, waiters=0, credits_=self.balance)
-        #: frames that peers answered; that were done at home after all
+        #: frames that peers answered; frames that this worker answered after a failed request
         self.shared = self.returned = 0
         self._home = home
         self._expected_ms = 0.0
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Take note of what a peer says of itself; None: it is gone, in order or not."""
+        """Record a peer's announcement; None: it has ended, in order or not."""
         if worker == self._worker:
             return
         if peer is None:
@@ -127,9 +127,9 @@ class PeerOffload(OffloadClient):
             self.advertised(worker, Load(credits=0, leaving=True) if peer.leaving else load)
 
     def elsewhere(self) -> bool:
-        """Whether a peer would be done with the next frame before this worker.
+        """Whether a peer is expected to finish the next frame before this worker.
 
-        Until it is asked, in the next turn of the loop, the frame is counted as being there: frames come in bursts.
+        Until its request is sent, in the next iteration of the loop, the frame counts as sent: frames come in bursts.
         """
         if self._abandoned:
             return False
@@ -142,7 +142,7 @@ class PeerOffload(OffloadClient):
         return True
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
-        """Return a peer's answer. Raises OffloadError; half of the time is left for doing it at home then."""
+        """Return a peer's answer. Raises OffloadError; then half of the time is left to answer it here."""
         loop = asyncio.get_running_loop()
         patience_s = max(LEAST_S, PATIENCE * self._expected_ms / 1000)
         began = loop.time()
@@ -156,7 +156,7 @@ class PeerOffload(OffloadClient):
         return reply
 
     def _prefer(self, choice: PeerChoice) -> None:
-        """Its turn has come: the client itself counts it from here on."""
+        """Send the request to this peer; from now on the client counts it as in flight."""
         self.balance.answered(choice.worker)
         self.balance.prefer(choice.worker)
         self._expected_ms = choice.ms
@@ -171,33 +171,33 @@ class PeerChoice:
 
 
 class Balance(LoadBalancer):
-    """Picks the worker that is expected to be done with the next frame first, this one included. Without clock or bus.
+    """Picks the worker that is expected to finish the next frame first, this one included. Without clock or bus.
 
-    What a worker has before it, times what a sample takes it, is when it would be done; a peer's answer takes a round
-    trip besides, which is measured. Peers bound what they take by the credits that they advertise, and between two
-    advertisements each requester counts what it sends itself. Many requesters that see the same idle worker would all
-    run to it: where there are many, each considers a few at random only, as ``LoadBalancer`` does and for the same
-    reason. ``now`` is the caller's monotonic time in seconds.
+    The expected time is the queue of a worker times its time for a sample; for a peer, the measured network time is
+    added. Peers limit what they accept by the credits that they advertise, and between two advertisements each
+    requester counts its own requests. Many requesters that see the same idle worker would all choose it: if there are
+    many peers, each requester compares only a few at random, as ``LoadBalancer`` does and for the same reason. ``now``
+    is the caller's monotonic time in seconds.
     """
 
     def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
         super().__init__(stale_s=stale_s, choose=choose)
         self._preferred = ""
-        #: when this worker would be done with the next sample, and what one takes it
+        #: when this worker would finish the next sample, and its time for one
         self._home_ms, self._usual_ms = math.inf, FIRST_SERVICE_MS
 
     def elsewhere(self, home: Load, now: float) -> PeerChoice | None:
-        """Return the peer that would be done with the next sample before this worker, None where there is none."""
+        """Return the peer that would finish the next sample before this worker, None if there is none."""
         self._usual_ms = home.service_ms or FIRST_SERVICE_MS
         self._home_ms = (home.queued + 1) * self._usual_ms
         return self._best(now)
 
     def prefer(self, worker: str) -> None:
-        """Say which peer the next ``pick`` shall return if it has room then."""
+        """Set the peer that the next ``pick`` shall return if it has free capacity then."""
         self._preferred = worker
 
     def pick(self, now: float) -> str | None:
-        """Return the preferred peer, or another one that would be done before this worker."""
+        """Return the preferred peer, or another one that would finish before this worker."""
         preferred, self._preferred = self._preferred, ""
         if preferred in self.free(now):
             return preferred
@@ -205,9 +205,9 @@ class Balance(LoadBalancer):
         return best.worker if best else None
 
     def learn(self, worker: str, took_ms: float, there_ms: float) -> None:
-        """Take in how long an answer took, and how much of that its worker says that it waited and was computed.
+        """Record the duration of a reply, and the part of it that the worker reports as queueing and compute.
 
-        What it took tells more of how busy the worker is than its last advertisement does, and comes more often.
+        The duration shows better how busy a worker is than its last advertisement does, and arrives more often.
         """
         if known := self._workers.get(worker):
             network_ms = max(0.0, took_ms - there_ms)
@@ -218,7 +218,7 @@ class Balance(LoadBalancer):
                 known.queued = max(known.in_flight, round(waited) - 1)
 
     def _best(self, now: float) -> PeerChoice | None:
-        """Return the peer that would be done first, if that is before this worker."""
+        """Return the peer that would finish first, if that is before this worker."""
         free = self.free(now)
         looked_at = free if len(free) <= FEW else self._choose(free, LOOK_AT)
         choices = (PeerChoice(name, self._expected_ms(self._workers[name])) for name in looked_at)
@@ -226,9 +226,9 @@ class Balance(LoadBalancer):
         return best if best and best.ms < self._home_ms else None
 
     def _expected_ms(self, known: WorkerLoad) -> float:
-        """Return when a peer would be done; one that has answered nothing yet is thought to be as fast as we are.
+        """Return when a peer would finish; a peer without a measured time is assumed to be as fast as this worker.
 
-        How many wait there is a guess: one sample of ours is added for that, or frames would travel for nothing.
+        Its queue is an estimate: the time of one local sample is added, or frames would be sent without a gain.
         """
         network_ms = FIRST_WAY_MS if known.network_ms is None else known.network_ms
         before = max(known.queued, known.in_flight)
@@ -236,10 +236,11 @@ class Balance(LoadBalancer):
 
 
 class SpareCapacity:
-    """Advertises to peers how many of their frames this worker can take: what ``home`` leaves of ``HORIZON_S`` seconds.
+    """Advertises to peers how many of their frames this worker can take: the rest of ``HORIZON_S`` seconds of work.
 
-    Stands as the advertiser of the ``RequestIntake`` that takes them. ``said`` is called when there is news, and
-    ``load`` is then asked; ``peers`` counts who hears it: with the square of them their broker's work would grow.
+    It is the advertiser of the ``RequestIntake`` that takes them. ``said`` is called when the load has changed, and
+    reads ``load``. ``peers`` is the number of receivers, which lengthens the interval: otherwise the broker's work
+    would grow with its square.
     """
 
     def __init__(self, home: Callable[[], Load], said: Callable[[], None], peers: Callable[[], int]) -> None:
@@ -250,21 +251,21 @@ class SpareCapacity:
         self._withdrawn = False
 
     def load(self) -> Load:
-        """Return what this worker can take now."""
+        """Return what this worker can accept now."""
         if self._withdrawn:
             return Load(credits=0)
         return spare(self._home(), most=LIMITS.queue, horizon_s=HORIZON_S)
 
     def busy(self) -> bool:
-        """Whether to send back what peers send all the same, because many of them came at once."""
+        """Whether to refuse requests of peers because too many of them came at once."""
         home = self._home()
         return home.queued > 1 and (home.queued + 1) * home.service_ms > OVERRUN * HORIZON_S * 1000
 
     def touch(self) -> None:
-        """Nothing to do: it looks by itself, because its own frames change its room, too."""
+        """Do nothing: ``run`` polls the load, because the worker's own frames change it, too."""
 
     async def run(self) -> None:
-        """Look again and again, until withdrawn or cancelled."""
+        """Check for changes periodically, until withdrawn or cancelled."""
         while not self._withdrawn:
             load = self.load()
             if news(self._told, load):
@@ -273,15 +274,15 @@ class SpareCapacity:
             await asyncio.sleep(max(LOOK_S, LOOK_EACH_S * self._peers()))
 
     async def withdraw(self) -> None:
-        """Take nothing more."""
+        """Accept no more frames."""
         self._withdrawn = True
         self._say()
 
 
 def spare(home: Load, *, most: int, horizon_s: float) -> Load:
-    """Return what a worker can take of the others' samples, whose own model has to do what ``home`` says.
+    """Return how many samples of others a worker can take, if the load of its own model is ``home``.
 
-    It takes what it answers within ``horizon_s`` seconds, at least one when it is idle and at most ``most``.
+    It takes what it can answer within ``horizon_s`` seconds: at least one when it is idle, and at most ``most``.
     """
     places = int(min(most, horizon_s * 1000 / home.service_ms)) if home.service_ms else most
     credits_ = max(0, max(1, places) - home.queued)
@@ -289,6 +290,6 @@ def spare(home: Load, *, most: int, horizon_s: float) -> Load:
 
 
 def news(told: Load, load: Load) -> bool:
-    """Whether others would choose otherwise if they knew: there is room now or none, or the wait has changed much."""
+    """Whether the load has changed enough for others: capacity has appeared or ended, or the wait differs much."""
     before, now = (told.queued + 1) * told.service_ms, (load.queued + 1) * load.service_ms
     return bool(told.credits) != bool(load.credits) or abs(now - before) > NEWS * before

@@ -1,7 +1,7 @@
-"""Workers of a multi-edge service: members, which take frames, and the joint, where findings come together.
+"""Workers of a multi-edge service: members, which take frames, and the joint, which combines findings.
 
-Both are jobs (``halimede.worker.roles``): connection, model, ledger, reports and metrics are those of every worker.
-``run_member`` and ``run_joint`` are their blocking entry points, as ``halimede.worker`` has them.
+Both are jobs (``halimede.worker.roles``): connection, model, ledger, reports and metrics are common to all workers.
+``run_member`` and ``run_joint`` are their blocking entry points, like those of ``halimede.worker``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from halimede.worker.settings import WorkerSettings
 def run_member(estimator: object | None = None) -> None:
     """Run an edge worker of a multi-edge service until SIGTERM or SIGINT.
 
-    ``estimator`` is a class or an instance with ``predict`` that stands for the model; without one the model file is
-    ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2 after a mistake of
-    the user's, which it prints in one line.
+    ``estimator`` is a class or an instance with ``predict`` that replaces the model; without one the model file is
+    ONNX. All other settings come from the environment (docs/worker-environment.md). Exits with code 2 after a user's
+    mistake, which it prints in one line.
     """
     leave(main("member", estimator, prepare=_prepare_member))
 
 
 def run_joint() -> None:
-    """Run the cloud worker of a multi-edge service; as ``run_member``."""
+    """Run the cloud worker of a multi-edge service; see ``run_member``."""
     leave(main("joint", prepare=_prepare_joint))
 
 
@@ -55,7 +55,7 @@ def _prepare_joint(environ: Mapping[str, str], own_estimator: bool) -> tuple[Wor
 
 
 def member(settings: MemberSettings) -> RoleJob:
-    """Return what an edge worker of a multi-edge service does. Raises InvalidFieldError."""
+    """Return the job of an edge worker of a multi-edge service. Raises InvalidFieldError."""
     application = create(settings.application.name, settings.application.entry, settings.parameters)
     worker = settings.worker
 
@@ -73,7 +73,7 @@ def member(settings: MemberSettings) -> RoleJob:
 
 
 def joint(settings: MemberSettings) -> RoleJob:
-    """Return what the cloud worker of a multi-edge service does. Raises InvalidFieldError."""
+    """Return the job of the cloud worker of a multi-edge service. Raises InvalidFieldError."""
     application = create(settings.application.name, settings.application.entry, settings.parameters)
     if application.joint is None:
         fix = "remove it: each edge worker answers its own frames"
@@ -89,7 +89,7 @@ def joint(settings: MemberSettings) -> RoleJob:
 async def _run_joint(
     settings: MemberSettings, application: Application, parts: WorkerContext, ready: Callable[[], None]
 ) -> None:
-    """Bring findings together until the worker is to stop."""
+    """Run the joint until the worker is stopped."""
     worker = settings.worker
     known = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
     peers = Membership(parts.bus, topics.PEER, **known, node=worker.node)
@@ -114,15 +114,15 @@ def _announce(settings: MemberSettings) -> Announce:
 
 
 class NullModelOpener(ModelOpener):
-    """Opens no model, for a cloud worker in which findings come together and that has none."""
+    """Opens no model, for a cloud worker whose joint needs none."""
 
     @property
     def again(self) -> bool:
-        """There is nothing to swap."""
+        """Always False: there is no model to replace."""
         return False
 
     async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # of the class
-        """Return nothing, with a thread."""
+        """Return a model thread without a model."""
         async with contextlib.AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model"))
             return LoadedModel(StagesModel([], {}), thread, owned=stack.pop_all())

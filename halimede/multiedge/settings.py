@@ -1,4 +1,4 @@
-"""Environment of a multi-edge service's worker, in addition to that of every worker. Pure."""
+"""Environment variables of a multi-edge service's worker, in addition to those of every worker. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from halimede.messages import Label
 from halimede.multiedge.stage import Parameters
 from halimede.worker.settings import WorkerSettings, read, read_json, read_spec
 
-#: kind of the service that workers name as their owner
+#: kind of the service that is the owner of the workers
 OWNER_KIND = KIND
 Program = Literal["member", "joint"]
 
@@ -22,8 +22,8 @@ Program = Literal["member", "joint"]
 class MemberSettings:
     """One worker of a multi-edge service.
 
-    ``part`` is what the service calls it, ``members`` are the parts of all edge workers, ``cameras`` all cameras.
-    ``members_join``: there is no cloud worker, so that findings come together in an edge worker.
+    ``part`` is the worker's name in the service, ``members`` the names of all edge workers, ``cameras`` all cameras.
+    ``members_join``: there is no cloud worker, so an edge worker runs the joint.
     """
 
     worker: WorkerSettings

@@ -1,10 +1,10 @@
-"""Prints the graph of an application: which stages a frame goes through, and what comes together where.
+"""Prints the graph of an application: its stages and its joint.
 
     python -m halimede.multiedge.show reid -p detect=motion
     python -m halimede.multiedge.show --entry count:application
 
-Nothing is loaded and nobody is asked: stages are made with models that answer nothing, so that names, parameters and
-the module of a user's own application can be tried before a resource is applied.
+Nothing is loaded or requested: stages are made with empty models. So names, parameters and the module of a user's own
+application can be tested before a resource is applied.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from halimede.multiedge.application import Application, StagesModel, always, cre
 from halimede.multiedge.stage import Joint, JointTools, Parameters, Stage, Tools
 
 M = TypeVar("M", bound=Stage | Joint)
-#: arrows within a worker, and from several to one
+#: arrows within a worker, and from several workers to one
 THEN, TOGETHER = " -> ", " => "
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPart:
-    """A stage or a joint: its name and what it does, in one line."""
+    """A stage or a joint: its name and a summary in one line."""
 
     name: str
     text: str
 
 
 def parts(application: Application, parameters: Parameters) -> tuple[list[ShownPart], ShownPart | None]:
-    """Return the stages of an application and its joint. Raises InvalidFieldError for parameters that they refuse."""
+    """Return the stages of an application and its joint. Raises InvalidFieldError for invalid parameters."""
     models = dict.fromkeys(("model", "detector"), StagesModel([], {}))
     tools = Tools(models, parameters, worker="edge", node="edge")
     stages = [_part(make, tools) for make in application.stages]
@@ -47,7 +47,7 @@ def parts(application: Application, parameters: Parameters) -> tuple[list[ShownP
 
 
 def graph(name: str, application: Application, parameters: Parameters) -> str:
-    """Return the graph as text: in one line, and below it what each part does."""
+    """Return the graph as text: one line, and below it a summary of each part."""
     stages, joint = parts(application, parameters)
     line = THEN.join(["source", *(stage.name for stage in stages)])
     line += f"{TOGETHER}{joint.name}{THEN}sink" if joint else f"{THEN}sink"
@@ -64,7 +64,7 @@ def _part(make: Callable[..., M], tools: Tools | JointTools) -> ShownPart:
     try:
         summary = (inspect.getdoc(type(made)) or "").split("\n\n")[0]
     finally:
-        if isinstance(made, Stage):  # a joint that was not opened holds nothing
+        if isinstance(made, Stage):  # a joint that was not opened has nothing to close
             made.close()
     return ShownPart(type(made).__name__.lower(), " ".join(summary.split()))
 
@@ -75,7 +75,7 @@ def _described(found: Sequence[ShownPart]) -> list[str]:
 
 
 def main() -> int:
-    """Print one graph; 1 when the application or its parameters are refused."""
+    """Print one graph; return 1 if the application or its parameters are refused."""
     parser = argparse.ArgumentParser(
         prog="python -m halimede.multiedge.show", description="Print the graph of an application."
     )

@@ -1,7 +1,7 @@
-"""What an application is made of: stages, which look at one frame at a time, and a joint, which sees what all found.
+"""The parts of an application: stages, which process one frame at a time, and a joint, which combines findings.
 
-Both are plain classes that know neither topics nor clocks, so that they can be tried in a test or a notebook. They
-block: the worker calls them in a thread of their own, one call at a time.
+Both are plain classes without topics and clocks, so that they can be run in a test or a notebook. They may block: the
+worker calls them in their own thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from halimede.messages import Fused, IdentityAnswer, IdentityQuery, Prediction, 
 
 @dataclass(slots=True)
 class Item:
-    """One frame on its way through the stages, and what they have found so far.
+    """One frame in the stages, and their results so far.
 
     Attributes:
         image: ``[height, width, 3]`` or ``[height, width]``, uint8; any array of raw frames.
-        camera: which camera it is of.
+        camera: the frame's camera.
         id: of the frame, 16 bytes.
-        sequence: the camera's own number of it.
-        captured_ns: when it was taken, nanoseconds since 1970 by the clock of whoever took it; never 0.
-        prediction: what is found: this is what leaves in the end.
-        crops: pictures of the boxes, in their order, for the stages after.
-        values: whatever stages of one application tell one another.
+        sequence: the camera's own number of the frame.
+        captured_ns: capture time, nanoseconds since 1970 by the clock of the camera; never 0.
+        prediction: the result so far: after the last stage it is the finding.
+        crops: pictures of the boxes, in their order, for later stages.
+        values: any data that stages of one application share.
 
     """
 
@@ -44,7 +44,7 @@ class Item:
 
 
 class Parameters(Mapping[str, str]):
-    """Parameters of an application as the resource gives them: text, read by type. Errors name field and value."""
+    """Parameters of an application, as text from the resource, read by type. Errors name field and value."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = dict(given)
@@ -60,7 +60,7 @@ class Parameters(Mapping[str, str]):
         return len(self._given)
 
     def text(self, name: str, default: str, *, choices: Sequence[str] = ()) -> str:
-        """Return a parameter; raise InvalidFieldError unless it is one of ``choices``, where there are any."""
+        """Return a parameter; raise InvalidFieldError unless it is one of ``choices``, if there are any."""
         value = self._given.get(name, default)
         if choices and value not in choices:
             raise InvalidFieldError(_field(name), value, f"use one of {', '.join(choices)}")
@@ -91,7 +91,7 @@ def _field(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a stage may use. ``models``: ``model`` and, where the worker has one, ``detector``."""
+    """What a stage may use. ``models``: ``model`` and, if the worker has one, ``detector``."""
 
     models: Mapping[str, Model]
     parameters: Parameters
@@ -100,27 +100,28 @@ class Tools:
 
 
 class Stage(ABC):
-    """One step of what a worker does with its frames. Made once from ``Tools``; errors in these are the user's."""
+    """One step in the processing of frames. Made once from ``Tools``, whose errors are the user's mistakes."""
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
 
     @abstractmethod
     def run(self, items: Sequence[Item]) -> None:
-        """Look at items of equal size and add to them what is found.
+        """Process items of equal size and add the results to them.
 
-        Raises SampleError when at least one of them cannot be answered: it is found out which, the others are.
+        Raises SampleError if at least one of them cannot be answered: the worker then finds which, and answers the
+        others.
         """
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Free what the stage holds (its tools are not its own)."""
+        """Free the stage's resources; its tools belong to the worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one worker found in one frame, as it arrives where findings come together.
+    """The result of one worker for one frame, as the joint receives it.
 
-    ``key`` tells it apart: an Outcome answers it. ``camera`` may be taken over by another worker than before.
+    ``key`` identifies it in an Outcome. Another worker than before may take over the ``camera``.
     """
 
     key: bytes
@@ -136,7 +137,7 @@ class Finding:
 class Outcome:
     """A joint's output: answers to findings, and messages for all consumers.
 
-    A finding whose answer is None stands as its worker found it.
+    A finding whose answer is None keeps the prediction of its worker.
     """
 
     answers: Mapping[bytes, Prediction | None] = field(default_factory=dict)
@@ -146,9 +147,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class JointTools:
-    """What a joint may use. ``state`` is a folder of its own that outlives the worker; ``members``: their names.
+    """What a joint may use. ``state`` is its own folder, which persists; ``members``: their names.
 
-    ``models`` holds the cloud worker's model where it has one. ``cameras``: those that the service's workers have.
+    ``models`` has the cloud worker's model if there is one. ``cameras``: those of the service's workers.
     """
 
     parameters: Parameters
@@ -159,43 +160,43 @@ class JointTools:
 
 
 class Joint(ABC):
-    """Where findings of several workers come together. ``now`` is monotonic seconds, never wall clock.
+    """Combines findings of several workers. ``now`` is monotonic seconds, never wall clock.
 
-    One of the workers decides at a time; the others ``follow`` what it says, so that any of them can go on.
+    One of the workers decides at a time; the others ``follow`` its decisions, so that any of them can take over.
     """
 
     def __init__(self, tools: JointTools) -> None:
         self.tools = tools
 
     def open(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Read what is kept from an earlier life; called once before anything else, in the joint's thread."""
+        """Load the stored state; called once before anything else, in the joint's thread."""
 
     @abstractmethod
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
-        """Take new findings, and answer what can be answered now. Each finding is answered once, here or later."""
+        """Accept new findings, and answer those that can be answered. Each finding is answered once, here or later."""
 
     def due(self, now: float) -> Outcome:  # noqa: ARG002
-        """Answer what waits no longer."""
+        """Answer findings that have waited long enough."""
         return Outcome()
 
     def next_due(self) -> float | None:
-        """Return when ``due`` wants to be called, None: not before the next finding."""
+        """Return when to call ``due`` next; None: not before the next finding."""
         return None
 
     def follow(self, tracks: Sequence[Track]) -> None:  # noqa: B027  # most have nothing to do here
-        """Learn what another worker has decided."""
+        """Apply decisions of another worker."""
 
     def ask(self, query: IdentityQuery) -> IdentityAnswer | None:  # noqa: ARG002
-        """Answer a question of an operator's; None: this application knows of no identities."""
+        """Answer an operator's query; None: this application has no identities."""
         return None
 
     def snapshot(self) -> Iterator[Track]:
-        """Yield all that a worker that has just come needs to know, as tracks to follow."""
+        """Yield the state that a new worker needs, as tracks to follow."""
         return iter(())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what shall be seen in metrics, by name."""
+        """Return metrics by name."""
         return {}
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Write down what is to be kept; called in the joint's thread."""
+        """Store the state; called in the joint's thread."""

@@ -1,12 +1,12 @@
 """``python -m halimede.multiedge.fusion.calibration FILE``: temperatures and weights from labelled findings.
 
-What it prints can be pasted under ``spec.application.parameters``. The accuracies beside it are honest ones: fitted on
-every other instant, and measured on the rest.
+Its output can be pasted under ``spec.application.parameters``. The accuracies in it are measured on held-out data: the
+parameters are fitted on every other instant, and measured on the rest.
 
-Temperatures make each source's probabilities true ones (least negative log likelihood; convex in 1/T). Weights depend
-on the rule: of the product they are those of least negative log likelihood too (convex), below 1 in sum where sources
-err together; of a vote the logarithm of the odds that a source is right (Nitzan and Paroush, "Optimal decision rules
-in uncertain dichotomous choice situations", International Economic Review 1982, for two classes).
+Temperatures calibrate each source's probabilities (least negative log likelihood; convex in 1/T). Weights depend on the
+rule. Those of the product have the least negative log likelihood too (convex), with a sum below 1 if sources err
+together. Those of a vote are the logarithm of the odds that a source is right (Nitzan and Paroush, "Optimal decision
+rules in uncertain dichotomous choice situations", International Economic Review 1982, for two classes).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from halimede.calibration.temperature import Truth, calibrate, calibration_error
 from halimede.errors import DecodeError, HalimedeError
 from halimede.multiedge.fusion.class_distribution import RULES, Vector, read
 
-#: fewer instants say nothing
+#: the least number of instants for a meaningful result
 LEAST = 20
-#: pull of the product's weights towards 1, so that few findings say little
+#: regularization of the product's weights towards 1, so that few findings change them little
 PULL = 1e-3
-#: bytes of a file, and numbers that it may make
+#: limits: bytes of a file, and numbers in it
 MAX_FILE, MAX_NUMBERS = 1 << 30, 1 << 28
 COLUMNS = ("instant", "camera", "truth")
 
 
 def measure(data: Labelled, rule: str) -> dict[str, Any]:
-    """Return the parameters, and what they are worth on instants that they were not fitted on."""
+    """Return the parameters, and their accuracy on instants that they were not fitted on."""
     if len(data.truth) < LEAST:
         raise LabelledError(f"{len(data.truth)} instants are too few: give at least {LEAST}")
     even = np.arange(len(data.truth)) % 2 == 0
@@ -72,7 +72,7 @@ def measure(data: Labelled, rule: str) -> dict[str, Any]:
 
 
 def text(measured: dict[str, Any]) -> str:
-    """Write it down for people; the parameters as YAML, the rest as its comments."""
+    """Format the result: the parameters as YAML, the rest as its comments."""
     out = [f"# {measured['instants']} instants; measured on {measured['heldOut']} that nothing was fitted on"]
     out.append(f"# {'camera':<24} {'accuracy':>8}  calibration error before -> after")
     for camera, of in measured["cameras"].items():
@@ -124,7 +124,7 @@ def fit(data: Labelled, rule: str) -> Fitted:
 
 
 def fused(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
-    """Return the class that the sources say together, of each instant; 1 for everything where nothing is fitted."""
+    """Return the fused class of each instant; without fitted parameters all weights and temperatures are 1."""
     ones = np.ones(len(data.cameras))
     temperatures, weights = (fitted.temperatures, fitted.weights) if fitted else (ones, ones)
     decided = np.zeros(len(data.truth), np.int64)
@@ -136,7 +136,7 @@ def fused(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
 
 
 def accuracy(said: Truth, truth: Truth) -> float:
-    """Return the share that is right; 0 of nothing."""
+    """Return the share of correct classes; 0 without any."""
     return float((said == truth).mean()) if len(truth) else 0.0
 
 
@@ -149,7 +149,7 @@ def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG0
 
 
 def _product_weights(data: Labelled, temperatures: Vector) -> Vector:
-    """Descend, never below 0; a source that has nothing says nothing."""
+    """Minimize by descent, with weights of at least 0; a missing finding contributes nothing."""
     logs = np.stack([_logs(data.rows[:, c], temperatures[c]) for c in range(len(data.cameras))])
     at = np.arange(len(data.truth))
 
@@ -191,7 +191,7 @@ class LabelledError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """``rows`` is ``[instants, cameras, classes]``, NaN where a camera has nothing; ``truth`` the class's index."""
+    """``rows`` is ``[instants, cameras, classes]``, NaN for a missing finding; ``truth`` the class's index."""
 
     rows: Vector
     truth: NDArray[np.int64]
@@ -199,7 +199,7 @@ class Labelled:
     labels: tuple[str, ...]
 
     def of(self, camera: int) -> tuple[Vector, NDArray[np.int64]]:
-        """Return what one camera said, and the truth of it."""
+        """Return one camera's predictions, and their true classes."""
         there = ~np.isnan(self.rows[:, camera]).any(axis=1)
         return self.rows[there, camera], self.truth[there]
 
@@ -219,10 +219,9 @@ class _LabelledFinding:
 def load(path: Path, truth: Path | None = None) -> Labelled:
     """Read each camera's predictions for instants with a known truth from a file. Raises LabelledError.
 
-    From CSV (a line for each finding: ``instant``, ``camera``, ``truth``, then a column a class), from NPZ
-    (``probabilities`` as ``[instants, cameras, classes]``, NaN where a camera has nothing; ``truth``, ``cameras``,
-    ``labels``), or from what ``halimede results --output json`` has written, with a CSV of ``camera``, ``sequence``,
-    ``truth``.
+    The file is CSV (a line for each finding: ``instant``, ``camera``, ``truth``, then a column for each class), NPZ
+    (``probabilities`` as ``[instants, cameras, classes]``, NaN for a missing finding; ``truth``, ``cameras``,
+    ``labels``), or the output of ``halimede results --output json``, with a CSV of ``camera``, ``sequence``, ``truth``.
     """
     try:
         if path.stat().st_size > MAX_FILE:
@@ -274,7 +273,7 @@ def _lines(path: Path) -> Iterator[_LabelledFinding]:
 
 
 def _recorded(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
-    """Read results and who knows better; results of one instant carry its time."""
+    """Yield recorded results with their true classes; results of one instant carry its time."""
     with truth.open(newline="", encoding="utf-8") as file:
         known = {(line["camera"], int(line["sequence"])): line["truth"] for line in _having(truth, file)}
     with path.open("rb") as results:

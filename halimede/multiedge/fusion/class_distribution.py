@@ -1,18 +1,18 @@
-"""A source's prediction as a distribution over named classes, and the rules that make one of several.
+"""A source's prediction as a distribution over named classes, and the rules that combine several of them.
 
-Models may have different classes. A finding carries its classes' names beside their probabilities (``Named`` adds
-them), because the worker where findings come together need not have any of the models.
+Models may have different classes. A finding carries the names of its classes with their probabilities (``Named`` adds
+them), because the worker with the joint need not have any of the models.
 
 | rule | |
 |---|---|
-| ``vote`` | each source has a vote of its weight for its best class; equal votes: the surer voters win |
-| ``product`` | the weighted product of probabilities, made 1 again (a logarithmic opinion pool) |
-| ``max`` | the source that is surest, its probability times its weight, speaks for all |
+| ``vote`` | each source has a vote of its weight for its best class; equal votes: the more certain voters win |
+| ``product`` | the weighted product of probabilities, normalized to 1 (a logarithmic opinion pool) |
+| ``max`` | the source with the highest probability times weight decides |
 
-A rule is pure: rows of probabilities and weights in, the best class and all out. The product of sources that err
-independently of one another is the best that can be said, where the probabilities are true ones (Kittler, Hatef, Duin
-and Matas, "On combining classifiers", PAMI 1998) and classes are about equally frequent: hence the temperatures (Guo,
-Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017), each source's own.
+A rule is pure: it maps rows of probabilities and weights to the best class and the probabilities of all. The product is
+optimal for sources that err independently, if the probabilities are calibrated (Kittler, Hatef, Duin and Matas, "On
+combining classifiers", PAMI 1998) and classes are about equally frequent: hence each source has its own temperature
+(Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from halimede.messages import Prediction
 from halimede.multiedge.stage import Item, Stage, Tools
 
 Vector = NDArray[np.float64]
-#: names travel with every finding, so there is a bound on them
+#: a limit, because names travel with every finding
 MAX_CLASSES = 4096
-#: lists of names that are shared by those who give the same
+#: lists of names that are kept once for all findings with equal names
 MAX_MODELS = 64
 LABELS, VALUE = "labels", "value"
 Rule = Callable[[Vector, Vector], tuple[int, Vector]]
@@ -43,7 +43,7 @@ Rule = Callable[[Vector, Vector], tuple[int, Vector]]
 class Named(Stage):
     """Adds the names of the model's classes to the prediction (``value.labels``); its own value is kept.
 
-    Put it after the stage that asks the model. Without declared names a class is called by its index.
+    Put it after the stage that calls the model. A class without a declared name is named by its index.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -53,7 +53,7 @@ class Named(Stage):
             raise InvalidFieldError("Model spec.labels", f"{count} labels", f"fusion takes at most {MAX_CLASSES}")
 
     def run(self, items: Sequence[Item]) -> None:
-        """Add the names, those of the model as it is now: it may be changed while the worker runs."""
+        """Add the names of the present model, which may be replaced while the worker runs."""
         labels = self._labels()
         if len(labels) > MAX_CLASSES:
             raise SampleError(f"the new model has {len(labels)} labels, and fusion takes at most {MAX_CLASSES}")
@@ -69,9 +69,9 @@ class Named(Stage):
 
 @dataclass(frozen=True, slots=True)
 class ClassDistribution:
-    """Probabilities of named classes; ``rest`` is left for those that it does not name. Together they make 1.
+    """Probabilities of named classes; ``rest`` is the probability of all other classes. Together they make 1.
 
-    ``complete``: its model has told of all its classes, in this order.
+    ``complete``: these are all classes of the model, in its order.
     """
 
     names: tuple[str, ...]
@@ -81,7 +81,7 @@ class ClassDistribution:
 
 
 def read(prediction: Prediction) -> ClassDistribution | None:
-    """Return what a prediction says; None where it names no class (boxes alone, a value of a user's own)."""
+    """Return the distribution of a prediction; None if it names no class (only boxes, or a user's own value)."""
     if prediction.probabilities:
         values = np.asarray(prediction.probabilities, np.float64).clip(min=0.0)
         largest = values.max()
@@ -97,12 +97,12 @@ def read(prediction: Prediction) -> ClassDistribution | None:
 
 @functools.lru_cache(maxsize=MAX_MODELS)
 def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the one tuple that all findings of a model share: many of them are kept at a time."""
+    """Return one tuple for all findings of a model, because many of them are kept at a time."""
     return names
 
 
 def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
-    """Return the classes' names; none where they are not known: then the label is all that can be compared."""
+    """Return the classes' names; empty if they are unknown: then only the label can be compared."""
     value: Any = prediction.value
     names = value.get(LABELS) if isinstance(value, Mapping) else None
     if isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names):
@@ -113,8 +113,8 @@ def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
 def together(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Vector]:
     """Return all names, and a row of their probabilities for each opinion.
 
-    What an opinion leaves for classes that it does not name is shared out evenly among those that others name; where
-    there are none of these the row is made 1 without it.
+    An opinion's ``rest`` is divided evenly among the classes that only others name; if there are none, the row is
+    normalized to 1 without it.
     """
     names = opinions[0].names
     if all(each.names == names and not each.rest for each in opinions):
@@ -144,13 +144,13 @@ def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
 
 
 def product(rows: Vector, weights: Vector) -> tuple[int, Vector]:
-    """Multiply, each distribution to the power of its weight."""
+    """Multiply the distributions, each to the power of its weight."""
     fused = softmax(weights @ np.log(rows))
     return int(fused.argmax()), fused
 
 
 def surest(rows: Vector, weights: Vector) -> tuple[int, Vector]:
-    """Take the word of the source that is surest."""
+    """Return the distribution of the source with the highest weighted probability."""
     speaker = int((weights * rows.max(axis=1)).argmax())
     return int(rows[speaker].argmax()), rows[speaker]
 

@@ -1,4 +1,4 @@
-"""The joint of fusion: puts findings together, and gives every one of an instant the same answer. Its parameters."""
+"""The joint of fusion: groups findings into instants, and gives all findings of an instant one answer; parameters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from halimede.multiedge.fusion.class_distribution import RULES, ClassDistributio
 from halimede.multiedge.fusion.time_window import Instant, Window
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
 
-#: what ``metrics`` counts: instants, how they ended, and findings that were no part of one when it did
+#: counters in ``metrics``: instants, how they ended, and findings that did not become part of one
 COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
 NS = 1_000_000_000
 MS = 1_000_000
-#: classes that a Fused message names
+#: classes in a Fused message
 TOP = 5
 DAY_MS = 86_400_000.0
-#: of each camera: what it is called, of all in JSON or ``<name>.<camera>`` of one, and its bounds
+#: parameters by camera: the name for all in JSON (``<name>.<camera>`` sets one), and its bounds
 BY_CAMERA: Mapping[str, tuple[str, float, float]] = {
     "weight": ("weights", 0.0, 100.0),
     "temperature": ("temperatures", 0.05, 20.0),
@@ -37,10 +37,9 @@ AT = "spec.application.parameters"
 class Fusion(Joint):
     """Answers each finding with the combined prediction of all sources of its instant.
 
-    An instant is answered when all cameras that are heard of have come, or when it has waited long enough. A finding
-    that comes later is answered at once, with all that is known of its instant by then. It keeps nothing: a worker
-    that takes over goes on with the next findings. Raises InvalidFieldError for parameters of cameras that are not
-    there.
+    An instant is answered when all active cameras have sent their finding, or when it has waited long enough. A finding
+    that arrives later is answered at once, with all findings of its instant so far. It stores nothing: a worker that
+    takes over continues with the next findings. Raises InvalidFieldError for parameters of unknown cameras.
     """
 
     def __init__(self, tools: JointTools, settings: FusionSettings) -> None:
@@ -58,7 +57,7 @@ class Fusion(Joint):
         self._counted: Counter[str] = Counter()
 
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
-        """Put findings to their instants, and answer what is complete or late."""
+        """Add findings to their instants, and answer instants that are complete, and late findings."""
         answers: dict[bytes, Prediction | None] = {}
         for finding in findings:
             camera = _camera(finding)
@@ -75,7 +74,7 @@ class Fusion(Joint):
         return Outcome(answers={**answers, **due.answers}, fused=due.fused)
 
     def due(self, now: float) -> Outcome:
-        """Answer the instants that are complete, and those that wait no longer."""
+        """Answer the instants that are complete or have waited long enough."""
         answers: dict[bytes, Prediction | None] = {}
         fused: list[Fused] = []
         for instant in self._window.ready(now):
@@ -88,11 +87,11 @@ class Fusion(Joint):
         return Outcome(answers=answers, fused=fused)
 
     def next_due(self) -> float | None:
-        """Return when the oldest instant waits no longer."""
+        """Return when the oldest instant has waited long enough."""
         return self._window.next_due()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many instants there were, how they ended, and how many are open."""
+        """Return the number of instants, how they ended, and how many are open."""
         counted = {"open": len(self._window)} | {name: self._counted[name] for name in COUNTED}
         return {f"fusion_{name}": float(number) for name, number in counted.items()}
 
@@ -107,7 +106,7 @@ class Fusion(Joint):
 
 
 def _camera(finding: Finding) -> str:
-    """Return which source it is of: a worker that reads its own has one, and need not name it."""
+    """Return the source of a finding: a worker with a source of its own need not name a camera."""
     return finding.camera or finding.worker
 
 
@@ -120,7 +119,7 @@ class FusedDecision:
     by_class: Mapping[str, float] = field(default_factory=dict)
 
     def answer(self, camera: str, boxes: list[Box] | None, *, late: bool = False) -> Prediction | None:
-        """Return the answer to one camera's finding, with its own boxes; None where it stands as it is.
+        """Return the answer to one camera's finding, with its own boxes; None if it keeps its own prediction.
 
         Probabilities are in the order of its own model's classes.
         """
@@ -144,7 +143,7 @@ class FusedDecision:
 
 
 def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> FusedDecision:
-    """Fuse what is known of an instant. Sources that name no class are shown, and say nothing."""
+    """Fuse the findings of an instant. Sources that name no class are listed, but have no influence."""
     fused = Fused(
         instant=instant.middle_ns / NS,
         rule=settings.rule,
@@ -181,18 +180,18 @@ def _source(instant: Instant, camera: str) -> FusedFrom:
 
 @dataclass(frozen=True, slots=True)
 class FusionSettings:
-    """What fusion goes by.
+    """The parameters of fusion.
 
     Attributes:
         rule: how findings become one answer.
-        window_ms: how far apart the pictures of one instant may have been taken.
-        wait_ms: how long an instant waits for cameras that have not come.
-        absent_ms: a camera that has been silent for so long is not waited for.
-        max_open: so many instants wait at most; the oldest is answered when there are more.
-        share: whether peers may ask their model about a frame.
-        weights: by camera; 1 where nothing is said.
-        temperatures: likewise: over 1 makes a source less sure.
-        offsets: milliseconds that a camera's clock is ahead of the others.
+        window_ms: the longest time between capture times of one instant.
+        wait_ms: how long an instant waits for missing cameras.
+        absent_ms: instants do not wait for a camera that has sent nothing for so long.
+        max_open: the most instants that wait; above that the oldest is answered.
+        share: whether peers may run the model on a frame.
+        weights: by camera; 1 by default.
+        temperatures: likewise; above 1 makes a source less certain.
+        offsets: milliseconds by which a camera's clock is ahead of the others.
 
     """
 
@@ -207,7 +206,7 @@ class FusionSettings:
     offsets: Mapping[str, float] = field(default_factory=dict)
 
     def check_cameras(self, known: Collection[str]) -> None:
-        """Raise InvalidFieldError for a camera that the service does not have."""
+        """Raise InvalidFieldError for a parameter of a camera that the service does not have."""
         for kind, (plural, _, _) in BY_CAMERA.items():
             for name in getattr(self, plural):
                 if name not in known:
@@ -216,7 +215,7 @@ class FusionSettings:
 
 
 def parse(parameters: Parameters) -> FusionSettings:
-    """Read the parameters. Raises InvalidFieldError, also for one that fusion does not know."""
+    """Read the parameters. Raises InvalidFieldError, also for an unknown parameter."""
     for name in parameters:
         kind, dot, camera = name.partition(".")
         plurals = {plural for plural, _, _ in BY_CAMERA.values()}
@@ -236,7 +235,7 @@ def parse(parameters: Parameters) -> FusionSettings:
 
 
 def _of_cameras(parameters: Parameters, kind: str) -> dict[str, float]:
-    """Read one kind of number of all cameras: those of the JSON, then the single ones, which win."""
+    """Read one parameter of all cameras: from JSON, then the single ones, which override."""
     plural, least, most = BY_CAMERA[kind]
     texts = {f"{kind}.{name}": str(value) for name, value in _object(parameters, plural).items()}
     texts |= {name: parameters[name] for name in parameters if name.startswith(f"{kind}.")}

@@ -1,8 +1,8 @@
-"""Which findings belong together: those of different cameras whose pictures were taken within one short window.
+"""Groups findings of different cameras whose pictures were taken within one short window.
 
-Capture times say what belongs together, and nothing else: they are compared with one another only, after each
-camera's known offset. How long an instant waits for cameras that have not come yet is monotonic time. Everything is
-bounded: open instants, closed ones (for those that come late), cameras.
+Only capture times decide which findings belong together: they are compared with one another, corrected by each camera's
+known offset. Monotonic time decides how long an instant waits for missing cameras. Everything is bounded: open
+instants, closed ones (for late findings), cameras.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from halimede.messages import Box
 from halimede.multiedge.fusion.class_distribution import ClassDistribution, read
 from halimede.multiedge.stage import Finding
 
-#: as many as fit into a Fused message
+#: the limit of a Fused message
 MAX_CAMERAS = 64
-#: how often one finding may come again under another key before it is left alone
+#: the most keys of one finding, which is repeated with another key by each new requester
 MAX_KEYS = 16
-#: a camera of which so many later pictures in a row have come is not waited for: it has none of this instant
+#: instants do not wait for a camera after so many of its later pictures: it has none of the instant
 PASSED = 2
 
 Place = Literal["joined", "repeated", "late", "refused"]
@@ -29,9 +29,9 @@ Place = Literal["joined", "repeated", "late", "refused"]
 
 @dataclass(slots=True)
 class WindowEntry:
-    """What is kept of one camera's finding in an instant. ``time_ns`` is when it was taken, by the common clock.
+    """One camera's finding in an instant. ``time_ns`` is its capture time, by the common clock.
 
-    ``name`` tells the finding apart whoever brings it, ``keys`` are those under which it is asked for.
+    ``name`` identifies the finding, whichever worker sends it; ``keys`` are those of its requests.
     """
 
     name: tuple[str, int, int]
@@ -46,7 +46,7 @@ class WindowEntry:
 
 @dataclass(eq=False, slots=True)
 class Instant:
-    """What cameras saw at one time. ``due`` is monotonic seconds."""
+    """The findings of one time. ``due`` is monotonic seconds."""
 
     due: float
     entries: dict[str, WindowEntry] = field(default_factory=dict)
@@ -56,17 +56,17 @@ class Instant:
 
     @property
     def middle_ns(self) -> int:
-        """Half-way between the first and the last picture."""
+        """The middle between the first and the last capture time."""
         return (self.earliest + self.latest) // 2
 
     def add(self, camera: str, entry: WindowEntry) -> None:
-        """Take a camera's finding."""
+        """Add a camera's finding."""
         times = [entry.time_ns, *([self.earliest, self.latest] if self.entries else [])]
         self.entries[camera] = entry
         self.earliest, self.latest = min(times), max(times)
 
     def fits(self, time_ns: int, spread_ns: int) -> bool:
-        """Whether all would still be within the window."""
+        """Whether all capture times would still be within the window."""
         return max(self.latest, time_ns) - min(self.earliest, time_ns) <= spread_ns
 
 
@@ -78,7 +78,7 @@ class _Camera:
 
 
 class Window:
-    """Groups findings into instants. It waits for ``cameras``, and for further ones while they send findings."""
+    """Groups findings into instants. It waits for ``cameras``, and for other cameras while they send findings."""
 
     def __init__(self, *, spread_ns: int, wait_s: float, absent_s: float, limit: int, cameras: Sequence[str]) -> None:
         self._spread_ns = spread_ns
@@ -95,7 +95,7 @@ class Window:
         return len(self._open)
 
     def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[Place, Instant | None]:
-        """Put a finding where it belongs. ``late``: its instant has been closed; ``repeated``: it was there already."""
+        """Add a finding to its instant. ``late``: the instant was closed; ``repeated``: it had the finding already."""
         about = self._note_camera(camera, now)
         if about is None:
             return "refused", None
@@ -109,7 +109,7 @@ class Window:
         instant.add(camera, entry)
         self._seen[name] = instant
         if not instant.open:
-            entry.boxes = None  # its answer leaves now: a closed instant keeps only what others need
+            entry.boxes = None  # its answer is sent now: a closed instant keeps only what late findings need
         return ("joined" if instant.open else "late"), instant
 
     def ready(self, now: float) -> Iterator[Instant]:
@@ -120,11 +120,11 @@ class Window:
                 yield instant
 
     def next_due(self) -> float | None:
-        """Return when the oldest open instant waits no longer."""
+        """Return when the oldest open instant has waited long enough."""
         return next((instant.due for instant in self._open), None)
 
     def missing(self, instant: Instant) -> list[str]:
-        """Return the cameras that have nothing in an instant."""
+        """Return the cameras without a finding in an instant."""
         return [camera for camera in self._cameras or {} if camera not in instant.entries]
 
     def _note_camera(self, camera: str, now: float) -> _Camera | None:
@@ -153,7 +153,7 @@ class Window:
         return instant
 
     def _awaited(self, instant: Instant, now: float) -> bool:
-        """Whether a camera may still have something: one that has been silent for long is not waited for."""
+        """Whether an active camera may still send a finding."""
         return any(
             name not in instant.entries and now - each.heard <= self._absent_s and not self._passed(each, instant)
             for name, each in (self._cameras or {}).items()
@@ -179,7 +179,7 @@ def _entry(finding: Finding, name: tuple[str, int, int], time_ns: int) -> Window
 
 
 def _again(instant: Instant, camera: str, key: bytes) -> bool:
-    """Remember under which keys one finding is asked for; a closed instant answers at once, and need not."""
+    """Record the key of a repeated request; a closed instant answers at once and does not need it."""
     keys = instant.entries[camera].keys
     if not instant.open or key in keys:
         return True

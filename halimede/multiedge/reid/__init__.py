@@ -1,8 +1,8 @@
 """Re-identification: objects that several cameras see get one identity each, by their features.
 
-``vector_index.py`` looks features up, ``store.py`` keeps them over restarts, ``gallery.py`` is both, bounded and
-expiring. ``matcher.py`` is the joint: it says which object of a frame is which (``assignment.py``) and answers where
-somebody was seen. ``evaluation.py`` measures how well.
+``vector_index.py`` searches features, ``store.py`` stores them on disk, ``gallery.py`` combines both, bounded and with
+expiry. ``matcher.py`` is the joint: it assigns identities to the objects of a frame (``assignment.py``) and answers
+queries about sightings. ``evaluation.py`` measures the accuracy.
 """
 
 from halimede.multiedge.reid.gallery import Gallery

@@ -1,4 +1,4 @@
-"""Who is who, one to one: pairs rows with columns so that what they are worth together is the most. Pure.
+"""One-to-one assignment: pairs rows with columns so that the sum of their worths is the highest. Pure.
 
 The Hungarian method with potentials and shortest augmenting paths (Kuhn 1955, Munkres 1957; in O(rows^2 * columns),
 as Jonker and Volgenant 1987), one vectorised step for each row that a path passes.
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 
 def assign(worth: NDArray[np.floating]) -> list[tuple[int, int]]:
-    """Return the pairs of row and column, by row. What is worth nothing (0 or less) is not paired.
+    """Return the pairs of row and column, by row. Pairs of worth 0 or less are left out.
 
-    ``worth`` is ``[rows, columns]``; few rows are quick, columns may be many.
+    ``worth`` is ``[rows, columns]``; the cost grows with the square of the smaller dimension.
     """
     rows, columns = worth.shape
     if not rows or not columns or not (worth > 0).any():
         return []
     if rows > columns:
         return sorted((row, column) for column, row in assign(worth.T))
-    # a row that finds nothing takes a column of its own, worth nothing
+    # an extra column of worth 0 for each row, which stays unpaired with it
     gains = np.maximum(worth, 0.0).astype(np.float64)
     costs = np.concatenate([-gains, np.zeros((rows, rows))], axis=1)
     owner = _cheapest(costs)
@@ -29,7 +29,7 @@ def assign(worth: NDArray[np.floating]) -> list[tuple[int, int]]:
 
 
 def _cheapest(costs: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the row that each column goes to, -1 for none: each row gets one, at the least cost together."""
+    """Return the row of each column, -1 for none: each row gets one column, at the least total cost."""
     rows, columns = costs.shape
     of_row, of_column = np.zeros(rows), np.zeros(columns)
     owner = np.full(columns, -1)

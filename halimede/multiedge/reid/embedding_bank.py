@@ -1,7 +1,7 @@
-"""The vectors that show whom a gallery knows: whose each is, which are worth keeping, whose are near to a new one.
+"""The vectors of a gallery's identities: the owner of each, which are worth keeping, and which are near to a new one.
 
-They are looked up in a graph (``VectorIndex``), of which a copy is kept; what the file (``GalleryStore``) says of
-vectors stands above it.
+A graph (``VectorIndex``) finds them, and a copy of it is saved; if they disagree, the vectors in the file
+(``GalleryStore``) are right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EmbeddingBank:
     """Unit vectors of one length, a few for each identity. The first one sets the length.
 
     Attributes:
-        next_key: that of the next vector; none is used twice.
+        next_key: the key of the next vector; no key is used twice.
 
     """
 
@@ -41,16 +41,16 @@ class EmbeddingBank:
 
     @property
     def length(self) -> int:
-        """How long they are; 0 before there is one."""
+        """The length of the vectors; 0 before there is one."""
         return self._index.length if self._index else 0
 
     @property
     def memory(self) -> int:
-        """Bytes of the graph and its vectors."""
+        """The bytes of the graph and its vectors."""
         return self._index.memory if self._index else 0
 
     def read(self, store: GalleryStore, known: Callable[[str], IdentityEviction | None]) -> None:
-        """Take what is kept, and make the graph say the same."""
+        """Load the stored vectors, and reconcile the graph with them."""
         self.next_key = int(store.number("key") or 0)
         for key, id_ in store.vectors():
             owner = known(id_)
@@ -65,22 +65,22 @@ class EmbeddingBank:
             self._unindexed = self._index.reconcile(self._owner.keys(), lambda keys: _kept(store, keys))
 
     def save(self, least: int = 1) -> bool:
-        """Copy the graph if so many vectors have changed; False where there is no room, and it is made anew one day.
+        """Save the graph if ``least`` vectors have changed; return False if the disk is full: it is built again later.
 
-        Only after the changes are in the file: keys that the graph has and the file has not would be given out twice.
+        Call it only after the changes are in the file: keys that only the graph has would be used twice.
         """
         if self._index is None or self._unindexed < least:
             return True
         self._unindexed = 0
         try:
             self._index.save(self._folder)
-        except (OSError, RuntimeError) as error:  # the graph is made anew from the file
+        except (OSError, RuntimeError) as error:  # the graph is then built from the file
             log.warning("gallery index not written", error=str(error))
             return False
         return True
 
     def clear(self) -> None:
-        """Forget them all, and the copy of the graph."""
+        """Drop all vectors, and the copy of the graph."""
         sweep(self._folder)
         self._owner.clear()
         self._index = None
@@ -90,7 +90,7 @@ class EmbeddingBank:
     def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityEviction, float]]:
         """Return for each unit vector the identities nearest to it with their cosine similarity, the nearest first.
 
-        Each is as near as the nearest of its vectors. Raises ValueError for vectors of another length.
+        The similarity of an identity is that of its nearest vector. Raises ValueError for vectors of another length.
         """
         if self._index is None:
             return [{} for _ in vectors]
@@ -107,13 +107,13 @@ class EmbeddingBank:
         return found
 
     def similarities(self, known: IdentityEviction, vectors: Floats) -> Floats:
-        """Return how near an identity is to each of some unit vectors: -1 where it has none."""
+        """Return the similarity of an identity to each unit vector: -1 if it has no vectors."""
         if self._index is None or not known.keys:
             return np.full(len(vectors), -1.0, np.float32)
         return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)
 
     def mean(self, known: IdentityEviction) -> bytes:
-        """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
+        """Return the mean of an identity's vectors as bytes; empty if it has none."""
         if self._index is None or not known.keys:
             return b""
         return pack(unit(self._index.get(known.keys).mean(axis=0)))
@@ -121,7 +121,7 @@ class EmbeddingBank:
     # --- learning ------------------------------------------------------------------------------------------------
 
     def learn(self, known: IdentityEviction, vector: Floats, changes: Changes) -> bool:
-        """Add a vector to those of an identity, if it tells something new; return whether it did."""
+        """Add a vector to an identity if it differs enough from the others; return whether it was added."""
         if self._index is None:
             self._index = VectorIndex(vector.size)
         if known.keys:
@@ -164,7 +164,7 @@ def _kept(store: GalleryStore, keys: Sequence[int]) -> Floats:
 
 
 def _most_like_another(have: Floats, near: Floats) -> int:
-    """Return which vector tells least: the one nearest to another of them or to the new one."""
+    """Return the index of the most redundant vector: the one nearest to another of them or to the new one."""
     alike = have @ have.T
     np.fill_diagonal(alike, -1.0)
     return int(np.argmax(np.maximum(alike.max(axis=1), near)))

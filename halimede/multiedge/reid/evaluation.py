@@ -1,9 +1,9 @@
 """Measures of re-identification against the truth. Pure; numbers between 0 and 1.
 
-``rank``: the share of pictures whose most alike picture *of another camera* shows the same object, among those whose
+``rank``: the share of pictures whose most similar picture *of another camera* shows the same object, among those whose
 object another camera saw at all (the protocol of Zheng et al., "Scalable Person Re-identification: A Benchmark",
-ICCV 2015). ``idf1``: how much of all sightings bears the right identity when each true identity is paired with at most
-one found one, over all cameras and the whole time (Ristani et al., "Performance Measures and a Data Set for
+ICCV 2015). ``idf1``: the share of all sightings with the right identity, if each true identity is paired with at most
+one found identity, over all cameras and the whole time (Ristani et al., "Performance Measures and a Data Set for
 Multi-Target, Multi-Camera Tracking", ECCV workshops 2016).
 """
 
@@ -26,7 +26,7 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One object in one frame (a camera and a moment, in any form), where and as whom."""
+    """One object in one frame (a camera and a time, in any form): its box and its identity."""
 
     frame: Hashable
     identity: str
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class IdScore:
-    """IDF1 with what it is made of: sightings of the truth and found ones, and how many of them agree."""
+    """IDF1 and its parts: the numbers of true and found sightings, and of those that agree."""
 
     truth: int
     found: int
@@ -59,9 +59,9 @@ class IdScore:
 
 
 def idf1(truth: Iterable[Seen], found: Iterable[Seen], *, iou: float = 0.5) -> IdScore:
-    """Compare found sightings with true ones; boxes show the same object where they overlap by ``iou``.
+    """Compare found sightings with true ones; boxes show the same object if they overlap by ``iou``.
 
-    A found box that bears no identity must be in ``found`` too, under a name of its own: it is wrong.
+    A found box without an identity must be in ``found`` too, under a unique name: it counts as wrong.
     """
     true_list, found_list = list(truth), list(found)
     theirs = {name: i for i, name in enumerate(dict.fromkeys(seen.identity for seen in true_list))}
@@ -81,7 +81,7 @@ def idf1(truth: Iterable[Seen], found: Iterable[Seen], *, iou: float = 0.5) -> I
 
 
 def rank(features: Array, identities: Sequence[Hashable], cameras: Sequence[Hashable], k: int = 1) -> float:
-    """Return the rank-k rate of ``[count, length]`` features; NaN where no object was seen by two cameras."""
+    """Return the rank-k rate of ``[count, length]`` features; NaN if no two cameras saw the same object."""
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     who, where = _numbers(identities), _numbers(cameras)
     asked = right = 0
@@ -100,10 +100,10 @@ def rank(features: Array, identities: Sequence[Hashable], cameras: Sequence[Hash
 
 
 def threshold(features: Array, identities: Sequence[Hashable]) -> float:
-    """Return the cosine similarity that best tells pictures of one object from pictures of two.
+    """Return the cosine similarity that best separates pictures of one object from pictures of two.
 
-    Both kinds of mistake weigh the same (Youden's index). For the application's parameter ``threshold``: take pictures
-    that the model was not trained with. NaN where there is only one kind of pair.
+    Both kinds of mistake weigh the same (Youden's index). Use it for the application's parameter ``threshold``, with
+    pictures that the model was not trained with. NaN if there is only one kind of pair.
     """
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     who = _numbers(identities)

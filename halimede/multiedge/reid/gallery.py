@@ -1,8 +1,8 @@
-"""Who is known: identities with a few vectors each, bounded in number and memory, forgotten after a time.
+"""The gallery: identities with a few vectors each, bounded in number and memory, deleted after a time.
 
-What is decided upon is in memory (``EmbeddingBank``, and some words of each identity); what was said of an identity
-lives in the file (``GalleryStore``). Beyond the bound the one goes that was seen longest ago, those first that were
-hardly ever seen: noise does not drive out people. Used from one thread.
+The data for decisions is in memory (``EmbeddingBank``, and a record of each identity); sightings are in the file
+(``GalleryStore``). At the limit the least recently seen identity is evicted, first among those that were seen only a
+few times, so that noise does not displace people. Used from one thread.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = structlog.get_logger()
 
 FILE = "gallery.db"
 MOST_CAMERAS = 64
-#: vectors that change between two copies of the graph: what is added again after a kill, in about a second
+#: changed vectors between two copies of the graph: after a kill they are added again, in about a second
 SAVE_EVERY = 2000
-#: when an identity's sighting by a camera was last kept
+#: times of the last stored sightings that are remembered, by identity and camera
 KEPT = 20_000
 DAMAGE = (sqlite3.DatabaseError, msgspec.DecodeError, SampleError, ValueError, TypeError, AttributeError, RuntimeError)
 
@@ -38,10 +38,10 @@ class Gallery:
     """Identities and their vectors. The caller passes the time (``at``).
 
     Attributes:
-        unsaved: writes that had no room; what they held is written later.
-        evicted: identities that went because there were too many.
-        expired: identities that went because they were not seen.
-        features: the name of the space that vectors are of, as the user says; another one begins anew.
+        unsaved: writes that failed on a full disk; their content is written later.
+        evicted: identities that were deleted at the limit.
+        expired: identities that were deleted because they were not seen.
+        features: the user's name for the feature space of the vectors; another name begins a new gallery.
 
     """
 
@@ -62,7 +62,7 @@ class Gallery:
         return len(self._shelf)
 
     def open(self) -> None:
-        """Read what is kept. What cannot be read, or is of other features, is put aside or forgotten."""
+        """Load the stored gallery. An unreadable file is moved aside; a gallery of other features is dropped."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self.store.open()
         kept = self.store.number("features")
@@ -75,13 +75,13 @@ class Gallery:
             self.begin_anew(f"damaged: {error}")
 
     def close(self) -> None:
-        """Write everything down."""
+        """Store everything."""
         if self.flush():
             self.unsaved += not self.bank.save()
         self.store.close()
 
     def begin_anew(self, reason: str) -> None:
-        """Forget everybody. The file is put aside."""
+        """Drop all identities. The file is moved aside."""
         self.store.reset(reason)
         self.bank.clear()
         self._shelf.clear()
@@ -89,7 +89,7 @@ class Gallery:
         self._changes = Changes()
 
     def at(self, now: float) -> None:
-        """Say what time it is, in monotonic seconds. Seconds that the gallery runs are counted, over restarts."""
+        """Set the time in monotonic seconds. The running time of the gallery is counted across restarts."""
         if self._now is not None:
             self._clock += max(0.0, now - self._now)
         self._now = now
@@ -101,7 +101,7 @@ class Gallery:
         return self._shelf.get(id_)
 
     def snapshot(self) -> Iterator[Track]:
-        """Yield all identities as tracks, the one that was seen longest ago first."""
+        """Yield all identities as tracks, the least recently seen first."""
         self.flush()
         for id_ in [known.id for known in self._shelf]:
             known, row = self.get(id_), next(self.store.rows(id_), None)
@@ -111,14 +111,14 @@ class Gallery:
     # --- learning ------------------------------------------------------------------------------------------------
 
     def create(self, id_: str = "") -> IdentityEviction:
-        """Make room for a new identity and return it."""
+        """Add a new identity and return it; at the limit, evict another."""
         self._evict(1)
         known = IdentityEviction(id_ or secrets.token_hex(8))
         self._shelf.put(known)
         return known
 
     def see(self, known: IdentityEviction, seen: Sighting, *, count: int = 0, cameras: Collection[str] = ()) -> None:
-        """Note that an identity was seen, and how often in all (0: once more)."""
+        """Record a sighting of an identity, and the number of its sightings (0: one more)."""
         if self.get(known.id) is not known:
             return
         known.first = min(known.first, seen.time) if known.count else seen.time
@@ -137,11 +137,11 @@ class Gallery:
         self._changes.rows[known.id] = known, msgspec.json.encode(seen)
 
     def learn(self, known: IdentityEviction, vector: Floats) -> bool:
-        """Add a unit vector to those of an identity, if it tells something new; return whether it did."""
+        """Add a unit vector to an identity if it differs enough from the others; return whether it was added."""
         return self.get(known.id) is known and self.bank.learn(known, vector, self._changes)
 
     def follow(self, track: Track) -> bool:
-        """Learn what another gallery has decided; return False for what is known already or cannot be used."""
+        """Apply a decision of another gallery; return False if it is known already or cannot be used."""
         known = self.get(track.identity)
         if known and track.count <= known.count:
             return False
@@ -160,7 +160,7 @@ class Gallery:
     # --- keeping -------------------------------------------------------------------------------------------------
 
     def tend(self, now: float) -> None:
-        """Forget whom nobody has seen, and write down what has changed."""
+        """Delete expired identities, and store the changes."""
         self.at(now)
         while (oldest := self._shelf.too_old(self._clock)) is not None:
             self._forget(oldest)
@@ -169,7 +169,7 @@ class Gallery:
             self.unsaved += not self.bank.save(SAVE_EVERY)
 
     def flush(self) -> bool:
-        """Write down what has changed. False where there is no room: it waits, bounded, for the next time."""
+        """Store the changes. Returns False on a full disk: they wait, bounded, for the next time."""
         numbers: dict[str, int | float | str] = {
             "clock": self._clock,
             "key": self.bank.next_key,

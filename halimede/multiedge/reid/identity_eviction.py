@@ -1,4 +1,4 @@
-"""Whom a gallery knows, in the order in which they go: those hardly ever seen before the others, both by age."""
+"""The identities of a gallery in their order of eviction: first those seen only a few times, each group by age."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from halimede.messages import Sighting, Track
 
 @dataclass(frozen=True, slots=True)
 class EvictionLimits:
-    """What a gallery may hold, and for how long.
+    """Limits of a gallery.
 
     Attributes:
-        identities: how many.
-        vectors: of each, which show it from different sides.
-        ttl_s: seconds (of running time) that one is kept that is not seen.
-        confirm: one that was seen less often is kept for ``passing_s`` alone.
-        novelty: a vector nearer than that to one of its identity's tells nothing new.
-        sightings: that are kept, of all identities together.
-        every_s: of one identity by one camera one in so many seconds is kept.
+        identities: number of identities.
+        vectors: of each identity, from different sides.
+        ttl_s: seconds (of running time) after which an identity that was not seen is deleted.
+        confirm: an identity that was seen less often is deleted after ``passing_s``.
+        novelty: a vector that is nearer than this to another one of its identity is not stored.
+        sightings: stored ones, of all identities together.
+        every_s: least seconds between two stored sightings of one identity by one camera.
 
     """
 
@@ -40,8 +40,8 @@ class IdentityEviction:
     """One identity.
 
     Attributes:
-        clock: when it was last seen, in seconds that the gallery has run.
-        first, last: when it was seen by the cameras' clocks, for show.
+        clock: when it was last seen, in seconds of the gallery's running time.
+        first, last: when it was seen by the cameras' clocks, for display.
         keys: of its vectors.
 
     """
@@ -55,7 +55,7 @@ class IdentityEviction:
     keys: tuple[int, ...] = ()
 
     def track(self, seen: Sighting, *, embedding: bytes = b"", new: bool = False) -> Track:
-        """Return what is said of it when it was seen."""
+        """Return the message about a sighting of it."""
         cameras = list(self.cameras)
         return Track(identity=self.id, sighting=seen, new=new, count=self.count, cameras=cameras, embedding=embedding)
 
@@ -79,7 +79,7 @@ class Identities:
         return self._settled.get(id_) or self._passing.get(id_)
 
     def put(self, known: IdentityEviction) -> None:
-        """Put an identity where the latest are: a new one, or one that was just seen."""
+        """Add an identity as the most recent one: it is new, or was just seen."""
         if known.count >= self._limits.confirm:
             self._passing.pop(known.id, None)
             shelf = self._settled
@@ -89,16 +89,16 @@ class Identities:
         shelf.move_to_end(known.id)
 
     def take(self, known: IdentityEviction) -> None:
-        """Take an identity away."""
+        """Remove an identity."""
         self._settled.pop(known.id, None)
         self._passing.pop(known.id, None)
 
     def too_many(self, more: int) -> IdentityEviction | None:
-        """Return who goes when so many more come; None: there is room."""
+        """Return the identity to evict before ``more`` are added; None: the limit is not reached."""
         return next(iter(self)) if len(self) + more > self._limits.identities else None
 
     def too_old(self, clock: float) -> IdentityEviction | None:
-        """Return somebody whom nobody has seen for too long, or None."""
+        """Return an identity that was not seen for too long, or None."""
         lives = ((self._passing, min(self._limits.passing_s, self._limits.ttl_s)), (self._settled, self._limits.ttl_s))
         for shelf, life in lives:
             oldest = next(iter(shelf.values()), None)
@@ -107,6 +107,6 @@ class Identities:
         return None
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Drop all identities."""
         self._settled.clear()
         self._passing.clear()

@@ -1,8 +1,9 @@
 """Assigns identities to the objects of a frame: the joint of re-identification.
 
-Each box has features. Within one frame of one camera an identity appears once, so boxes and identities are paired as
-a whole, by how alike they are; where an object was a moment ago before the same camera says how far to believe that.
-Who is like nobody known gets a new identity. Queries are answered by identity, by features, or by camera and time.
+Each box has features. An identity appears once in a frame of a camera, so boxes and identities are paired as a whole,
+by similarity. The expected position of an object, from its earlier positions in the same camera, changes the required
+similarity. An object that is similar to no known identity gets a new one. Queries are answered by identity, by
+features, or by camera and time.
 """
 
 from __future__ import annotations
@@ -27,44 +28,45 @@ from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 from halimede.multiedge.stages import vectors
 from halimede.system.lru import LruCache
 
-#: boxes of one frame that are looked at
+#: boxes of one frame that are processed
 MOST_BOXES = 256
-#: frames in a row with vectors of another length before the gallery is begun anew: the model was changed
+#: frames in a row with vectors of another length until a new gallery is begun: the model was replaced
 STRANGE = 100
-#: frames whose answers are remembered, and bytes of a finding's key that are its frame's
+#: frames whose answers are remembered, and bytes of a finding's key that identify its frame
 REMEMBERED, FRAME_ID = 4096, 16
-#: seconds between two looks at what is to be written and forgotten, when there is something and when there is not
+#: seconds between two checks for changes to store and identities to delete: with and without changes
 BUSY_S, QUIET_S = 1.0, 10.0
 NOBODY = "matcher"
-#: sightings of each, where several identities are asked for
+#: sightings of each identity in an answer with several identities
 FEW = 5
 FOREVER = 1e15
-#: how many are looked up by features at most
+#: the most identities in a query by features
 NEAREST = 200
 #: identities that each object is compared with
 CANDIDATES = 8
-#: by how much less alike an object may be where it is expected, and what that is worth
+#: reduction of the required similarity at the expected position, and the worth added there
 SLACK, WORTH = 0.25, 0.3
-#: overlap with where it is expected from which it is; with another's box from which both show one object, and neither
+#: overlaps of boxes: from which an object is at its expected position, from which two boxes show one object, and up to
+#: which they do not
 EXPECTED, TWICE, APART = 0.3, 0.5, 0.1
-#: pixels from the rim of the picture within which a box is cut off
+#: pixels from the edge of the picture within which a box counts as cut off
 RIM = 2.0
-#: no picture is as large; numbers that a sender makes up may be
+#: limit of coordinates: no picture is as large, but a sender may send any number
 FAR = 1e6
-#: a source that names no camera
+#: name of a source that names no camera
 UNNAMED = "unnamed"
 MOST_CAMERAS = 1024
 MOST_OBJECTS = 512
-#: how much of the speed between two pictures is believed
+#: weight of the newest speed in the mean
 BELIEF = 0.5
-#: identities of which is known who saw them last
+#: identities whose last camera is remembered
 MOST_LAST = 20_000
 
 
 class Matcher(Joint):
     """Give objects identities over all cameras of a service, in a gallery in ``tools.state``. Call ``open`` first.
 
-    A finding's answer has the boxes and, as ``value``, a list of as many: an identity or None (nothing sure).
+    The answer to a finding has its boxes and, as ``value``, a list of as many identities; None: not certain.
     """
 
     def __init__(self, tools: JointTools, settings: ReidSettings) -> None:
@@ -73,22 +75,22 @@ class Matcher(Joint):
         self.gallery = Gallery(tools.state, settings.limits, settings.features)
         self._paths = Trajectories(settings.track_s)
         self._counts = dict.fromkeys(("matched", "new", "unsure", "malformed", "strange"), 0)
-        #: frames may come again from whoever has taken over
+        #: a worker that takes over may send frames again
         self._answered: LruCache[tuple[str, bytes], Prediction] = LruCache(REMEMBERED)
         self._strange = 0
         self._learnt = self._dirty = False
-        self._tend_at = 0.0  # at once: a standby is told what time it is by nothing else
+        self._tend_at = 0.0  # at once: on a standby only ``due`` sets the gallery's time
 
     def open(self) -> None:
-        """Read the gallery."""
+        """Load the gallery."""
         self.gallery.open()
 
     def close(self) -> None:
-        """Write the gallery."""
+        """Store the gallery."""
         self.gallery.close()
 
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
-        """Say who is in each of them. Malformed ones stand as they are."""
+        """Assign identities to the objects of each finding. Malformed findings keep their own predictions."""
         self.gallery.at(now)
         answers: dict[bytes, Prediction | None] = {}
         tracks: list[Track] = []
@@ -101,13 +103,13 @@ class Matcher(Joint):
         if tracks and not self._dirty:
             self._dirty = True
             self._tend_at = now + BUSY_S
-        if self._learnt:  # nobody is told of an identity that a killed worker would not know again
+        if self._learnt:  # store new identities before they are published: a killed worker must know them again
             self._learnt = False
             self.gallery.flush()
         return Outcome(answers, tracks)
 
     def due(self, now: float) -> Outcome:
-        """Write and forget."""
+        """Store changes and delete expired identities."""
         if now >= self._tend_at:
             self.gallery.tend(now)
             self._dirty = False
@@ -115,11 +117,11 @@ class Matcher(Joint):
         return Outcome()
 
     def next_due(self) -> float:
-        """Return when there is something to write."""
+        """Return the time of the next check."""
         return self._tend_at
 
     def follow(self, tracks: Sequence[Track]) -> None:
-        """Learn what another worker has decided; what is malformed is left out."""
+        """Apply decisions of another worker; malformed ones are skipped."""
         for track in tracks:
             try:
                 self.gallery.follow(track)
@@ -127,18 +129,18 @@ class Matcher(Joint):
                 self._counts["malformed"] += 1
 
     def ask(self, query: IdentityQuery) -> IdentityAnswer:
-        """Answer where somebody was seen."""
+        """Answer a query about sightings."""
         try:
             return IdentityAnswer(worker=NOBODY, identities=answer(self.gallery, query))
         except (SampleError, ValueError, sqlite3.Error, msgspec.DecodeError) as error:
             return IdentityAnswer(worker=NOBODY, error=str(error))
 
     def snapshot(self) -> Iterator[Track]:
-        """Yield everybody who is known."""
+        """Yield all known identities."""
         return self.gallery.snapshot()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what shall be seen in metrics."""
+        """Return the metrics."""
         held = {
             "identities": len(self.gallery),
             "vectors": len(self.gallery.bank),
@@ -185,7 +187,7 @@ class Matcher(Joint):
         return known.id
 
     def _begin_anew(self, length: int) -> bool:
-        """Say whether so many vectors of another length have come that the model must have been changed."""
+        """Whether enough vectors of another length have arrived to conclude that the model was replaced."""
         self._counts["strange"] += 1
         self._strange += 1
         if self._strange < STRANGE:
@@ -197,7 +199,7 @@ class Matcher(Joint):
 
 
 def answer(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
-    """Return who fits, the latest first; by features the most alike first. Raises SampleError, ValueError."""
+    """Return matching identities, the latest or the most similar first. Raises SampleError, ValueError."""
     gallery.flush()
     if query.identity:
         known = gallery.get(query.identity)
@@ -235,7 +237,7 @@ def _identity(
 
 
 class FrameMatches:
-    """The objects of one frame, and who they may be: by how they look, and by where everybody was a moment ago."""
+    """The objects of one frame, and their candidates by similarity and by expected position."""
 
     def __init__(
         self, finding: Finding, features: Floats, gallery: Gallery, paths: Trajectories, settings: ReidSettings
@@ -244,7 +246,7 @@ class FrameMatches:
         self.camera = finding.camera or UNNAMED
         self.time = finding.captured_ns / 1e9
         boxes = finding.prediction.boxes
-        # without boxes the whole picture is the one object, whose place says nothing
+        # without boxes the whole picture is the only object, and has no position
         self._said = boxes if boxes is not None else [Box(0.0, 0.0, 0.0, 0.0, 1.0)]
         self.boxes = _corners(self._said)
         self._finding = finding
@@ -261,7 +263,7 @@ class FrameMatches:
         self._matched: list[int] = []
 
     def who(self) -> list[IdentityEviction | None]:
-        """Pair objects with identities, one to one; None: with nobody."""
+        """Pair objects with identities, one to one; None: no identity."""
         settings = self._settings
         for i, near in enumerate(self._gallery.bank.nearest(self.features, CANDIDATES, settings.threshold)):
             self._near.update({(i, known): similarity for known, similarity in near.items()})
@@ -282,11 +284,11 @@ class FrameMatches:
         return found
 
     def taken(self, i: int) -> None:
-        """Note that it is known who an object is."""
+        """Record that an object has its identity."""
         self._matched.append(i)
 
     def _believe(self, known: IdentityEviction, worth: Array) -> None:
-        """Change what an identity is worth to each object by where it was."""
+        """Change the worth of an identity for each object by the identity's expected position."""
         settings = self._settings
         step = self._steps.get(known)
         if step is not None:
@@ -302,19 +304,19 @@ class FrameMatches:
             worth[:] = 0.0
 
     def may_be_new(self, i: int) -> bool:
-        """Say whether an object that is like nobody is somebody: not a second box of one, not cut off."""
+        """Whether an object without a similar identity may be new: not a second box of another, not cut off."""
         others = self.boxes[self._matched]
         return not self._cut(i) and not (len(others) and (overlaps(self.boxes[i], others) > TWICE).any())
 
     def may_teach(self, i: int, known: IdentityEviction) -> bool:
-        """Say whether it is sure enough who this is, and that the box shows nobody else."""
+        """Whether the identity is certain enough to store the vector, and the box shows no other object."""
         others = np.delete(self.boxes, i, axis=0)
         if self._cut(i) or (len(others) and (overlaps(self.boxes[i], others) > APART).any()):
             return False
         return (i, known) in self._expected or self._near[i, known] >= self._settings.learn
 
     def sighting(self, i: int, known: IdentityEviction) -> Sighting:
-        """Return what is said of it."""
+        """Return the sighting of an object."""
         finding = self._finding
         similarity = min(max(self._near.get((i, known), 1.0), -1.0), 1.0)
         return Sighting(
@@ -328,7 +330,7 @@ class FrameMatches:
         )
 
     def _cut(self, i: int) -> bool:
-        """Say whether an object reaches beyond its picture, where the picture's size is known."""
+        """Whether an object extends beyond its picture, if the picture's size is known."""
         size = self._finding.prediction.value
         if not isinstance(size, Mapping) or not self.boxes[i].any():
             return False
@@ -347,19 +349,19 @@ def _corners(boxes: Sequence[Box]) -> Array:
 
 @dataclass(slots=True)
 class Trajectory:
-    """An object before a camera: when (seconds), its corners, and how its middle moves (pixels a second)."""
+    """An object in a camera: the time (seconds), its corners, and the velocity of its center (pixels a second)."""
 
     time: float
     box: Array
     velocity: Array
 
     def expected(self, time: float) -> Array:
-        """Return its corners at another time."""
+        """Return its expected corners at another time."""
         moved = self.velocity * (time - self.time)
         return np.asarray(self.box + np.concatenate([moved, moved]))
 
     def reachable(self, time: float, boxes: Array, speed: float) -> Array:
-        """Say of each box whether it can be there by then, moving at most ``speed`` times its own size a second."""
+        """Whether it can be at each box by then, if it moves at most ``speed`` times its own size a second."""
         size = float(np.hypot(*(self.box[2:] - self.box[:2])))
         sizes = np.hypot(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
         away = _middle(boxes) - _middle(self.box)
@@ -370,8 +372,7 @@ class Trajectory:
 class Trajectories:
     """The latest positions by camera and identity, kept for ``keep`` seconds by each camera's own clock, and bounded.
 
-    Looks alone confuse objects that are alike and lose one that turns; that a thing does not jump is known of every
-    scene.
+    Similarity alone confuses similar objects and loses one that turns; positions help, because objects do not jump.
     """
 
     def __init__(self, keep: float) -> None:
@@ -380,18 +381,18 @@ class Trajectories:
         self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def before(self, camera: str, time: float) -> Iterator[tuple[str, Trajectory]]:
-        """Yield who was before a camera a short time ago (or will have been: pictures may come out of order)."""
+        """Yield objects that a camera saw shortly before (or after: pictures may arrive out of order)."""
         for identity, step in self._cameras.get(camera, {}).items():
             if abs(time - step.time) <= self._keep:
                 yield identity, step
 
     def elsewhere(self, identity: str, camera: str, time: float) -> float:
-        """Return how many seconds ago another camera saw somebody last; infinity where none did since this one."""
+        """Return the seconds since another camera saw the identity last; infinity if this camera saw it last."""
         last, at = self._last.get(identity, (camera, 0.0))
         return float("inf") if last == camera else abs(time - at)
 
     def seen(self, camera: str, identity: str, time: float, box: Array) -> None:
-        """Note a step."""
+        """Record a position."""
         self._last[identity] = (camera, time)
         self._last.move_to_end(identity)
         if len(self._last) > MOST_LAST:
@@ -401,7 +402,7 @@ class Trajectories:
         while len(self._cameras) > MOST_CAMERAS:
             self._cameras.popitem(last=False)
         if steps and time < next(reversed(steps.values())).time - self._keep:
-            steps.clear()  # the camera's clock was put back
+            steps.clear()  # the camera's clock was set back
         old = steps.get(identity)
         if old and time < old.time:
             return

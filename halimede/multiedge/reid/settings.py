@@ -8,7 +8,7 @@ from halimede.errors import InvalidFieldError
 from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.stage import Parameters
 
-#: parameters of the joint; those of the stages are the stages' own
+#: parameters of the joint; stages have their own
 OURS = (
     "threshold", "learn", "trackMs", "speed", "travelMs", "features", "identities", "vectors", "ttl", "confirm",
     "passing", "novelty", "sightings", "every",
@@ -19,15 +19,15 @@ YEAR_S = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class ReidSettings:
-    """What a matcher goes by.
+    """The parameters of a matcher.
 
     Attributes:
-        threshold: cosine similarity from which two pictures show the same.
-        learn: similarity from which a picture may teach how an object looks.
-        track_s: so long an object is expected where its way led, and known there by a lower similarity.
-        speed: an object moves at most so many times its own size a second; 0: no bound.
-        travel_s: it takes at least so long from one camera to another; 0: cameras' views overlap.
-        features: a name of the features' space; another one begins a new gallery.
+        threshold: cosine similarity from which two pictures show the same object.
+        learn: similarity from which the vector of a picture may be stored for its identity.
+        track_s: how long an object is expected along its trajectory, where a lower similarity suffices.
+        speed: the most times its own size that an object moves in a second; 0: no limit.
+        travel_s: the least time from one camera to another; 0: the cameras' views overlap.
+        features: a name of the feature space; another name begins a new gallery.
 
     """
 

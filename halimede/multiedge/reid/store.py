@@ -1,8 +1,8 @@
 """The persistent part of a gallery: one bounded SQLite file, from which the oldest sightings are deleted.
 
-The file may be damaged or the disk full: a damaged one is put aside and begun anew, and what cannot be written waits
-in the gallery. Times in it are of two kinds: ``clock`` counts the seconds that galleries of this file have run, which
-no wall clock can turn back; ``first``, ``last`` and ``time`` are the cameras' own, to be shown.
+The file may be damaged or the disk full. A damaged file is moved aside and replaced by a new one; changes that cannot
+be written wait in the gallery. The file has two kinds of times. ``clock`` counts the seconds that galleries of this
+file have run, so no wall clock can set it back; ``first``, ``last`` and ``time`` are the cameras' own, for display.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ CREATE INDEX IF NOT EXISTS vectors_id ON vectors (id);
 CREATE INDEX IF NOT EXISTS sightings_id ON sightings (id, time);
 CREATE INDEX IF NOT EXISTS sightings_time ON sightings (time);
 """
-#: what the file has to hold: other columns are another program's, or damage
+#: the columns that each table must have: other ones belong to another program, or mean damage
 COLUMNS = {
     "numbers": "name, value",
     "identities": "id, clock, count, first, last, cameras, seen",
     "vectors": "key, id, vector",
     "sightings": "slot, id, camera, time, seen",
 }
-#: sightings that wait while nothing can be written
+#: the most sightings that wait while nothing can be written
 WAITING = 10_000
 _sighting = msgspec.json.Decoder(Sighting)
 
 
 @dataclass(slots=True)
 class Changes:
-    """What is to be written.
+    """The changes to write.
 
     ``rows``: identities, each with its latest sighting as JSON. ``vectors``: identity and float16 bytes by key.
     """
@@ -59,13 +59,13 @@ class Changes:
     numbers: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def forget(self, id_: str) -> None:
-        """Note that an identity is gone with all that was to be written of it."""
+        """Record that an identity was deleted, and drop its other changes."""
         self.rows.pop(id_, None)
         self.gone.add(id_)
 
 
 class GalleryStore:
-    """The open file. Used from one thread; a write is in the file, beyond a killed process, when the call returns."""
+    """The open file. Used from one thread; once a write returns, its data survives a kill of the process."""
 
     def __init__(self, path: Path, sightings: int) -> None:
         self.path = path
@@ -74,17 +74,17 @@ class GalleryStore:
         self._db: sqlite3.Connection
 
     def open(self) -> None:
-        """Open the file, or put a damaged one aside and begin anew. Raises OSError, sqlite3.OperationalError."""
+        """Open the file, or replace a damaged one. Raises OSError, sqlite3.OperationalError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._open()
-        except sqlite3.OperationalError:  # not damaged: no space, no permission
+        except sqlite3.OperationalError:  # not damage: no space, no permission
             raise
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             self.reset(str(error))
 
     def reset(self, reason: str) -> None:
-        """Put the file aside and begin anew."""
+        """Move the file aside and begin a new one."""
         self.close()
         aside = _put_aside(self.path)
         log.critical("gallery put aside, starting with an empty one", path=str(aside), reason=reason)
@@ -96,12 +96,12 @@ class GalleryStore:
             self._db.close()
 
     def number(self, name: str) -> int | float | str | None:
-        """Return a number that was written."""
+        """Return a stored number."""
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
     def rows(self, id_: str = "") -> Iterator[tuple[IdentityEviction, bytes]]:
-        """Yield one identity or all with its latest sighting as JSON, the one that was seen longest ago first."""
+        """Yield one identity or all with the latest sighting as JSON, the least recently seen first."""
         found = self._db.execute(
             f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608
             (id_,) if id_ else (),
@@ -115,12 +115,12 @@ class GalleryStore:
         yield from self._db.execute("SELECT key, id FROM vectors ORDER BY key")
 
     def vector(self, key: int) -> bytes:
-        """Return one vector; empty when it is not there."""
+        """Return one vector; empty if it does not exist."""
         row = self._db.execute("SELECT vector FROM vectors WHERE key = ?", (key,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def write(self, changes: Changes) -> None:
-        """Write all of it or, with sqlite3.Error, nothing."""
+        """Write all changes or, with sqlite3.Error, none."""
         at = self._next
         with self._db as db:
             gone = [(id_,) for id_ in changes.gone]
@@ -152,7 +152,7 @@ class GalleryStore:
         self._next = at
 
     def sightings(self, id_: str, camera: str, since: float, until: float, limit: int) -> list[Sighting]:
-        """Return where an identity was seen, the latest first."""
+        """Return an identity's sightings, the latest first."""
         found = self._db.execute(
             "SELECT seen FROM sightings WHERE id = ? AND (? = '' OR camera = ?) AND time BETWEEN ? AND ? "
             "ORDER BY time DESC LIMIT ?",
@@ -161,7 +161,7 @@ class GalleryStore:
         return [_sighting.decode(row[0]) for row in found]
 
     def seen(self, camera: str, since: float, until: float, limit: int) -> list[str]:
-        """Return who was seen by a camera (empty: by any) in that time, the latest first."""
+        """Return the identities that a camera (empty: any) saw in that time, the latest first."""
         found = self._db.execute(
             "SELECT id FROM sightings WHERE (? = '' OR camera = ?) AND time BETWEEN ? AND ? GROUP BY id "
             "ORDER BY max(time) DESC LIMIT ?",
@@ -189,7 +189,7 @@ class GalleryStore:
 
 
 def _put_aside(path: Path) -> Path:
-    """Move a damaged file and what belongs to it aside, in place of one that was there before."""
+    """Move a damaged file and its journal files aside; they replace those of an earlier call."""
     aside = path.with_name(f"{path.name}.corrupt")
     for suffix in ("", "-wal", "-shm"):
         part, there = path.with_name(path.name + suffix), aside.with_name(aside.name + suffix)

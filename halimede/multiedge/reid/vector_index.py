@@ -1,9 +1,9 @@
-"""Vectors that are looked up by how near they are: the sole place that knows usearch.
+"""Nearest-neighbor search of vectors: the only module that imports usearch.
 
-A graph (HNSW) finds what is near in about a millisecond however many there are, and may miss the nearest. So a small
-index is looked through as a whole, and so is a large one before anybody is told that there is nothing near: a stranger
-is called that only after an exact look. Places of removed vectors are used again, so memory depends on the most that
-were held at a time; keys are not used twice.
+A graph (HNSW) finds near vectors in about a millisecond, however many there are, but it may miss the nearest. So a
+small index is searched exhaustively. A large one is searched exhaustively only when the graph finds nothing near
+enough: an object counts as new only after an exact search. Slots of removed vectors are reused, so memory depends on
+the most vectors at a time; keys are never reused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from usearch.index import Matches
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
-#: numbers (vectors times their length) that are looked through as a whole in about half a millisecond
+#: numbers (vectors times their length) that are searched exhaustively in about half a millisecond
 EXACT = 4_000_000
-#: edges of a node in the graph, and how widely it is searched when one is added and when one is looked up
+#: edges of a node in the graph, and the width of the search when a vector is added and when one is searched
 CONNECTIVITY, ADD, SEARCH = 16, 96, 256
 SUFFIX = ".usearch"
-#: vectors that are added at a time
+#: vectors that are added in one call
 BLOCK = 2000
 
 
@@ -53,26 +53,26 @@ class VectorIndex:
 
     @property
     def memory(self) -> int:
-        """Bytes that the graph and its vectors take."""
+        """The bytes of the graph and its vectors."""
         return int(self._index.memory_usage)
 
     @property
     def keys(self) -> Keys:
-        """All keys, in no order."""
+        """All keys, unordered."""
         return np.asarray(self._index.keys[:], np.uint64) if len(self) else np.zeros(0, np.uint64)
 
     def add(self, keys: Sequence[int] | Keys, vectors: Floats, *, threads: int = 1) -> None:
-        """Add vectors under keys that are new."""
+        """Add vectors with new keys."""
         if len(keys):
             self._index.add(np.asarray(keys, np.uint64), vectors, threads=threads)
 
     def remove(self, keys: Sequence[int] | Keys) -> None:
-        """Remove vectors; those that are not there are no error."""
+        """Remove vectors; missing ones are ignored."""
         if len(keys):
             self._index.remove(np.asarray(keys, np.uint64), threads=1)
 
     def get(self, keys: Sequence[int]) -> Floats:
-        """Return the vectors of keys that are there: ``[keys, length]``."""
+        """Return the vectors of existing keys: ``[keys, length]``."""
         if not keys:
             return np.zeros((0, self.length), np.float32)
         return np.asarray(self._index.get(np.asarray(keys, np.uint64), dtype="f32"), np.float32)
@@ -80,7 +80,7 @@ class VectorIndex:
     def nearest(self, vectors: Floats, count: int, floor: float) -> list[tuple[Keys, Floats]]:
         """Return for each vector the keys nearest to it and their cosine similarities, the nearest first.
 
-        Exact where nothing has at least the similarity ``floor``; of the others the graph may miss one.
+        Exact if no vector has at least the similarity ``floor``; otherwise the graph may miss a vector.
         """
         if not len(self) or not len(vectors):
             return [(np.zeros(0, np.uint64), np.zeros(0, np.float32)) for _ in vectors]
@@ -94,7 +94,7 @@ class VectorIndex:
         return found
 
     def reconcile(self, keys: Set[int], vectors: Callable[[Sequence[int]], Floats]) -> int:
-        """Have these keys and no others; return how many had to be added, all processors at work."""
+        """Change the index to exactly these keys; return how many were added, with all processors."""
         there = set(self.keys.tolist())
         self.remove(sorted(there - keys))
         missing = sorted(keys - there)
@@ -104,7 +104,7 @@ class VectorIndex:
         return len(missing)
 
     def save(self, folder: Path) -> None:
-        """Write the graph beside whatever was written before; the name holds the digest of what is in it."""
+        """Write the graph next to the earlier file; the name has the digest of the content."""
         part = folder / f"index.part{SUFFIX}"
         self._index.save(str(part))
         now = folder / f"index-{_digest(part)}{SUFFIX}"
@@ -112,14 +112,14 @@ class VectorIndex:
         sweep(folder, now)
 
     def load(self, folder: Path) -> bool:
-        """Read what was saved; False, and nothing is read, where that is missing, damaged or of another length.
+        """Load a saved graph; return False, and load nothing, if it is missing, damaged or of another length.
 
-        The library reads files in native code: it is given none but what it has written itself.
+        The library parses files in native code, so it receives only files that it has written itself.
         """
         for path in sorted(folder.glob(f"index-*{SUFFIX}")):
             if path.name != f"index-{_digest(path)}{SUFFIX}":
                 continue
-            with contextlib.suppress(RuntimeError):  # of another version of the library
+            with contextlib.suppress(RuntimeError):  # written by another version of the library
                 about = _Usearch.metadata(str(path)) or {}
                 if about.get("dimensions") == self.length and str(about.get("kind_scalar")) == str(self._index.dtype):
                     self._index.load(str(path))
@@ -133,7 +133,7 @@ class VectorIndex:
 
 
 def sweep(folder: Path, keep: Path | None = None) -> None:
-    """Remove all that was saved but one file."""
+    """Remove all saved files except one."""
     for path in folder.glob(f"index*{SUFFIX}"):
         if path != keep:
             with contextlib.suppress(OSError):

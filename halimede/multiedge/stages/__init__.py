@@ -1,4 +1,4 @@
-"""The stages that come with halimede: what an application of one's own is put together from.
+"""The stages that halimede provides as building blocks of applications.
 
 They read their settings from the application's parameters, so that a list of classes is an application.
 """

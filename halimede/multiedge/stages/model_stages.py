@@ -13,18 +13,18 @@ from halimede.inference import Array, Model, SampleError, group, pack, unit, unp
 from halimede.messages import Box, Prediction
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 
-#: prepared samples that a model is given at once
+#: prepared samples in one call of a model
 BATCH = 32
-#: what ``maxBoxes`` may be: so many vectors of usual length fit into a message
+#: upper limit of ``maxBoxes``: so many vectors of usual length fit into a message
 MAX_BOXES = 256
-#: pixels beyond which it does not matter how far away a corner is: models write any numbers
+#: limit of coordinates in pixels: models may return any number
 FAR = 1e6
 #: bytes of features that fit into a message (messages.samples)
 MAX_BYTES = 1_048_576
 
 
 def model_of(tools: Tools, *names: str) -> Model:
-    """Return the first of those models that the worker has. Raises InvalidFieldError."""
+    """Return the first of these models that the worker has. Raises InvalidFieldError."""
     for name in names:
         if name in tools.models:
             return tools.models[name]
@@ -32,12 +32,12 @@ def model_of(tools: Tools, *names: str) -> Model:
 
 
 def max_boxes(parameters: Parameters) -> int:
-    """Return how many boxes of one picture are looked at: parameter ``maxBoxes``."""
+    """Return how many boxes of one picture are processed: parameter ``maxBoxes``."""
     return int(parameters.number("maxBoxes", 32, least=1, most=MAX_BOXES))
 
 
 def best(boxes: Iterable[Box], limit: int) -> list[Box]:
-    """Return the boxes of the best scores, in the order that they came in."""
+    """Return the boxes with the best scores, in their original order."""
     kept = list(boxes)
     if len(kept) <= limit:
         return kept
@@ -46,7 +46,7 @@ def best(boxes: Iterable[Box], limit: int) -> list[Box]:
 
 
 def pixels(box: Box, picture: Array, margin: float = 0.0) -> tuple[int, int, int, int] | None:
-    """Return left, top, right and bottom of a box in whole pixels of a picture; None where it holds none of them.
+    """Return left, top, right and bottom of a box in whole pixels of a picture; None if it contains no pixel.
 
     ``margin`` is a share of the box's own width and height, on each side.
     """
@@ -60,7 +60,7 @@ def pixels(box: Box, picture: Array, margin: float = 0.0) -> tuple[int, int, int
 
 
 def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
-    """Ask a model about pictures of any sizes, in batches of what fits together. Raises SampleError."""
+    """Run a model on pictures of any sizes, in batches of equal prepared size. Raises SampleError."""
     samples = [model.prepare(picture) for picture in pictures]
     found: dict[int, Prediction] = {}
     for batch in group(range(len(samples)), BATCH, samples.__getitem__):
@@ -72,7 +72,7 @@ def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
 
 
 def _between(value: float, most: int, *, up: bool = False) -> int:
-    """Round a place to a whole one that is in the picture."""
+    """Round a coordinate to a pixel in the picture."""
     inside = min(max(value, 0.0), float(most))
     return math.ceil(inside) if up else math.floor(inside)
 
@@ -80,7 +80,7 @@ def _between(value: float, most: int, *, up: bool = False) -> int:
 class Detect(Stage):
     """Let the worker's detector (without one its model) find boxes; those outside of the picture are left out.
 
-    Parameters: ``minScore`` (0.25): boxes below go; ``maxBoxes`` (32): so many of the best stay.
+    Parameters: ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): only so many of the best are kept.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -102,9 +102,9 @@ class Detect(Stage):
 class Crop(Stage):
     """Make a crop of each box. If no stage has detected boxes, the whole picture is the only crop.
 
-    Crops are views of the picture, not copies. Boxes without a pixel of the picture go, so that boxes and crops
-    correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each side;
-    ``maxBoxes`` (32): so many of the best stay.
+    Crops are views of the picture, not copies. Boxes without a pixel of the picture are removed, so that boxes and
+    crops correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each side;
+    ``maxBoxes`` (32): only so many of the best are kept.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -128,8 +128,8 @@ class Crop(Stage):
 class Classify(Stage):
     """Let the worker's model look at each picture: label, score, probabilities, value, and boxes where it gives any.
 
-    With ``crops`` it looks at each crop instead (after ``Crop``), and what it says becomes label and score of that
-    box: ``functools.partial(Classify, crops=True)``. Where nobody has looked for boxes the crop is the picture.
+    With ``crops`` it runs the model on each crop instead (after ``Crop``), and the result becomes label and score of
+    that box: ``functools.partial(Classify, crops=True)``. If no stage has set boxes, the crop is the picture.
     """
 
     def __init__(self, tools: Tools, *, crops: bool = False) -> None:
@@ -138,7 +138,7 @@ class Classify(Stage):
         self._crops = crops
 
     def run(self, items: Sequence[Item]) -> None:
-        """Ask about all pictures, or all crops, at once."""
+        """Run the model on all pictures, or all crops, at once."""
         pictures = [item.crops if self._crops else [item.image] for item in items]
         said = iter(answers(self._model, [picture for of_item in pictures for picture in of_item]))
         for item, looked_at in zip(items, pictures, strict=True):
@@ -159,7 +159,7 @@ def _named(box: Box, said: Prediction) -> Box:
 
 
 def _take(prediction: Prediction, said: Prediction) -> None:
-    """Add what a model says to what is found already, which stays where the model says nothing of it."""
+    """Copy the fields that the model has set; earlier results in other fields stay."""
     for name in Prediction.__struct_fields__:
         value = getattr(said, name)
         if value is not None:
@@ -169,9 +169,9 @@ def _take(prediction: Prediction, said: Prediction) -> None:
 class Embed(Stage):
     """Let the worker's model describe each crop (put ``Crop`` before it) in a vector of numbers.
 
-    The model's spec has ``postprocess.task: embedding``; a user's estimator returns a list of numbers. The vectors
-    are made of length 1 and leave in ``prediction.embeddings``, in the order of the boxes. A box of which the model
-    says nothing, zeros alone, goes.
+    The model's spec has ``postprocess.task: embedding``; a user's estimator returns a list of numbers. The vectors are
+    normalized to length 1 and are returned in ``prediction.embeddings``, in the order of the boxes. A box whose vector
+    has only zeros is removed.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -179,16 +179,16 @@ class Embed(Stage):
         self._model = model_of(tools, "model")
 
     def run(self, items: Sequence[Item]) -> None:
-        """Describe all crops of all items at once."""
+        """Run the model on all crops of all items at once."""
         said = iter(answers(self._model, [crop for item in items for crop in item.crops]))
         for item in items:
             _describe(item, [vector_of(next(said)) for _ in item.crops])
 
 
 def vectors(prediction: Prediction) -> NDArray[np.float32]:
-    """Read the features of a finding as ``[count, length]``, one row a box; without boxes there is one or none.
+    """Return the features of a finding as ``[count, length]``: one row for each box; without boxes one row or none.
 
-    Raises SampleError where they are not as many as boxes.
+    Raises SampleError if their number differs from that of the boxes.
     """
     data = prediction.embeddings or b""
     count = int(bool(data)) if prediction.boxes is None else len(prediction.boxes)
@@ -196,7 +196,7 @@ def vectors(prediction: Prediction) -> NDArray[np.float32]:
 
 
 def vector_of(said: Prediction) -> NDArray[np.float32]:
-    """Read one crop's vector off a model's answer. Raises SampleError."""
+    """Return one crop's vector from a model's result. Raises SampleError."""
     if said.embeddings is not None:
         return unit(unpack(said.embeddings, 1)[0])
     value = said.value if said.value is not None else said.probabilities

@@ -1,7 +1,7 @@
-"""Finds what moves before a camera that stands still, without a model: each picture is compared with a background.
+"""Detects motion in pictures of a camera that does not move: compares each picture with a background, without a model.
 
-For cameras that have no detector, and for nodes too small for one. It knows brightness alone: what differs from what
-is behind it in colour only is not seen, and neither is what stands still; a shadow is seen as what throws it.
+For cameras without a detector, and for nodes too small for one. It uses only brightness: it does not detect what
+differs from the background only in color, or what stands still. A shadow is detected like the object that casts it.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from halimede.messages import Box
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 from halimede.multiedge.stages.model_stages import max_boxes
 
-#: cameras that are remembered: the one that was not seen for longest goes first
+#: cameras that are remembered; above that, the least recently seen one is dropped
 MAX_CAMERAS = 32
-#: after so many pictures in a row that have little to do with the background it is learnt anew
+#: pictures in a row that hardly match the background, after which it is learned again
 STRANGE = 5
-#: answers of a camera that are known again: a batch in which a frame fails is run in halves
+#: remembered answers of a camera: if a frame fails, its batch is run again in halves
 REMEMBERED = 64
-#: cells of nine around one that must have moved with it
+#: cells, of the nine around a cell, that must differ for the cell to count
 CROWD = 4
-#: parts of one thing that are as far apart, in cells
+#: parts at most this many cells apart belong to one object
 GAP = 2
 LABEL = "motion"
 Mask = NDArray[np.bool_]
 Plane: TypeAlias = NDArray[np.floating[Any]]
-#: pictures that the median is of, and how many there must be before anything is compared
+#: pictures for the median, and the least number of them for a comparison
 KEPT, LEAST = 9, 5
-#: of the sorted pictures, those between which half of them lie
+#: indexes in the sorted pictures between which half of them lie
 LOW, HIGH = 2, 6
-#: cells that a fit of the light looks at
+#: cells that the fit of the light uses
 FITTED = 4096
-#: makes the median of absolute deviations the standard deviation of normal noise
+#: factor from the median absolute deviation to the standard deviation of normal noise
 NORMAL = 1.4826
-#: gains within which two lights can be compared
+#: gains within which two pictures can be compared
 GAINS = (0.2, 5.0)
 WHITE = 255.0
 
@@ -67,18 +67,18 @@ class _Settings:
 class Motion(Stage):
     """Set the boxes of what moves (label ``motion``). Remembers earlier pictures: its application is not shared.
 
-    The first five pictures of a camera only teach it the background. Changes of light (all over the picture, or more
-    on one side) and noise are no motion; a picture that is different altogether has no boxes, and after five of these
-    the background is learnt anew: the camera was moved, or its resolution has changed.
+    The first five pictures of a camera only define the background. Changes of light (over the whole picture, or more on
+    one side) and noise do not count as motion. A picture that differs completely has no boxes, and after five of these
+    the background is learned again: the camera was moved, or its resolution has changed.
 
     Its parameters are
 
-    - ``motionThreshold`` (15): grey levels (of 255) by which a thing must differ from what is behind it;
-    - ``motionArea`` (0.0005): least share of the picture that it takes up;
-    - ``motionMost`` (0.6): share of the picture beyond which it is no motion but another picture;
+    - ``motionThreshold`` (15): grey levels (of 255) by which an object must differ from the background;
+    - ``motionArea`` (0.0005): least share of the picture that an object covers;
+    - ``motionMost`` (0.6): share of the picture above which the whole picture counts as different;
     - ``motionSide`` (320): longest side in pixels at which pictures are compared;
-    - ``motionMemory`` (180): pictures of the past; what stands still for half of them becomes background;
-    - ``maxBoxes`` (32): so many of the largest stay.
+    - ``motionMemory`` (180): pictures in memory; an object that stands still for half of them becomes background;
+    - ``maxBoxes`` (32): only so many of the largest boxes are kept.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -136,7 +136,7 @@ class Motion(Stage):
 
 
 def small(image: Array, factor: int) -> NDArray[np.float32]:
-    """Give the brightness of a picture, ``factor`` times smaller. Raises SampleError for what is no 8-bit picture."""
+    """Return the brightness of a picture, ``factor`` times smaller. Raises SampleError unless it has 8 bits."""
     if image.dtype != np.uint8:
         raise SampleError(f"the stage Motion wants a picture of 8 bits, and is given {image.dtype}")
     grey = Image.fromarray(preprocess.apply([Grayscale()], image)[:, :, 0])
@@ -162,7 +162,7 @@ def _remember(camera: _Camera, frame: bytes, boxes: list[Box]) -> None:
 
 
 def _box(region: Region, found: Difference, factor: int, width: int, height: int) -> Box:
-    """Give a region in pixels of the frame. Its score, over one half, grows with how much it differs."""
+    """Return a region in pixels of the frame. Its score, above one half, grows with the difference."""
     place = (slice(region.top, region.bottom), slice(region.left, region.right))
     moved, limit = found.moved[place], found.limit[place]
     over = moved > limit
@@ -179,7 +179,7 @@ def _box(region: Region, found: Difference, factor: int, width: int, height: int
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A connected part: the half-open box ``left..right``, ``top..bottom``, and how many cells of it are set."""
+    """A connected part: the half-open box ``left..right``, ``top..bottom``, and its number of set cells."""
 
     left: int
     top: int
@@ -189,10 +189,10 @@ class Region:
 
 
 def regions(mask: Mask, gap: int = 0) -> list[Region]:
-    """Return the connected parts of a mask, the largest first. Parts that are ``gap`` cells apart or nearer are one.
+    """Return the connected parts of a mask, the largest first. Parts at most ``gap`` cells apart are one.
 
-    The work grows with the number of runs of set cells in the mask's rows, which are at most half of its cells. It is
-    pure NumPy: a library for this alone is too large for an edge node.
+    The work grows with the number of runs of set cells in the mask's rows, which is at most half of its cells. It is
+    pure NumPy: a library only for this is too large for an edge node.
     """
     labels, count = _labelled(grown(mask, (gap + 1) // 2))
     rows, columns = np.nonzero(mask)
@@ -223,7 +223,7 @@ def grown(mask: Mask, by: int) -> Mask:
 
 
 def crowded(mask: Mask, least: int) -> Mask:
-    """Keep the cells that are set and have ``least`` set ones among the nine around them, itself included."""
+    """Keep set cells with at least ``least`` set cells among the nine around them, themselves included."""
     padded = np.pad(mask.astype(np.uint8), 1)
     across = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     return np.asarray(mask & (across[:-2] + across[1:-1] + across[2:] >= least))
@@ -232,7 +232,7 @@ def crowded(mask: Mask, least: int) -> Mask:
 def _labelled(mask: Mask) -> tuple[NDArray[np.intp], int]:
     """Number the connected parts (corners touch): the label of each set cell, and one more than the highest label."""
     height, width = mask.shape
-    flat = np.zeros((height, width + 1), np.int8)  # a column that parts one row from the next
+    flat = np.zeros((height, width + 1), np.int8)  # the extra column separates each row from the next
     flat[:, :width] = mask
     edges = np.diff(flat.ravel(), prepend=0)
     starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
@@ -243,7 +243,7 @@ def _labelled(mask: Mask) -> tuple[NDArray[np.intp], int]:
 
 
 def _joined(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
-    """Give each run the number of the first run of its part: runs touch that lie in neighbouring rows."""
+    """Return for each run the number of the first run of its part: runs in adjacent rows may touch."""
     parent = list(range(len(starts)))
 
     def root(run: int) -> int:
@@ -266,7 +266,7 @@ def _joined(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a picture differs from the background: by how much, in grey levels, what is too much, and the noise."""
+    """The difference between a picture and the background in grey levels, its limit, and the noise."""
 
     moved: Plane
     limit: Plane
@@ -274,11 +274,11 @@ class Difference:
 
 
 class Background:
-    """The background of one camera, and by how much a picture differs from it. Pure NumPy.
+    """The background of one camera, and its difference from a picture. Pure NumPy.
 
-    The background is, for each cell, the median of ``memory`` pictures taken over time: neither what passes nor what
-    was there at first stays in it for long. Before a picture is compared, the background is fitted to its light: a gain
-    and an offset, each with a slope across and down the picture, fitted to the cells that do not move.
+    The background is, for each cell, the median of ``memory`` pictures taken over time: neither passing objects nor
+    objects of the first pictures stay in it for long. Before a comparison, the background is fitted to the light of the
+    picture: a gain and an offset, each with a slope across and down the picture, fitted to the cells that do not move.
     """
 
     def __init__(self, memory: int) -> None:
@@ -296,11 +296,11 @@ class Background:
 
     @property
     def ready(self) -> bool:
-        """Whether enough pictures are known to compare with."""
+        """Whether there are enough pictures for a comparison."""
         return self._middle is not None
 
     def compare(self, picture: Plane, threshold: float) -> Difference | None:
-        """Compare a picture with the background; None while that is not known, or the light is too different."""
+        """Compare a picture with the background; None while there is none, or if the light differs too much."""
         if self._middle is None or self._spread is None:
             return None
         light = fit_light(self._middle, picture)
@@ -314,7 +314,7 @@ class Background:
         return Difference(moved, np.maximum(flicker, max(threshold, 4 * noise)), noise)
 
     def learn(self, picture: Plane) -> None:
-        """Take notice of a picture. At first each one is kept, later one of ever more, until ``memory`` is reached."""
+        """Record a picture: at first each one is kept, later one of ever more, until ``memory`` is reached."""
         self._seen += 1
         self._since += 1
         if self._kept and self._since < min(max(1, self._memory // KEPT), max(1, self._seen // 3)):
@@ -334,10 +334,10 @@ class Background:
 
 
 def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
-    """Return by which gain and offset (planes) a background becomes the picture, where nothing moves.
+    """Return the gain and offset (planes) that map the background to the picture where nothing moves.
 
-    A least squares fit that leaves out what it fits badly (what moves) and cells that are black or white, where light
-    is lost. Returns None when the light is too different to tell.
+    A least squares fit that excludes outliers (moving objects) and cells that are black or white, where light is
+    clipped. Returns None if the light differs too much.
     """
     height, width = picture.shape
     stride = max(1, int(np.sqrt(height * width / FITTED)))
@@ -353,7 +353,7 @@ def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
     gain = float(np.clip(gain, *GAINS))
     centred = (known - middle) / WHITE
     columns = np.stack([centred, centred * across, centred * down, np.ones_like(known), across, down], axis=1)
-    # where the background has no contrast but its noise, nothing is learnt of the gain: it stays near to the start
+    # without contrast in the background, the gain cannot be determined and stays near its start
     weight = np.diag([2e-4, 2e-4, 2e-4, 1e-5, 1e-3, 1e-3]) * len(known)
     start = np.array([gain * WHITE, 0, 0, float(np.median(seen)), 0, 0])
     factors, lit = start, (seen > 0) & (seen < WHITE)
@@ -371,7 +371,7 @@ def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
 
 
 def _sorted(planes: list[Plane]) -> list[Plane]:
-    """Sort a few planes cell by cell: whole planes at a time, which is quicker than a sort of each cell."""
+    """Sort a few planes cell by cell: on whole planes at a time, which is faster than a sort of each cell."""
     ordered = list(planes)
     for turn in range(len(ordered)):
         for i in range(turn % 2, len(ordered) - 1, 2):
