@@ -1,4 +1,4 @@
-"""Which samples run together, and how a bad one is kept from taking its batch with it. Pure: no clock, no queue."""
+"""Groups samples into batches, and isolates bad samples within a batch. Pure: no clock, no queue."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from halimede.inference.model import Array, SampleError
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: calls of either way that the fastest is looked up in
+#: calls of either kind whose fastest counts
 KEPT = 8
-#: every so many calls the other way is tried again, the more seldom the worse it was
+#: calls after which the other kind is tried again; a worse kind is tried less often
 AGAIN = 32
 
 Signature: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 def signature(sample: Array) -> Signature:
-    """What samples of one batch have in common: dtype (with byte order) and shape."""
+    """Return what all samples of a batch have in common: dtype (with byte order) and shape."""
     return sample.dtype.str, sample.shape
 
 
 def group(waiting: Iterable[T], limit: int, array: Callable[[T], Array]) -> list[list[T]]:
-    """Part what waits into batches of equal dtype and shape, at most ``limit`` (1 or more) samples each.
+    """Divide waiting items into batches of equal dtype and shape, at most ``limit`` (1 or more) samples each.
 
-    ``array`` gives the prepared sample of an item. Order is kept within a batch, and batches come in the order of
-    their first item, so nobody waits for a sample of another shape that came later.
+    ``array`` returns the prepared sample of an item. Order is kept within a batch, and batches are in the order of
+    their first item, so no item waits for a later one of another shape.
     """
     batches: list[list[T]] = []
     filling: dict[Signature, list[T]] = {}
@@ -43,10 +43,10 @@ def group(waiting: Iterable[T], limit: int, array: Callable[[T], Array]) -> list
 
 
 def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> list[R | SampleError]:
-    """Run a batch and give one answer an item, in order; an item that fails even alone gets a SampleError.
+    """Run a batch and return one answer for each item, in order; an item that fails even alone gets a SampleError.
 
-    A failing batch is halved until the culprits stand alone, so a single one among n costs about 2 log2(n) more
-    runs. Whatever ``run`` raises, ``sys.exit`` included, is the item's SampleError (as its cause, unless it is one).
+    A failing batch is halved until bad items stand alone, so a single one among n costs about 2 log2(n) more runs. Any
+    exception of ``run``, ``sys.exit`` included, becomes the item's SampleError (as its cause, unless it is one).
     """
     if not batch:
         return []
@@ -57,7 +57,7 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
         return list(answers)
     except SampleError as error:
         failure = error
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (user code raises anything; the others must be answered)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (user code raises anything; other items need an answer)
         failure = SampleError(f"the model failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
     if len(batch) == 1:
@@ -67,10 +67,10 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
 
 
 class BatchGain:
-    """Whether samples of one shape cost less in one call of the model or one after the other: by what either took.
+    """Decides whether samples of one shape are cheaper in one call of the model or one by one, from measured times.
 
-    A small network gains much by one call. One that is all memory traffic loses: what would stay in the cache for one
-    sample does not for sixteen.
+    A small network gains much from one call. One that is limited by memory bandwidth loses: the data of one sample fits
+    into the cache, those of sixteen do not.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class BatchGain:
         self._left = AGAIN
 
     def choose(self) -> bool:
-        """Return whether the next ones are to run in one call."""
+        """Return whether the next samples should run in one call."""
         for way, known in self._ms.items():
             if not known:
                 return way
@@ -91,5 +91,5 @@ class BatchGain:
         return not better
 
     def learn(self, samples: int, ms: float, *, together: bool) -> None:
-        """Take in what so many samples took, in milliseconds."""
+        """Record the duration of a number of samples, in milliseconds."""
         self._ms[together].append(ms / samples)

@@ -1,4 +1,4 @@
-"""Boxes as plain arrays: their forms, how much they overlap, and which of them stay. Pure; nothing of models in it."""
+"""Boxes as plain arrays: their forms, their overlaps, and non-maximum suppression. Pure, independent of models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Form: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 
 
 def corners(boxes: Array, form: Form) -> Array:
-    """Give ``[n, 4]`` boxes of any form as x1, y1, x2, y2, the smaller of each pair first."""
+    """Return ``[n, 4]`` boxes of any form as x1, y1, x2, y2, the smaller of each pair first."""
     if form == "xyxy":
         first, second = boxes[:, :2], boxes[:, 2:]
     else:
@@ -23,31 +23,31 @@ def corners(boxes: Array, form: Form) -> Array:
 
 
 def overlaps(box: Array, boxes: Array) -> Array:
-    """Give the intersection over union of one box with each of ``[n, 4]`` corners: 0 where neither has an area."""
+    """Return the intersection over union of one box with each of ``[n, 4]`` corners: 0 where neither has an area."""
     return _overlaps(box, boxes.T, areas(boxes), areas(box[np.newaxis])[0])
 
 
 def areas(boxes: Array) -> Array:
-    """Give the area of each of ``[n, 4]`` corners."""
+    """Return the area of each of ``[n, 4]`` corners."""
     return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
 
 
 def suppress(boxes: Array, scores: Array, classes: Array, *, iou: float, limit: int) -> Array:
-    """Return which boxes stay, the best score first and of equal ones the first: ``limit`` at most.
+    """Return the indices of the boxes to keep, the best score first, the first among equals: ``limit`` at most.
 
-    A box goes when it overlaps a better one of its own class, which stays, by more than ``iou``. Each that stays costs
-    one look at those of its class that are left, so the work is bounded by ``limit`` times their number.
+    A box is removed if it overlaps a better kept one of its own class by more than ``iou``. Each kept box is compared
+    with the rest of its class, so the work is bounded by ``limit`` times their number.
     """
     order = np.argsort(-scores, kind="stable")
     kept = [order[classes[order] == kind] for kind in np.unique(classes)]
     kept = [mine[_stay(boxes[mine], iou, limit)] for mine in kept]
     found = np.concatenate([np.zeros(0, np.intp), *kept])
-    found.sort()  # so that equal scores come in the order that they were given in
+    found.sort()  # so that equal scores keep their original order
     return found[np.argsort(-scores[found], kind="stable")][:limit]
 
 
 def _stay(boxes: Array, iou: float, limit: int) -> list[int]:
-    """Return which of the boxes of one class stay, the best of which comes first."""
+    """Return the indices to keep of the boxes of one class, which are sorted with the best first."""
     sides, sizes = np.ascontiguousarray(boxes.T), areas(boxes)
     left = np.arange(len(boxes))
     kept: list[int] = []
@@ -60,7 +60,7 @@ def _stay(boxes: Array, iou: float, limit: int) -> list[int]:
 
 
 def _overlaps(box: Array, sides: Array, sizes: Array, size: float) -> Array:
-    """Likewise, by the four sides ``[4, n]`` and the areas."""
+    """Return the same as ``overlaps``, from the four sides ``[4, n]`` and the areas."""
     width = np.minimum(box[2], sides[2]) - np.maximum(box[0], sides[0])
     height = np.minimum(box[3], sides[3]) - np.maximum(box[1], sides[1])
     shared = np.maximum(width, 0) * np.maximum(height, 0)

@@ -1,11 +1,11 @@
-"""Reads what detection models give, in the forms that they are exported in: boxes in pixels of the frame come out.
+"""Reads the outputs of detection models in their common export formats; returns boxes in pixels of the frame.
 
 | ``decode`` | one sample's output |
 |---|---|
 | rows | ``[boxes, 6]``: four numbers, score, class |
 | yolo | ``[4 + classes, boxes]`` or ``[boxes, 4 + classes]``: four numbers, a score for each class |
-| yolov5 | ``[boxes, 5 + classes]`` or the other way round: four numbers, a score for anything, one for each class |
-| rows with ``boxes.output`` | boxes ``[boxes, 4]`` apart from scores ``[boxes, classes]``, or from scores and classes |
+| yolov5 | ``[boxes, 5 + classes]`` or transposed: four numbers, a score for any object, one for each class |
+| rows with ``boxes.output`` | boxes ``[boxes, 4]`` in addition to scores ``[boxes, classes]``, or scores and classes |
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from halimede.inference.postprocess import activate, label_of
 from halimede.messages import Box, Prediction
 
 BOX_COLUMNS = 6
-#: what a message may hold (messages.samples); of more candidates the best are looked at
+#: limit of a message (messages.samples); of more candidates only the best are used
 MAX_BOXES = 10_000
 MAX_CLASS = 2**31 - 1
-#: what rounding may put a score over 1
+#: tolerance by which rounding may raise a score above 1
 SCORE_SLACK = 1e-3
 #: columns before the scores of classes
 AHEAD = {"yolo": 4, "yolov5": 5}
@@ -52,7 +52,7 @@ class BoxReader:
         self._labels = tuple(labels)
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Part the outputs by samples. Models that suppress overlaps often answer one without a batch axis."""
+        """Divide the outputs by samples. Models with built-in suppression often return one without a batch axis."""
         boxes = outputs[-1 if len(outputs) == 1 else 1]
         if boxes.ndim == 4 and boxes.shape[2] == 1:
             boxes = boxes[:, :, 0]
@@ -64,12 +64,12 @@ class BoxReader:
         return list(zip(*whole, strict=True))
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's share of the outputs. Raises SampleError."""
+        """Read one sample's part of the outputs. Raises SampleError."""
         if not all(np.isfinite(array).all() for array in part):
             raise SampleError("the model gives boxes with NaN or infinity for this sample")
         found = self._checked(self._decode(part))
         form: Form = self._boxes.form or ("xyxy" if self._boxes.decode == "rows" else "cxcywh")
-        # the four numbers of rows stay as they are, where nothing asks for anything else: a model may mean something
+        # rows keep their four numbers unless a conversion is needed: a model may use its own order
         boxes = found.boxes if form == "xyxy" and not self._nms else corners(found.boxes, form)
         if geometry and self._boxes.normalized:
             boxes = geometry.pixels(boxes)
@@ -117,31 +117,31 @@ class BoxReader:
         return self._best(rows[:, :4], rows[:, ahead:], self._activated(rows[:, 4]) if ahead == 5 else None)
 
     def _best(self, boxes: Array, scores: Array, anything: Array | None = None) -> Candidates:
-        """Take the best class of each box. After softmax one class more than labels, the last, means nothing."""
+        """Return the best class of each box. With one class more than labels (softmax), the last is the background."""
         if scores.ndim != 2 or not scores.shape[1]:
             raise SampleError(f"the model gives scores {list(scores.shape)}, which are no [boxes, classes]")
         if self._activation == "softmax" and len(scores):
             scores = activate(scores.astype(np.float64), "softmax")
             if scores.shape[1] == len(self._labels) + 1 > 1:
                 scores = scores[:, :-1]
-        best = self._activated(scores.max(axis=1))  # sigmoid changes no order, so the best alone will do
+        best = self._activated(scores.max(axis=1))  # the sigmoid is monotonic, so it is applied only to the best
         return self._candidates(boxes, best if anything is None else best * anything, scores)
 
     def _activated(self, scores: Array) -> Array:
-        """Activate scores, each for itself."""
+        """Apply the activation to each score."""
         return activate(scores.astype(np.float64), "sigmoid" if self._activation == "sigmoid" else "none")
 
     def _candidates(self, boxes: Array, scores: Array, classes: Array) -> Candidates:
-        """Leave out what scores too low, before anything costly: 0 and less is the padding of a fixed output size.
+        """Remove low scores before any costly step: scores of 0 or less are the padding of a fixed output size.
 
-        ``classes`` are their indices, or the scores of each.
+        ``classes`` are class indices, or the scores of each class.
         """
         chosen = (scores > 0) & (scores >= (self._nms.score if self._nms else 0))
         classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
         return Candidates(*(np.asarray(array, np.float64) for array in (boxes[chosen], scores[chosen], classes)))
 
     def _checked(self, found: Candidates) -> Candidates:
-        """Refuse what no message can hold, or nobody can mean."""
+        """Refuse values that no message can hold, or that are invalid."""
         if len(found.scores) and found.scores.max() > 1 + SCORE_SLACK:
             raise SampleError(
                 f"the model gives a box the score {found.scores.max():.6g}, which is not in 0..1: "
@@ -157,12 +157,12 @@ class BoxReader:
         return found._replace(scores=np.minimum(found.scores, 1))
 
     def _kept(self, boxes: Array, found: Candidates) -> Array:
-        """Return which candidates stay."""
+        """Return the indices of the candidates to keep."""
         if not self._nms:
             return np.argsort(-found.scores, kind="stable")[: self._top] if self._top else np.arange(len(boxes))
         best = np.argsort(-found.scores, kind="stable")[:MAX_BOXES]
         limit = min(self._nms.max, self._top or self._nms.max)
-        with np.errstate(over="ignore", invalid="ignore"):  # finite corners may still be infinitely far apart
+        with np.errstate(over="ignore", invalid="ignore"):  # the distance of finite corners may overflow
             chosen = suppress(boxes[best], found.scores[best], found.classes[best], iou=self._nms.iou, limit=limit)
         return np.asarray(best[chosen])
 
@@ -186,6 +186,6 @@ def detect(rows: Array, labels: Sequence[str] = (), nms: Nms | None = None) -> P
     """Read the boxes of one sample, shape ``[boxes, 6]``: x1, y1, x2, y2, score, class.
 
     Rows with a score of 0 or less are the padding of a fixed output size and are left out. Raises SampleError for
-    NaN, infinity, a score over 1 and a class without a label.
+    NaN, infinity, a score above 1 and a class without a label.
     """
     return BoxReader([""], Postprocess(task="detection", nms=nms), labels).read((rows,))

@@ -1,8 +1,8 @@
-"""Runs a user's own Python estimator as a Model, in the form that Sedna's users have theirs.
+"""Runs a user's own Python estimator as a Model, with the interface that Sedna's users know.
 
-An estimator is a class or an instance with ``predict(data)``; optional are ``load``, called once with the model
-file's path by whichever of the names ``model_url`` and ``model_path`` it has, ``predict_batch(list)`` and ``close()``.
-Whatever it raises stays within the sample at hand: its code is not ours to trust.
+An estimator is a class or an instance with ``predict(data)``. Optional are ``load``, called once with the model file's
+path under its parameter name ``model_url`` or ``model_path``, ``predict_batch(list)`` and ``close()``. An exception of
+it only affects the present sample, because its code is not trusted.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class EstimatorModel(Model):
         return self._labels
 
     def prepare(self, image: Array) -> Array:
-        """Apply the declared steps; without any the estimator gets the frame itself, which may be read-only."""
+        """Apply the declared steps; without any the estimator receives the frame itself, which may be read-only."""
         return preprocess.apply(self._steps, image) if self._steps else image
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Call ``predict_batch`` where there is one and more than one sample, else ``predict`` for each."""
+        """Call ``predict_batch`` if it exists and there are several samples, else ``predict`` for each."""
         together = getattr(self._estimator, "predict_batch", None)
         try:
             if callable(together) and len(batch) > 1:
@@ -69,7 +69,7 @@ class EstimatorModel(Model):
 
 
 def load_estimator(text: str) -> object:
-    """Import ``module:Class`` from ``sys.path``. Raises InvalidFieldError (field ESTIMATOR) where it cannot."""
+    """Import ``module:Class`` from ``sys.path``. Raises InvalidFieldError (field ESTIMATOR) if that fails."""
     module_name, colon, attribute = text.strip().partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in module_name.split("."))):
         raise InvalidFieldError(FIELD, text, "write module:Class, such as helmet.detector:Detector")
@@ -87,7 +87,7 @@ def load_estimator(text: str) -> object:
 
 
 def loaded(estimator: object, path: Path | str) -> Any:
-    """Return the user's own object, made (where it is a class) and loaded. Raises ModelError when either fails."""
+    """Return the user's object, instantiated (if it is a class) and loaded. Raises ModelError when either fails."""
     if not callable(getattr(estimator, "predict", None)):
         raise ModelError(f"the estimator {_name(estimator)} has no method predict(data): add one")
     try:
@@ -106,7 +106,7 @@ def loaded(estimator: object, path: Path | str) -> Any:
 
 
 def _call_load(load: Callable[..., object], path: str) -> None:
-    """Give the path by the name that ``load`` knows it under, or as its first argument."""
+    """Pass the path by the parameter name that ``load`` has, or as its first argument."""
     parameters = inspect.signature(load).parameters
     named = {name: path for name in LOAD_NAMES if name in parameters}
     kinds = [parameter.kind for parameter in parameters.values()]
@@ -129,16 +129,16 @@ def _describe(error: BaseException) -> str:
 
 
 def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
-    """Read one answer. Raises SampleError for one that holds NaN where a score belongs, or that JSON cannot say.
+    """Convert one answer. Raises SampleError for NaN in a score, or for values that JSON cannot represent.
 
     | returned | becomes |
     |---|---|
-    | Prediction | itself, with NumPy's numbers made plain |
+    | Prediction | itself, with NumPy's numbers as plain numbers |
     | dict with label, score, probabilities or boxes | those fields; its other entries are the value |
     | text; whole number | the label; the class of that index |
     | row of numbers in 0..1, also as ``[1, classes]`` | class probabilities |
     | row of Box or of ``[x1, y1, x2, y2, score]``, label optional; empty list | boxes |
-    | anything else that JSON can say | the value |
+    | any other value that JSON can represent | the value |
     """
     if isinstance(answer, Prediction):
         return _convert(_plain(answer))
@@ -167,7 +167,7 @@ def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
         fields["boxes"] = [_box(row, labels) for row in fields["boxes"]]
     probabilities = fields.get("probabilities")
     if isinstance(probabilities, list) and _numbers(probabilities):
-        # What the estimator says of label and score counts more than what follows from its probabilities.
+        # the estimator's own label and score override those derived from its probabilities
         read = classify(np.asarray(probabilities), labels)
         fields = {"label": read.label, "score": read.score, **fields}
     rest = {key: item for key, item in value.items() if key not in FIELDS}
@@ -199,7 +199,7 @@ def _box(row: Any, labels: Sequence[str]) -> Box:
         raise SampleError(f"the estimator returned a box with score {row[4]:.6g}, the fifth of its row: use 0 to 1")
     label = row[5] if len(row) == 6 else 0
     if isinstance(label, float) and label.is_integer():
-        label = int(label)  # arrays hold one type only, so class indices come as floats
+        label = int(label)  # arrays have one type, so class indices arrive as floats
     if not isinstance(label, str | int):
         raise SampleError(f"the estimator returned {label!r:.80} as a box's label: use text or a class index")
     if isinstance(label, int) and labels:
@@ -213,19 +213,19 @@ def _numbers(row: list[Any]) -> bool:
 
 
 def _probabilities(row: list[Any], *, whole: bool = False) -> bool:
-    """Whether numbers are in 0..1; ``whole``: also add up to 1, which tells one row of them from one box."""
+    """Whether numbers are in 0..1; ``whole``: their sum must be 1, which distinguishes one row from one box."""
     if not _numbers(row) or not all(0 <= item <= 1 for item in row):
         return False
     return not whole or len(row) not in BOX_LENGTHS or abs(sum(row) - 1) <= SUM_SLACK
 
 
 def _plain(answer: Any) -> Any:
-    """Make lists, dicts, text and numbers of anything, and make sure that it can travel."""
+    """Convert an answer to lists, dicts, text and numbers, and check that it can be encoded."""
     if isinstance(answer, bytes | bytearray | memoryview):
         raise SampleError("the estimator returned bytes: return text, numbers, lists or dicts of them")
     try:
         plain = msgspec.to_builtins(answer, enc_hook=_from_numpy, str_keys=True)
-        # There and back: tuples become lists, and numbers over 64 bits and nesting without end are found here.
+        # encode and decode: tuples become lists; numbers above 64 bits and endless nesting are detected
         return msgspec.msgpack.decode(msgspec.msgpack.encode(plain))
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise SampleError(f"the estimator returned what JSON cannot say: {error}") from error
@@ -240,7 +240,7 @@ def _from_numpy(item: Any) -> Any:
 
 
 def _convert(fields: dict[str, Any]) -> Prediction:
-    """Check the types of a Prediction's fields: its numbers are finite."""
+    """Check the types of a Prediction's fields; its numbers must be finite."""
     try:
         return msgspec.convert(fields, Prediction)
     except msgspec.ValidationError as error:

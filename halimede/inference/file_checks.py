@@ -1,18 +1,18 @@
-"""Which files are opened at all: looked at before any library reads them, by content and not by name.
+"""Checks model files before any library reads them, by content and not by name.
 
-| content | what becomes of it |
+| content | result |
 |---|---|
 | pickle, PyTorch's ``.pt`` and ``.pth`` (pickles in a zip), NumPy files with objects | refused: reading one runs code |
 | HDF5 (Keras), TensorFlow Lite, safetensors, GGUF, ORT's own format, arrays, archives | refused, with what to do |
-| ONNX with weights in files beside it | these must be regular files in the model's folder, and long enough; no links |
+| ONNX with weights in external files | these must be regular files in the model's folder, and long enough; no links |
 | ONNX with operators that ONNX Runtime lacks | refused: they come in libraries, which are never loaded |
 
-Operators and external files are read from the file itself. ONNX Runtime cannot be asked, since it opens those files
-while it loads. The ``onnx`` package could be, but it is 31 MB that nothing else at an edge node needs, parses the whole
-file into objects (several times its size in memory) and runs a native parser on bytes that nobody has looked at. Here
-the file is mapped, skipped through and never copied: weights cost nothing, and memory does not grow with the file. The
-reader is at least as strict as protobuf's own wherever the two could see different fields: what it cannot follow is
-refused.
+Operators and external files are read from the file itself. ONNX Runtime cannot report them, because it opens external
+files while it loads. The ``onnx`` package could, but it is 31 MB that an edge node needs for nothing else, parses the
+whole file into objects (several times its size in memory) and runs a native parser on unchecked bytes. Here the file is
+mapped and skipped through, and never copied: weights cost nothing, and memory does not grow with the file. Where the
+two could interpret fields differently, this reader is at least as strict as protobuf's own: it refuses what it cannot
+follow.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from halimede.inference.model import ModelError, UnsafeModelError
 
 EXPORT = "export it to ONNX"
 RUNS_CODE = "reading it runs whatever code is in it"
-#: domains whose operators ONNX Runtime brings itself
+#: domains of operators that ONNX Runtime includes
 DOMAINS = frozenset({
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training",
     "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc",
 })  # fmt: skip
-#: a location that ONNX Runtime itself reads as an address in memory
+#: a location that ONNX Runtime interprets as an address in memory
 MEMORY_MARK = "_ORT_MEM_ADDR_"
 HEAD = 512
 MAX_MEMBERS = 10_000
-#: what begins a file, and what to say of it
+#: first bytes of other formats, and the message for each
 STRANGERS: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", f"it is HDF5, such as Keras writes: {EXPORT} (tf2onnx)"),
     (b"GGUF", f"it is GGUF: {EXPORT}"),
@@ -48,21 +48,21 @@ STRANGERS: tuple[tuple[bytes, str], ...] = (
     (b"BZh", "it is compressed: give the ONNX file itself"),
     (b"\xfd7zXZ\x00", "it is compressed: give the ONNX file itself"),
 )
-#: protocols 2 to 5 begin with their number, the older ones with text
+#: pickle protocols 2 to 5 begin with their number, the older ones with text
 _pickled = re.compile(rb"\x80[\x02-\x05]|\(*c[\w.]+\n[\w.]+\n|\([dlip]\w*\d*\n|\(i[\w.]+\n[\w.]+\n")
 _object_array = re.compile(rb"'descr':\s*(?:'\|?O|.{0,300}'\|?O\d*')", re.DOTALL)
-#: as deep as protobuf's own reader goes
+#: the nesting limit of protobuf's own reader
 MAX_DEPTH = 100
-#: fields with a length that are looked at, over all levels: half a minute of reading
+#: the most fields with a length, over all levels: half a minute of reading
 MAX_FIELDS = 20_000_000
-#: bytes of a name, a domain or a path
+#: the most bytes of a name, a domain or a path
 MAX_TEXT = 65_536
 MAX_TAG = 2**32 - 1
 MAX_VARINT_BYTES = 10
 
 
 def check_model(path: Path) -> None:
-    """Make sure that a file may be opened by ONNX Runtime. Raises ModelError, UnsafeModelError where it is hostile."""
+    """Check that ONNX Runtime may open a file. Raises ModelError, UnsafeModelError if it is hostile."""
     with path.open("rb") as file:
         head = file.read(HEAD)
         check_head(path, head, file)
@@ -74,7 +74,7 @@ def check_model(path: Path) -> None:
 
 
 def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
-    """Refuse what is known by its beginning not to be ONNX."""
+    """Refuse files whose first bytes show that they are not ONNX."""
     if _pickled.match(head):
         raise UnsafeModelError(f"the model file {path} is a pickle, and {RUNS_CODE}: {EXPORT}")
     if head.startswith(b"\x93NUMPY"):
@@ -121,7 +121,7 @@ def _zipped(path: Path, file: BinaryIO) -> ModelError:
 
 
 def _check_records(path: Path, found: Iterator[ProtobufRecord]) -> None:
-    """Check operators and outside data, in one pass; a model's own functions may be told of after their use."""
+    """Check operators and external data in one pass; a model may define its own functions after their use."""
     foreign: dict[str, str] = {}
     own: set[str] = set()
     sizes: dict[str, int] = {}
@@ -142,7 +142,7 @@ def _check_records(path: Path, found: Iterator[ProtobufRecord]) -> None:
 
 
 def _check_external(path: Path, record: ProtobufRecord, sizes: dict[str, int]) -> None:
-    """Check where a tensor's data are. Keys that are said twice are refused: readers differ in which one they take."""
+    """Check where a tensor's data are. Repeated keys are refused: readers differ in which one they use."""
     name = record.texts.get("name", "")[:100]
     said = dict(record.entries)
     if len(said) != len(record.entries) or "location" not in said:
@@ -162,7 +162,7 @@ def _check_external(path: Path, record: ProtobufRecord, sizes: dict[str, int]) -
 
 
 def _size_within(path: Path, location: str, name: str) -> int:
-    """Return the size of a file in the model's folder; no part of the way to it may be a link."""
+    """Return the size of a file in the model's folder; no part of its path may be a link."""
     parts = PurePosixPath(location).parts
     outside = not parts or location.startswith("/") or ".." in parts or "\\" in location or "\0" in location
     if outside or MEMORY_MARK in location:
@@ -185,7 +185,7 @@ def _size_within(path: Path, location: str, name: str) -> int:
 
 
 class MalformedProtobufError(ValueError):
-    """Bytes that are no protobuf message, or one that is nested or split beyond all measure."""
+    """The bytes are not a protobuf message, or it exceeds the limits of nesting or of fields."""
 
 
 class WireType(Enum):
@@ -202,7 +202,7 @@ class WireType(Enum):
     ENTRY = auto()
 
 
-#: which fields of a message are messages to look into
+#: fields of a message that hold messages to descend into
 CHILDREN: dict[WireType, dict[int, WireType]] = {
     WireType.MODEL: {7: WireType.GRAPH, 20: WireType.TRAINING, 25: WireType.FUNCTION},
     WireType.TRAINING: {1: WireType.GRAPH, 2: WireType.GRAPH},
@@ -221,7 +221,7 @@ CHILDREN: dict[WireType, dict[int, WireType]] = {
     WireType.TENSOR: {13: WireType.ENTRY},
     WireType.ENTRY: {},
 }
-#: which fields are texts to keep
+#: fields whose text is kept
 TEXTS: dict[WireType, dict[int, str]] = {
     WireType.NODE: {4: "name", 7: "domain"},
     WireType.FUNCTION: {1: "name", 10: "domain"},
@@ -232,7 +232,7 @@ TEXTS: dict[WireType, dict[int, str]] = {
 
 @dataclass(slots=True)
 class ProtobufRecord:
-    """A node, function or tensor. ``entries``: the key-value pairs by which a tensor refers to a file."""
+    """A node, function or tensor. ``entries``: the key-value pairs with which a tensor refers to a file."""
 
     kind: WireType
     texts: dict[str, str] = field(default_factory=dict)
@@ -240,18 +240,18 @@ class ProtobufRecord:
 
 
 def _one_of(wire_type: int) -> bytes:
-    """A class of the one-byte tags with a wire type, as a regular expression says it."""
+    """Return a regular expression for the one-byte tags of a wire type."""
     return b"[" + b"".join(re.escape(bytes([number << 3 | wire_type])) for number in range(1, 16)) + b"]"
 
 
-#: fields of plain numbers, in a row: lists of a million floats are often written as a million fields
+#: consecutive fields of plain numbers: lists of a million floats are often written as a million fields
 _numbers = re.compile(
     rb"(?:%b[\x80-\xff]{0,9}[\x00-\x7f]|%b.{4}|%b.{8})++" % (_one_of(0), _one_of(5), _one_of(1)), re.DOTALL
 )
 
 
 def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
-    """Yield every node, function and tensor of a ModelProto, wherever it is. Raises MalformedError."""
+    """Yield every node, function and tensor of a ModelProto. Raises MalformedProtobufError."""
     left = MAX_FIELDS
     root = ProtobufRecord(WireType.MODEL)
     stack: list[tuple[ProtobufRecord, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
@@ -278,7 +278,7 @@ def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
 
 
 def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field with a length between ``at`` and ``end``. Raises MalformedError."""
+    """Yield number, start and end of each field with a length from ``at`` to ``end``. Raises MalformedProtobufError."""
     while at < end:
         if numbers := _numbers.match(content, at, end):
             at = numbers.end()

@@ -1,7 +1,7 @@
-"""Where the pixels of a frame are in what the model sees, so that the model's boxes find their way back to the frame.
+"""Maps pixels of a frame to the model's input, so that the model's boxes can be mapped back to the frame.
 
-Each step that moves pixels says how: along each axis a scale and an offset, which add up. The result travels on the
-prepared sample itself (``Placed``), since a frame and its boxes are apart in time and meet nowhere else.
+Each step that moves pixels returns a scale and an offset for each axis; steps are composed. The result is stored on the
+prepared sample itself (``Placed``), because nothing else connects a frame with its boxes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from halimede.inference.model import Array, SampleError
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: pixel ``x`` of the frame is at ``x * scale + offset`` of ``seen`` pixels, and there are ``frame``."""
+    """One axis: pixel ``x`` of ``frame`` pixels maps to ``x * scale + offset`` of ``seen`` pixels."""
 
     frame: int
     seen: int
@@ -26,11 +26,11 @@ class Axis:
     offset: float = 0.0
 
     def then(self, scale: float, offset: float, seen: int) -> Axis:
-        """Put another step behind."""
+        """Append another step."""
         return Axis(self.frame, seen, self.scale * scale, self.offset * scale + offset)
 
     def back(self, values: Array) -> Array:
-        """Give places in the frame for places in what the model sees; none is outside of the frame."""
+        """Map coordinates in the model's input to coordinates in the frame, clipped to it."""
         return np.clip((values - self.offset) / self.scale, 0, self.frame)
 
 
@@ -43,15 +43,15 @@ class Geometry:
 
     @property
     def moved(self) -> bool:
-        """Whether any pixel is elsewhere."""
+        """Whether any pixel was moved."""
         return any((axis.scale, axis.offset, axis.seen) != (1.0, 0.0, axis.frame) for axis in (self.x, self.y))
 
     def pixels(self, corners: Array) -> Array:
-        """Give pixels of what the model sees for shares of its width and height, ``[n, 4]`` corners."""
+        """Convert shares of the input's width and height to its pixels, ``[n, 4]`` corners."""
         return corners * [self.x.seen, self.y.seen, self.x.seen, self.y.seen]
 
     def back(self, corners: Array) -> Array:
-        """Give pixels of the frame for pixels of what the model sees, ``[n, 4]`` corners."""
+        """Convert pixels of the model's input to pixels of the frame, ``[n, 4]`` corners."""
         if not self.moved:
             return corners
         result = np.empty_like(corners)
@@ -61,7 +61,7 @@ class Geometry:
 
 
 class Placed(np.ndarray):
-    """A prepared sample that knows where its pixels come from."""
+    """A prepared sample with the mapping of its pixels."""
 
     geometry: Geometry | None = None
 
@@ -74,12 +74,12 @@ def placed(sample: Array, geometry: Geometry) -> Array:
 
 
 def geometry_of(sample: Array) -> Geometry | None:
-    """Return where a sample's pixels come from; None if nobody has said."""
+    """Return the mapping of a sample's pixels; None if it has none."""
     return getattr(sample, "geometry", None)
 
 
 def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...]) -> Geometry | None:
-    """Return what steps do to a frame of that shape, ``[height, width, ...]``; None for what is no picture."""
+    """Return the mapping of steps for a frame of that shape, ``[height, width, ...]``; None if it is no picture."""
     if len(shape) not in {2, 3}:
         return None
     geometry = Geometry(Axis(shape[1], shape[1]), Axis(shape[0], shape[0]))
@@ -90,7 +90,7 @@ def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...]) -> Geometry 
 
 @singledispatch
 def move(step: ProcessingStep, geometry: Geometry) -> Geometry:  # noqa: ARG001 (most steps leave pixels where they are)
-    """Put a step behind a geometry."""
+    """Append a step to a geometry."""
     return geometry
 
 
@@ -115,7 +115,7 @@ def _(step: Crop, geometry: Geometry) -> Geometry:
 
 
 def fitted(step: Letterbox, width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the size that a picture gets in the letterbox, and the margins left and above."""
+    """Return the size of a picture in the letterbox, and the margins at the left and the top."""
     share = min(step.width / width, step.height / height)
     new_width = min(step.width, max(1, round(width * share)))
     new_height = min(step.height, max(1, round(height * share)))
@@ -123,7 +123,7 @@ def fitted(step: Letterbox, width: int, height: int) -> tuple[int, int, int, int
 
 
 def cut(step: Crop, width: int, height: int) -> tuple[int, int]:
-    """Return how much is cut off left and above. Raises SampleError for a picture that is too small."""
+    """Return the pixels that are cut off at the left and the top. Raises SampleError if the picture is too small."""
     left = (width - step.width) // 2 if step.x is None else step.x
     top = (height - step.height) // 2 if step.y is None else step.y
     if min(left, top) < 0 or left + step.width > width or top + step.height > height:

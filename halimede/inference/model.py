@@ -1,7 +1,7 @@
 """The interface of all models. Callers do not depend on the runtime behind it.
 
-A model answers samples. How it was trained, which library runs it and how its raw output is read stay in here; what
-comes out is a ``Prediction``. Calls block: callers on an event loop run them in a thread.
+A model answers samples. This package hides how it was trained, which library runs it and how its raw output is read;
+the result is a ``Prediction``. Calls block: callers on an event loop run them in a thread.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Array: TypeAlias = NDArray[Any]
 
 
 class ModelError(HalimedeError):
-    """A model that cannot be loaded or does not fit its declaration. The text has the cause and the remedy."""
+    """A model cannot be loaded or does not fit its declaration. The text has the cause and the remedy."""
 
 
 class UnsafeModelError(ModelError):
-    """A model that is refused: reading it could run code, or open files of others."""
+    """A model was refused: reading it could run code, or open files of others."""
 
 
 class SampleError(HalimedeError):
-    """One sample that cannot be answered. The model goes on serving others."""
+    """One sample cannot be answered. The model continues to serve others."""
 
 
 class Model(ABC):
     """One loaded model.
 
     Attributes:
-        ours: nothing of a user's runs in it, so that a call that is known to be short will not wait for anything.
+        ours: no user code runs in it, so that a call that is known to be short never blocks on anything.
 
     """
 
@@ -54,19 +54,19 @@ class Model(ABC):
         """
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:  # noqa: ARG002  # most look at pixels alone
-        """Turn one decoded frame into the model's input, with what is known of it: its camera, when it was taken."""
+        """Turn one decoded frame into the model's input, with its metadata: its camera, its capture time."""
         return self.prepare(image)
 
     @abstractmethod
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Answer prepared samples of equal dtype and shape: one prediction each, in order.
 
-        Raises SampleError when at least one sample cannot be answered; ``isolate`` finds out which.
+        Raises SampleError if at least one sample cannot be answered; ``isolate`` finds out which.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the model holds. It answers no more."""
+        """Free the model's resources. It must not be called afterwards."""
 
     def __enter__(self) -> Self:
         return self
@@ -76,26 +76,26 @@ class Model(ABC):
 
 
 class WrappedModel(Model):
-    """Stands for another model, ``model``, and does what that does where it has nothing of its own."""
+    """Wraps another model, ``model``, and delegates all methods that a subclass does not override."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Those of the model."""
+        """The labels of the model."""
         return self.model.labels
 
     def prepare(self, image: Array) -> Array:
-        """Have the model prepare it."""
+        """Let the model prepare it."""
         return self.model.prepare(image)
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Have the model prepare it."""
+        """Let the model prepare it."""
         return self.model.prepare_frame(frame, image)
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Have the model answer."""
+        """Let the model answer."""
         return self.model.predict(batch)
 
     def close(self) -> None:

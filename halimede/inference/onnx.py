@@ -1,9 +1,9 @@
 """Runs ONNX files with ONNX Runtime, on the CPU.
 
-What can be known when a file is opened is checked then, so that a model that does not fit its spec is a condition
-with a reason and not a stream of failing samples: inputs, outputs, classes, and one run on zeros. Nothing but the
-file and the weights beside it is loaded (``contents`` sees to that before ONNX Runtime reads a byte): custom operator
-libraries never are.
+Whatever can be checked when a file is opened is checked then: inputs, outputs, classes, and one run on zeros. So a
+model that does not fit its spec becomes a condition with a reason and not a stream of failing samples. Only the file
+and its external weights are loaded (``file_checks`` ensures that before ONNX Runtime reads a byte), never custom
+operator libraries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-# read when it is loaded: unless told so it writes to the user's home and reports to its makers
+# read at import: without it ONNX Runtime writes to the user's home and sends telemetry
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
@@ -34,26 +34,26 @@ from halimede.inference.postprocess import ClassReader, EmbeddingReader, Feature
 from halimede.messages import Prediction
 
 MAX_REASON = 300
-#: bytes of a frame that are spent on finding out whether steps fit
+#: bytes of a blank frame for the check of the steps
 MAX_BLANK = 64 * 1024**2
-#: bytes that are kept to put samples side by side in
+#: bytes of the buffer that is kept to concatenate samples in
 MAX_ROOM = 64 * 1024**2
 
 
 class Reader(Protocol):
-    """Reads outputs: ``names`` are asked for, parted by samples, and read one sample at a time."""
+    """Reads the outputs ``names`` of the model: divides them by samples, then reads one sample at a time."""
 
     names: tuple[str, ...]
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Part outputs by samples. Raises SampleError."""
+        """Divide outputs by samples. Raises SampleError."""
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's share. Raises SampleError."""
+        """Read one sample's part. Raises SampleError."""
 
 
 class OnnxModel(Model):
-    """A loaded ONNX file. ``batched``: several samples run in one call, else one after the other."""
+    """A loaded ONNX file. ``batched``: several samples run in one call, else one by one."""
 
     ours = True
 
@@ -77,16 +77,16 @@ class OnnxModel(Model):
         return self._labels
 
     def prepare(self, image: Array) -> Array:
-        """Apply the declared steps, then the model's own element type; axes of length 1 are set as it wants them.
+        """Apply the declared steps, then convert to the model's element type and its axes of length 1.
 
-        Where boxes have to find their way back to the frame, the sample knows it (``geometry``).
+        If boxes must be mapped back to the frame, the sample carries the mapping (``geometry``).
         """
         sample = self._input.fit(preprocess.apply(self._steps, image))
         geometry = follow(self._steps, image.shape) if self._places else None
         return placed(sample, geometry) if geometry else sample
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Run the samples in one call where the model can, and read each one's share of the output."""
+        """Run the samples in one call if the model can, and read each one's part of the output."""
         read = self._reader.read
         if len(batch) == 1:
             (part,) = self.run(self._input.fit(batch[0])[np.newaxis])
@@ -96,7 +96,7 @@ class OnnxModel(Model):
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
 
     def _run_several(self, samples: list[Array]) -> list[tuple[Array, ...]]:
-        """Run samples of one shape in whichever way costs less."""
+        """Run samples of one shape, in one call or one by one, whichever is cheaper."""
         first = samples[0]
         ways = self._ways.setdefault((first.nbytes.bit_length(), len(samples).bit_length()), BatchGain())
         together = ways.choose()
@@ -109,8 +109,8 @@ class OnnxModel(Model):
         return [part for sample in samples for part in self.run(sample[np.newaxis])]
 
     def _run_together(self, samples: list[Array]) -> list[tuple[Array, ...]]:
-        """Run samples in one call. Memory to put them side by side in is kept: fresh pages cost more than the copy."""
-        room, self._room = self._room, None  # whoever else is in here makes his own
+        """Run samples in one call. Their buffer is kept: fresh memory pages cost more than the copy."""
+        room, self._room = self._room, None  # a concurrent call allocates its own buffer
         size = sum(sample.nbytes for sample in samples)
         if room is None or room.nbytes < size:
             room = np.empty(size, np.uint8)
@@ -127,12 +127,12 @@ class OnnxModel(Model):
 
     @property
     def session(self) -> ort.InferenceSession | None:
-        """What runs it, for who wants the raw tensors; None once it is closed."""
+        """The session, for callers that need raw tensors; None once it is closed."""
         return self._session
 
     def run(self, samples: Array) -> list[tuple[Array, ...]]:
-        """Give each sample's share of the outputs that are read; the first axis of ``samples`` counts them."""
-        session = self._session  # close() may come from another thread
+        """Return each sample's part of the outputs; the first axis of ``samples`` counts them."""
+        session = self._session  # another thread may call close()
         if session is None:
             raise SampleError("the model is closed")
         try:
@@ -175,7 +175,7 @@ def check_spec(spec: ModelSpec) -> None:
 
 
 def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:
-    """Make a model of an opened file, as the spec says it is to be used. Raises ModelError."""
+    """Make a model from an opened file by its spec. Raises ModelError."""
     postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
     reader = _reader(session.get_outputs(), postprocess, spec.labels)
@@ -188,7 +188,7 @@ def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:
 
 
 def _reader(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> Reader:
-    """Return who reads the outputs: the model's task says how. Raises ModelError."""
+    """Return the reader of the outputs for the model's task. Raises ModelError."""
     if postprocess.task == "embedding":
         return EmbeddingReader(choose_output(outputs, postprocess, ()))
     names = choose_outputs(outputs, postprocess, labels)
@@ -199,7 +199,7 @@ def _reader(outputs: Sequence[Declared], postprocess: Postprocess, labels: Seque
 
 
 def reason(error: Exception) -> str:
-    """First line of what ONNX Runtime says, at a length that fits a condition."""
+    """Return the first line of ONNX Runtime's message, cut to the length of a condition."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:MAX_REASON]
 
@@ -215,7 +215,7 @@ def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSes
         raise ModelError(f"the model file {path} does not exist: check the model's url")
     if path.stat().st_size == 0:
         raise ModelError(f"the model file {path} is empty: export or download it again")
-    path = path.resolve()  # weights beside it are looked for there, by us and by ONNX Runtime
+    path = path.resolve()  # external weights are searched in its folder, by the check and by ONNX Runtime
     try:
         check_model(path)
     except OSError as error:
@@ -224,10 +224,10 @@ def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSes
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3  # errors come as exceptions; warnings on standard error are nobody's log
-    # Idle threads sleep: on an edge node the cores belong to other processes too.
+    options.log_severity_level = 3  # errors are raised; warnings on standard error would go to no log
+    # Idle threads sleep: on an edge node other processes need the cores too.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # whatever its name is: ORT's own format has checks of its own, and was not looked into
+    # whatever the file's name: ORT's own format was not checked and must not be loaded
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -236,7 +236,7 @@ def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSes
 
 
 def _needs_geometry(spec: ModelSpec) -> bool:
-    """Whether boxes have to be led back to the frame."""
+    """Whether boxes must be mapped back to the frame."""
     if not spec.postprocess or spec.postprocess.task != "detection":
         return False
     moving = any(isinstance(step, Resize | Letterbox | Crop) for step in spec.preprocess)
@@ -244,7 +244,7 @@ def _needs_geometry(spec: ModelSpec) -> bool:
 
 
 def _check_steps(spec: ModelSpec, port: InputPort) -> None:
-    """Refuse steps that can never give what the model wants. Only one with a size makes that known before a frame."""
+    """Refuse steps that cannot produce the model's input. Only steps with a size make that known without a frame."""
     sizes = [step for step in spec.preprocess if isinstance(step, Resize | Letterbox | Crop)]
     if not sizes or port.shape is None or None in port.shape:
         return
@@ -261,7 +261,7 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
 
 
 def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
-    """Run once on zeros. NaN there is no fault: a model may divide by what a blank frame lacks."""
+    """Run once on zeros. NaN there is no error: a model may divide by values that a blank frame lacks."""
     try:
         (part,) = model.run(port.zeros(1))
     except SampleError as error:
@@ -274,7 +274,7 @@ def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: Model
     if postprocess.task != "classification":
         return
     row = part[0]
-    # One score and two labels is a two-class model with one output.
+    # one score with two labels is a two-class model with one output
     if spec.labels and len(spec.labels) != row.size and (row.size, len(spec.labels)) != (1, 2):
         raise ModelError(
             f"the model has {row.size} classes and spec.labels names {len(spec.labels)}: name each, in order"
@@ -287,7 +287,7 @@ def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: Model
 
 
 def _takes_two(model: OnnxModel, port: InputPort) -> bool:
-    """Whether a batch axis that is declared open really is; exporters often bake a size of 1 into the graph."""
+    """Whether a batch axis that is declared open really is; exporters often fix a size of 1 in the graph."""
     try:
         model.run(port.zeros(2))
     except SampleError:

@@ -1,4 +1,4 @@
-"""Which input and output of an ONNX graph to use, and what the input wants. Reads declarations only; runs nothing."""
+"""Selects the input and output of an ONNX graph, and describes the input. Reads declarations only; runs nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ZIPMAP = "scikit-learn: export with options={id(model): {'zipmap': False}}"
 
 
 class Declared(Protocol):
-    """An input or output as ONNX Runtime declares it. ``shape`` holds a number, a name or None for each axis."""
+    """An input or output as ONNX Runtime declares it. ``shape`` has a number, a name or None for each axis."""
 
     name: str
     type: str
@@ -46,7 +46,7 @@ class InputPort:
     batched: bool
 
     def fit(self, sample: Array) -> Array:
-        """Give a pre-processed sample the declared type and axes of length 1. Raises SampleError when it cannot."""
+        """Convert a pre-processed sample to the declared type and axes of length 1. Raises SampleError."""
         wanted, shape = self.shape, sample.shape
         if sample.dtype == self.dtype and (wanted is None or shape == wanted or _takes(wanted, shape)):
             return sample
@@ -60,7 +60,7 @@ class InputPort:
         raise SampleError(f"{self._expected_shape(sample)}: {self._advice(sample)}")
 
     def zeros(self, count: int) -> Array:
-        """Give ``count`` samples of zeros. Only for a shape without open axes."""
+        """Return ``count`` samples of zeros. Only for a shape without open axes."""
         return np.zeros((count, *[size or 1 for size in self.shape or ()]), self.dtype)
 
     def _expected_shape(self, sample: Array) -> str:
@@ -81,14 +81,14 @@ class InputPort:
         return "add a grayscale or resize step"
 
 
-@lru_cache(maxsize=1024)  # asked of every sample, and of few shapes
+@lru_cache(maxsize=1024)  # called for each sample, with few different shapes
 def _takes(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a shape is one that is wanted; None stands for any length of its axis."""
+    """Whether a shape fits the declared one, in which None allows any length of its axis."""
     return len(shape) == len(wanted) and all(w in {None, s} for w, s in zip(wanted, shape, strict=True))
 
 
 def choose_input(inputs: Sequence[Declared]) -> InputPort:
-    """Describe the one input of a model. Raises ModelError for a model that cannot take a sample."""
+    """Describe the only input of a model. Raises ModelError for a model that cannot take a sample."""
     if len(inputs) != 1:
         names = ", ".join(port.name for port in inputs) or "none"
         raise ModelError(f"the model has {len(inputs)} inputs ({names}): export it with one")
@@ -107,7 +107,7 @@ def choose_input(inputs: Sequence[Declared]) -> InputPort:
 
 
 def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> list[str]:
-    """Name the outputs to read: of scores, and what is apart from it: boxes and classes, or a classifier's features."""
+    """Return the names of the outputs to read: scores, and separate outputs: boxes and classes, or features."""
     apart = []
     boxes = postprocess.boxes or Boxes()
     named = {"boxes.output": boxes.output, "boxes.classes": boxes.classes, "features": postprocess.features}
@@ -122,7 +122,7 @@ def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels
 
 
 def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> str:
-    """Name the output to read: the one that the spec names, or the only one of floats that fits the task."""
+    """Return the name of the output to read: the one that the spec names, or the only one of floats for the task."""
     listed = ", ".join(f"{port.name} {port.type}" for port in outputs)
     if postprocess.output:
         named = [port for port in outputs if port.name == postprocess.output]
@@ -151,7 +151,7 @@ def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels:
 
 
 def _long(shape: Sequence[int | None]) -> list[int | None]:
-    """Give the axes that matter: those of length 1 hold nothing."""
+    """Return the axes that matter, without those of length 1."""
     return [size for size in shape if size != 1]
 
 

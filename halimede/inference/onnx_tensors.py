@@ -1,8 +1,8 @@
-"""An ONNX file by its own inputs and outputs: tensors in, tensors out, nothing prepared and nothing read.
+"""An ONNX file with its own inputs and outputs: tensors in and out, without pre- and post-processing.
 
-For those who speak to a model by a protocol of tensors. Element types go by the names of the Open Inference Protocol.
-Whether several requests may share one call is not believed but tried: a first axis that is open may as well count
-words, and rows may look at one another.
+For clients that use a tensor protocol. Element types have the names of the Open Inference Protocol. Whether several
+requests may share one call is tested and not assumed: an open first axis may count words instead, and rows may depend
+on one another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.onnx import open_session, reason
 from halimede.inference.onnx_io import ZIPMAP
 
-#: ONNX Runtime's word: the protocol's, and the NumPy type that holds it; bfloat16 travels as its 16 bits
+#: ONNX Runtime's type: the protocol's, and its NumPy type; bfloat16 is sent as its 16 bits
 TYPES: dict[str, tuple[str, type[Any]]] = {
     "tensor(bool)": ("BOOL", np.bool_),
     "tensor(uint8)": ("UINT8", np.uint8),
@@ -40,13 +40,13 @@ TYPES: dict[str, tuple[str, type[Any]]] = {
 }
 BF16 = "BF16"
 ONNX_BFLOAT16 = 16
-#: extents that open axes are tried with: pictures need some pixels before a convolution fits in
+#: lengths that are tried for open axes: pictures need some pixels for a convolution to fit
 EXTENTS = (1, 8, 32, 224)
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output: -1 is an open axis; ``shape`` is None where the file declares none."""
+    """An input or output: -1 is an open axis; ``shape`` is None if the file declares none."""
 
     name: str
     datatype: str
@@ -61,9 +61,9 @@ class Port:
 
 
 class TensorModel:
-    """An opened file. ``batched``: rows of different requests may be put together along the first axis.
+    """An opened file. ``batched``: rows of different requests may be concatenated along the first axis.
 
-    ``call_s``: processor time of the calling thread for one small call; infinite before ``smoke`` has found one.
+    ``call_s``: processor time of the calling thread for one small call; infinite before ``smoke`` has measured it.
     """
 
     def __init__(self, session: ort.InferenceSession) -> None:
@@ -75,8 +75,8 @@ class TensorModel:
         self.call_s = float("inf")
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Give the named outputs, in that order. Raises SampleError."""
-        session = self._session  # close() may come from another thread
+        """Return the named outputs, in that order. Raises SampleError."""
+        session = self._session  # another thread may call close()
         if session is None:
             raise SampleError("the model is closed")
         try:
@@ -88,9 +88,9 @@ class TensorModel:
         return answers
 
     def smoke(self) -> None:
-        """Run once on something small, so that the first request is not the first run; and learn about rows.
+        """Run once on a small input, so that the first request is not the first run; test whether rows may be batched.
 
-        Where nothing small fits all that is left open, nothing is run, and each request runs by itself.
+        If no small input fits the open axes, nothing is run, and each request runs alone.
         """
         self.batched = self._rows_stand_alone()
 
@@ -101,7 +101,7 @@ class TensorModel:
     def _run_bits(
         self, session: ort.InferenceSession, feeds: Mapping[str, Array], outputs: Sequence[str]
     ) -> list[Array]:
-        """Likewise with bfloat16 somewhere, which NumPy has no type for."""
+        """Run with bfloat16 inputs or outputs, for which NumPy has no type."""
         given = {}
         for name, array in feeds.items():
             if self.inputs[name].datatype == BF16:
@@ -117,7 +117,7 @@ class TensorModel:
         ]
 
     def _rows_stand_alone(self) -> bool:
-        """Whether three rows together give what they give apart. Also warms the model up, where it can be run."""
+        """Whether three rows in one call give the same as three calls. Also warms the model up, if it can be run."""
         names = list(self.outputs)
         for extent in EXTENTS:
             rows = {name: _some(port, extent) for name, port in self.inputs.items()}
@@ -154,7 +154,7 @@ def open_tensors(path: Path | str, file_format: str = "onnx", *, threads: int = 
 
 
 def _ports(declared: Sequence[Any], what: str) -> list[Port]:
-    """Describe what the file declares. Outputs that are no tensors cannot be asked for, and are left out."""
+    """Return the declared inputs or outputs. Outputs that are not tensors cannot be requested, and are left out."""
     known = [port for port in declared if port.type in TYPES]
     if (what == "input" and len(known) < len(declared)) or not known:
         listed = ", ".join(f"{port.name} {port.type}" for port in declared) or "none"
@@ -166,14 +166,14 @@ def _ports(declared: Sequence[Any], what: str) -> list[Port]:
 
 
 def _shape(declared: Sequence[Any], what: str) -> tuple[int, ...] | None:
-    # an output without a declared shape and one of a single number look the same
+    # an output without a declared shape cannot be distinguished from a scalar
     if not declared and what == "output":
         return None
     return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in declared)
 
 
 def _some(port: Port, extent: int) -> Array:
-    """Three rows (or what the shape says) that differ from one another."""
+    """Return three rows (or as many as the shape declares) that differ from one another."""
     first, *others = port.shape or (3,)
     shape = [3 if first == -1 else first, *(extent if size == -1 else size for size in others)]
     if port.shape == ():
@@ -189,7 +189,7 @@ def _some(port: Port, extent: int) -> Array:
 
 
 def _alike(together: Array, apart: Array, port: Port) -> bool:
-    """Whether they differ by no more than what another order of additions makes."""
+    """Whether results differ at most by the rounding of another order of additions."""
     if together.shape != apart.shape:
         return False
     if port.datatype == BF16:
@@ -201,12 +201,12 @@ def _alike(together: Array, apart: Array, port: Port) -> bool:
 
 
 def as_float(bits: Array) -> Array:
-    """Read bfloat16's bits as single precision."""
+    """Convert bits of bfloat16 to single precision."""
     return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)
 
 
 def _bits_of(value: ort.OrtValue) -> Array:
-    """Copy a bfloat16 tensor's bits out."""
+    """Return a copy of a bfloat16 tensor's bits."""
     shape = tuple(value.shape())
     count = int(np.prod(shape, dtype=np.int64))
     data = ctypes.string_at(value.data_ptr(), count * 2) if count else b""

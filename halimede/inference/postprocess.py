@@ -1,7 +1,7 @@
-"""Reads raw outputs of models, classifiers' scores and features alike, as Predictions. Boxes: ``detection``.
+"""Converts raw outputs of models, scores of classes and features, to Predictions. Boxes: ``detection``.
 
-Features are vectors of length 1. Two of them are alike as far as their scalar product (cosine similarity) is near to 1.
-They travel in half precision (float16, little endian), which moves that by less than 0.001.
+Features are vectors of length 1. The closer their scalar product (cosine similarity) is to 1, the more similar are two
+of them. They are sent in half precision (float16, little endian), which changes that by less than 0.001.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from halimede.inference.model import Array, SampleError
 from halimede.messages import Prediction
 
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
-#: what a message may hold (messages.samples)
+#: limit of a message (messages.samples)
 MAX_CLASSES = 100_000
-#: numbers of one vector: what a Track holds (messages.multiedge)
+#: numbers of one vector: limit of a Track (messages.multiedge)
 MAX_LENGTH = 8192
 
 
 def classify(scores: Array, labels: Sequence[str] = (), activation: Activation = "none") -> Prediction:
-    """Read the scores of one sample, shape ``[classes]``: probabilities, the best one's label and its score.
+    """Convert the scores of one sample, shape ``[classes]``: probabilities, the best one's label and its score.
 
-    A single score with other than one label is a two-class model's probability of the second class. Raises
+    A single score, unless there is one label, is a two-class model's probability of the second class. Raises
     SampleError for NaN, infinity and a class without a label.
     """
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or not 0 < values.size <= MAX_CLASSES:
         raise SampleError(f"the model gives {list(values.shape)} for one sample, which are no class scores")
     probabilities: list[float] = values.tolist()
-    # a finite sum has finite parts; one that overflowed need not have others
+    # a finite sum has finite parts; if the sum overflowed, the parts may still be finite
     if not isfinite(sum(probabilities)) and not all(map(isfinite, probabilities)):
         raise SampleError("the model gives NaN or infinity for this sample")
     if activation != "none":
@@ -47,9 +47,9 @@ def classify(scores: Array, labels: Sequence[str] = (), activation: Activation =
 
 
 def activate(values: Array, activation: Activation) -> Array:
-    """Turn finite scores into probabilities, without overflow however large they are."""
+    """Turn finite scores into probabilities, without overflow for any size."""
     if activation == "softmax":
-        with np.errstate(over="ignore"):  # the furthest scores may be infinitely far apart: their power is 0
+        with np.errstate(over="ignore"):  # the difference of scores may overflow: then the power is 0
             powers = np.exp(values - values.max(axis=-1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
     if activation == "sigmoid":
@@ -59,7 +59,7 @@ def activate(values: Array, activation: Activation) -> Array:
 
 
 def best_classes(prediction: Prediction, labels: Sequence[str], count: int) -> list[dict[str, str | float]]:
-    """List the ``count`` best classes of a prediction, the best first and of equal ones the first."""
+    """Return the ``count`` best classes of a prediction, the best first, and the first among equals."""
     scores = np.asarray(prediction.probabilities or [])
     best = np.argsort(-scores, kind="stable")[:count].tolist()
     return [{"label": label_of(index, labels), "score": float(scores[index])} for index in best]
@@ -72,13 +72,13 @@ class RowReader:
         self.names: tuple[str, ...] = (name,)
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
-        """Part the output by samples, one row each."""
+        """Divide the output by samples, one row each."""
         (output,) = outputs
         return [(row,) for row in rows_of(output)]
 
 
 class ClassReader(RowReader):
-    """Reads the one output of a classifier, ``[classes]`` at a time."""
+    """Reads the only output of a classifier, ``[classes]`` at a time."""
 
     def __init__(self, name: str, postprocess: Postprocess, labels: Sequence[str]) -> None:
         super().__init__(name)
@@ -87,7 +87,7 @@ class ClassReader(RowReader):
         self._labels = tuple(labels)
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
-        """Read one sample's share of the output. Raises SampleError."""
+        """Read one sample's part of the output. Raises SampleError."""
         prediction = classify(part[0], self._labels, self._activation)
         if self._top:
             prediction.value = best_classes(prediction, self._labels, self._top)
@@ -95,7 +95,7 @@ class ClassReader(RowReader):
 
 
 def rows_of(output: Array) -> Array:
-    """Give an output as one row a sample: pooling leaves axes of length 1, such as [samples, classes, 1, 1]."""
+    """Return an output as one row for each sample: pooling leaves axes of length 1, as in [samples, classes, 1, 1]."""
     if output.ndim == 2 and output.shape[1]:
         return output
     if output.ndim == 0:
@@ -104,7 +104,7 @@ def rows_of(output: Array) -> Array:
 
 
 def label_of(index: int, labels: Sequence[str]) -> str:
-    """Name a class; without labels its index as text."""
+    """Return the name of a class; without labels its index as text."""
     if not labels:
         return str(index)
     if not 0 <= index < len(labels):
@@ -113,10 +113,10 @@ def label_of(index: int, labels: Sequence[str]) -> str:
 
 
 class EmbeddingReader(RowReader):
-    """Reads the one output of an embedding model, one vector at a time."""
+    """Reads the only output of an embedding model, one vector at a time."""
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (others need it)
-        """Read one sample's share of the output. Raises SampleError."""
+        """Read one sample's part of the output. Raises SampleError."""
         return Prediction(embeddings=pack(unit(part[0])))
 
 
@@ -128,7 +128,7 @@ class FeaturedClassReader:
         self._classes = classes
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
-        """Part the outputs by samples, ``[classes]`` and ``[features]`` each. Raises SampleError."""
+        """Divide the outputs by samples, ``[classes]`` and ``[features]`` each. Raises SampleError."""
         scores, features = outputs
         rows = rows_of(features)
         if len(rows) != count:
@@ -136,14 +136,14 @@ class FeaturedClassReader:
         return [(*part, row) for part, row in zip(self._classes.split([scores], count), rows, strict=False)]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
-        """Read one sample's share of the outputs. Raises SampleError."""
+        """Read one sample's part of the outputs. Raises SampleError."""
         prediction = self._classes.read(part[:1], geometry)
         prediction.embeddings = pack(unit(part[1]))
         return prediction
 
 
 def unit(values: Array) -> NDArray[np.float32]:
-    """Give a vector length 1; one of zeros, which says nothing, stays. Raises SampleError for what is no vector."""
+    """Normalize a vector to length 1; a vector of zeros stays. Raises SampleError for other values than a vector."""
     vector = np.asarray(values, np.float64)
     if vector.ndim != 1 or not 0 < vector.size <= MAX_LENGTH:
         raise SampleError(
@@ -154,17 +154,17 @@ def unit(values: Array) -> NDArray[np.float32]:
     largest = np.abs(vector).max()
     if not largest:
         return np.zeros(vector.size, np.float32)
-    vector = vector / largest  # so that no square is beyond all measure, or nothing
+    vector = vector / largest  # so that no square overflows or underflows
     return np.asarray(vector / np.linalg.norm(vector), np.float32)
 
 
 def pack(vectors: Array) -> bytes:
-    """Write vectors, one after the other, as they travel."""
+    """Encode vectors, one after the other, as they are sent."""
     return np.ascontiguousarray(vectors, "<f2").tobytes()
 
 
 def unpack(data: bytes, count: int) -> NDArray[np.float32]:
-    """Read ``count`` vectors of equal length: ``[count, length]``. Raises SampleError for what is none of ours."""
+    """Decode ``count`` vectors of equal length: ``[count, length]``. Raises SampleError for invalid data."""
     if not count and not data:
         return np.zeros((0, 0), np.float32)
     if not data or not count or len(data) % (2 * count):

@@ -1,4 +1,4 @@
-"""The declared pre-processing: what turns a decoded frame into a model's input, one function a step.
+"""The declared pre-processing: converts a decoded frame to a model's input, with one function for each step.
 
 A new step is a class in ``halimede.api.processing`` and a function here, registered for it. Frames are
 ``[height, width, channels]`` or ``[height, width]``; the result keeps its element type unless a step changes it.
@@ -23,9 +23,9 @@ LUMA = np.array([0.299, 0.587, 0.114])
 
 
 def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
-    """Apply steps in order. The result is C-contiguous; without steps it is the frame itself where that is.
+    """Apply steps in order. The result is C-contiguous; without steps it is the frame itself if that is contiguous.
 
-    Raises SampleError when a step cannot work on what it is given.
+    Raises SampleError when a step cannot process its input.
     """
     if image.dtype.kind not in "uif":
         raise SampleError(f"the frame holds {image.dtype}: send whole or floating-point numbers")
@@ -37,7 +37,7 @@ def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
 
 
 def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:
-    """Give a frame of zeros that steps can work on; None where no step says what size comes out."""
+    """Return a frame of zeros that the steps accept; None if no step determines the size of the result."""
     sized = [step for step in steps if isinstance(step, Resize | Letterbox | Crop)]
     if not sized:
         return None
@@ -57,7 +57,7 @@ def run(step: ProcessingStep, image: Array) -> Array:  # noqa: ARG001 (the regis
 
 @run.register
 def grayscale(_: Grayscale, image: Array) -> Array:
-    """``[height, width, 1]`` of three channels, or of four (alpha is left out); one channel stays as it is."""
+    """Return ``[height, width, 1]`` of three channels, or of four (alpha is ignored); one channel is not changed."""
     picture = _picture("grayscale", image)
     channels = picture.shape[2]
     if channels == 1:
@@ -65,14 +65,14 @@ def grayscale(_: Grayscale, image: Array) -> Array:
     if channels not in {3, 4}:
         raise _misfit("grayscale", image, "a picture of 1, 3 or 4 channels")
     if image.dtype == np.uint8:
-        # Pillow's own rounding, so that a model sees the pixels that it was trained on.
+        # Pillow's own rounding, so that the model receives the pixels that it was trained on
         return np.asarray(Image.fromarray(np.ascontiguousarray(picture[..., :3])).convert("L"))[..., np.newaxis]
     return _like(picture[..., :3] @ LUMA, image.dtype)[..., np.newaxis]
 
 
 @run.register
 def resize(step: Resize, image: Array) -> Array:
-    """Bilinear, with Pillow's antialiasing when it gets smaller. Keeps axes, channels and element type."""
+    """Resize bilinearly, with Pillow's antialiasing when shrinking. Keeps axes, channels and element type."""
     return _resized(_picture("resize", image), step.width, step.height).reshape(
         step.height, step.width, *image.shape[2:]
     )
@@ -80,7 +80,7 @@ def resize(step: Resize, image: Array) -> Array:
 
 @run.register
 def letterbox(step: Letterbox, image: Array) -> Array:
-    """Resized as a whole, in the middle of the given size; all around it the fill, as the element type can hold it."""
+    """Resize the whole picture into the middle of the given size; fill the margins with the fill value, if possible."""
     picture = _picture("letterbox", image)
     width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
     fill = _clip(np.array(step.fill), image.dtype) if image.dtype.kind in "ui" else step.fill
@@ -91,7 +91,7 @@ def letterbox(step: Letterbox, image: Array) -> Array:
 
 @run.register
 def crop(step: Crop, image: Array) -> Array:
-    """A part of the picture, without a copy."""
+    """Return a part of the picture, without a copy."""
     picture = _picture("crop", image)
     left, top = cut(step, picture.shape[1], picture.shape[0])
     return image[top : top + step.height, left : left + step.width]
@@ -99,7 +99,7 @@ def crop(step: Crop, image: Array) -> Array:
 
 @run.register
 def scale(step: Scale, image: Array) -> Array:
-    """``(x * factor - mean) / std`` in single precision; double stays double. Channels are the last axis."""
+    """Return ``(x * factor - mean) / std`` in single precision; double stays double. Channels are the last axis."""
     result: NDArray[np.floating[Any]] = image.astype(np.float64 if image.dtype == np.float64 else np.float32)
     channels = image.shape[2] if image.ndim == 3 else 1
     for name, values in (("mean", step.mean), ("std", step.std)):
@@ -117,13 +117,13 @@ def scale(step: Scale, image: Array) -> Array:
 
 @run.register
 def normalize(step: Normalize, image: Array) -> Array:
-    """A scale step whose factor is 1/255."""
+    """Scale with the factor 1/255."""
     return scale(Scale(factor=1 / 255, mean=step.mean, std=step.std), image)
 
 
 @run.register
 def layout(step: Layout, image: Array) -> Array:
-    """``[height, width, channels]``, ``[channels, height, width]`` or one row of all values."""
+    """Return ``[height, width, channels]``, ``[channels, height, width]`` or one row of all values."""
     if step.order == "flat":
         return image.reshape(-1)
     picture = _picture(f"layout {step.order}", image)
@@ -132,7 +132,7 @@ def layout(step: Layout, image: Array) -> Array:
 
 @run.register
 def cast(step: Cast, image: Array) -> Array:
-    """Change the element type. Whole numbers are cut, not rounded, and stay within their type's range."""
+    """Change the element type. Whole numbers are truncated, not rounded, and clipped to the type's range."""
     wanted = np.dtype(step.dtype)
     if wanted.kind in "ui":
         if not np.isfinite(image).all():
@@ -142,7 +142,7 @@ def cast(step: Cast, image: Array) -> Array:
 
 
 def _picture(step: str, image: Array) -> Array:
-    """Give the frame with its channel axis."""
+    """Return the frame with its channel axis."""
     if image.ndim == 2:
         return image[..., np.newaxis]
     if image.ndim != 3:
@@ -156,7 +156,7 @@ def _resized(picture: Array, width: int, height: int) -> Array:
     if picture.dtype == np.uint8 and picture.shape[2] == 3:
         whole = Image.fromarray(np.ascontiguousarray(picture))
         return np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR))
-    # Channel by channel: Pillow would take a fourth for alpha and weigh the others by it.
+    # channel by channel: Pillow would treat a fourth one as alpha, and weigh the others by it
     planes = [_resize_plane(picture[..., i], width, height) for i in range(picture.shape[2])]
     return np.stack(planes, axis=-1)
 
@@ -167,7 +167,7 @@ def _resize_plane(plane: Array, width: int, height: int) -> Array:
 
 
 def _like(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Give computed values the element type that the frame had, rounded where it holds whole numbers."""
+    """Convert computed values to the frame's element type, rounded if it holds whole numbers."""
     if values.dtype == dtype:
         return values
     return _clip(np.rint(values), dtype) if dtype.kind in "ui" else values.astype(dtype)
@@ -179,7 +179,7 @@ def _clip(values: Array, dtype: np.dtype[Any]) -> Array:
     high: Any = bounds.max
     if values.dtype.kind == "f":
         values = values.astype(np.float64)
-        # Doubles hold every bound but those of 64 bits, which round up and would wrap.
+        # doubles represent all bounds except those of 64 bits, which round up and would wrap
         high = np.nextafter(float(bounds.max), 0) if dtype.itemsize == 8 else bounds.max
     return np.clip(values, bounds.min, high).astype(dtype)
 

@@ -1,9 +1,9 @@
-"""The child that tries a model before anything serves it: ``python -m halimede.inference.trial``, for ``model_trial``.
+"""The child process that tries a model before use: ``python -m halimede.inference.trial``, for ``model_trial``.
 
 It reads one TrialJob from standard input and writes one Trial to standard output. In between it opens the model as a
-server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond what it takes
-itself once all libraries are loaded, processor time, and a clock that ends it whatever it is doing. It leaves no core
-and no large file, and ends with its parent. What it cannot say, since it is dead, its parent reads off its exit.
+server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond its own needs
+once all libraries are loaded, processor time, and a timer that ends it in any case. It leaves no core dump and no large
+file, and ends with its parent. If it dies, its parent derives the reason from its exit code.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from halimede.inference.onnx_tensors import Port, TensorModel
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
 
-#: a trial gives way to those who answer
+#: a trial yields the processor to workers
 NICE = 10
 MAX_OPEN_FILES = 256
-#: bytes that it may write to any file, which is its answer
+#: bytes that it may write to any file; it writes only its answer
 MAX_WRITTEN = 1024 * 1024
-#: extents that open axes are tried with: pictures need some pixels before a convolution fits in
+#: lengths that are tried for open axes: pictures need some pixels for a convolution to fit
 EXTENTS = (1, 32, 224)
-#: what a message may hold of them
+#: limits of the message
 MAX_TENSORS, MAX_AXES, MAX_NAME, MAX_TEXT = 32, 16, 256, 4096
 
 
@@ -51,13 +51,13 @@ def main() -> None:
     if not end_with_parent(job.parent):
         return
     answers = os.dup(1)
-    os.dup2(2, 1)  # nobody else writes between the lines
+    os.dup2(2, 1)  # libraries must not write into the answer
     os.nice(NICE)
     os.write(answers, msgspec.json.encode(attempt(job)))
 
 
 def attempt(job: TrialJob) -> Trial:
-    """Try a model within the limits of its job, which then hold for this process."""
+    """Try a model within the limits of its job, which from then on apply to this process."""
     try:
         spec = _spec(job)
         if spec.format.lower() != "onnx":
@@ -96,7 +96,7 @@ def _try(path: Path, spec: ModelSpec) -> tuple[list[TensorInfo], list[TensorInfo
 
 
 def _smoke(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> None:
-    """Answer one sample of zeros. That nothing fits what the file leaves open is no fault of the model."""
+    """Answer one sample of zeros. If no input fits the open axes, that is not an error of the model."""
     opened = any(-1 in (port.shape or ())[1:] for port in model.inputs.values())
     for feeds in _feeds(model, declared, spec):
         try:
@@ -109,7 +109,7 @@ def _smoke(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) ->
 
 
 def _feeds(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> Iterator[dict[str, Array]]:
-    """Give first samples, the most fitting first: of the size that the pre-processing makes, then of small ones."""
+    """Yield first samples, the most fitting first: of the size that the pre-processing produces, then small ones."""
     for channels in (3, 1):
         frame = preprocess.blank(spec.preprocess, channels)
         if frame is not None:
@@ -146,15 +146,15 @@ def _spec(job: TrialJob) -> ModelSpec:
 
 
 def _limit(job: TrialJob) -> None:
-    """Set the limits, counted from what this process takes and has used already."""
+    """Set the limits, relative to the present use of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime + job.seconds) + 1
     _at_most(resource.RLIMIT_AS, _memory("VmSize") + job.memory_bytes)
-    _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first, which tells it from a lack of memory
+    _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
     _at_most(resource.RLIMIT_CORE, 0)
     _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _at_most(resource.RLIMIT_FSIZE, MAX_WRITTEN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a handler in Python would wait for the model
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after the model's call
     signal.setitimer(signal.ITIMER_REAL, job.seconds)
 
 
@@ -166,7 +166,7 @@ def _at_most(what: int, soft: int, hard: int | None = None) -> None:
 
 
 def _memory(name: str) -> int:
-    """Return a figure of this process's memory in bytes."""
+    """Return one value of this process's memory statistics in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
@@ -177,4 +177,4 @@ def _refused(reason: TrialReason, message: str) -> Trial:
 
 if __name__ == "__main__":
     main()
-    gc.freeze()  # nothing is looked at once more at the end: a fifth of what all of it takes
+    gc.freeze()  # skips the final collection: a fifth of the whole run time
