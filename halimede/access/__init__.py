@@ -1,5 +1,5 @@
-"""Who may do what on the broker: the people and parts of a site, and access rules made from the contract.
+"""Permissions on the broker: the users of a site, and their access rules, which are made from the contract.
 
-A broker that runs with these files denies by default: what ``halimede/topics`` does not grant to a role is not there
-for it. What a node's name stands in is granted to that node alone, a camera's topic to that camera alone.
+A broker with these files denies by default: a role may use only the topics that ``halimede/topics`` grants to it. A
+topic with a node's name is granted only to that node, a camera's topic only to that camera.
 """

@@ -1,14 +1,15 @@
-"""The broker of a place (a factory, a shop) that goes on when the way to the site's broker is cut.
+"""The broker of a place (a factory, a shop), which works on when the connection to the site's broker is down.
 
-A Mosquitto with a listener for all who are there, and two connections to the site's broker. One lasts: what it could
-not pass on it keeps, on disk too, and passes on later (statuses, results). The other is for what is of no use later
-(samples for the cloud, their answers): it keeps nothing, or the way would be full of old samples when it opens.
+It is a Mosquitto with a listener for the clients of the place, and two connections to the site's broker. The first
+keeps messages that it could not send, also on disk, and sends them later (statuses, results). The second is for
+messages that are useless when late (samples for the cloud, their answers): it keeps nothing, or old samples would fill
+the connection when it is up again.
 
-Both speak MQTT 5, so that response topic, correlation data, user properties and expiry are passed on as they are, and
-retained messages and their clearing too (tests/integration/test_bridge.py, Mosquitto 2.0.11). That version asks the
-site's broker for no session that outlives the connection: what GM says meanwhile it says again by itself. Workers are
-told that their sample was taken although the way is cut: they learn it by their deadlines and by loads that go stale.
-The topics are the same on both sides, as a response topic has to be.
+Both speak MQTT 5, so that response topic, correlation data, user properties and expiry are passed on unchanged, and
+retained messages and their clearing too (tests/integration/test_bridge.py, Mosquitto 2.0.11). That version requests no
+session at the site's broker that persists after the connection; GM itself repeats the messages of that time. A worker's
+sample is acknowledged although the connection is down: the worker notices it by its deadlines and by loads that become
+stale. The topics are the same on both sides, because a response topic is not translated.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from halimede.access.mosquitto import LIMITS, broker_lines, head, port
 from halimede.access.site import Bridge, Principal, Site
 from halimede.topic import Role
 
-#: messages, and bytes of them, that are kept while the way is cut: more than any client of one broker needs
+#: messages, and their bytes, that are kept while the connection is down: more than any client of one broker needs
 KEPT_MESSAGES, KEPT_BYTES = 200_000, 512 * 1024 * 1024
-#: seconds: keepalive; first and longest wait before it connects again; how often what is kept goes to disk
+#: seconds: keepalive; first and longest wait before it reconnects; interval of writes of kept messages to disk
 KEEPALIVE_S, AGAIN_S, AGAIN_MOST_S, SAVED_S = 15, 1, 30, 10
 
 
 def address(site: Site) -> str:
-    """Return where a bridge finds the site's broker."""
+    """Return the address of the site's broker for bridges."""
     return f"{site.broker[0]}:{port(site)}"
 
 
@@ -37,8 +38,8 @@ def configuration(
 ) -> str:
     """Return a whole configuration file.
 
-    ``place`` is the folder ``bridges/<name>`` on the machine of the place's broker, ``login`` what the bridge shows
-    where the site has passwords, ``data`` the folder for what is kept.
+    ``place`` is the folder ``bridges/<name>`` on the machine of the place's broker, ``login`` the bridge's credentials
+    if the site has passwords, ``data`` the folder for kept messages.
     """
     limits = [line for line in LIMITS if not line.startswith(("persistence", "max_queued_messages"))]
     lines = [

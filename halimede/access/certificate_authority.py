@@ -1,6 +1,6 @@
 """Certificates of a site's own authority. Only this module imports the `cryptography` package.
 
-Elliptic curve P-256 and SHA-256: small, fast on edge machines, and every TLS 1.2 stack speaks them.
+Elliptic curve P-256 and SHA-256: small, fast on edge machines, and supported by every TLS 1.2 stack.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_DAYS = 3650
-#: a certificate holds from a day before it was made: clocks of edge machines are wrong
+#: a certificate is valid from a day before it was made, because clocks of edge machines may be wrong
 BEFORE = timedelta(days=1)
-#: it counts as used up when so much of its time, or this, is left: the next command renews it
+#: a certificate is renewed by the next command when this share of its time, or at most this time, is left
 SPARE, SPARE_MOST = 1 / 3, timedelta(days=30)
-#: the most that the standard allows a common name to have
+#: the longest common name that the standard allows
 LONGEST_NAME = 64
 Certificate = x509.Certificate
 Key = ec.EllipticCurvePrivateKey
@@ -37,9 +37,9 @@ class Pair:
 
 
 def new_authority(days: int = CA_DAYS) -> Pair:
-    """Return a new authority. It may sign certificates of parts, but no other authorities."""
+    """Return a new authority. It may sign certificates of users, but not of other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # a name of its own: two authorities of a site are trusted at once while one takes the other's place
+    # a unique name: while one authority replaces another, both are trusted
     name = _name(f"halimede site {secrets.token_hex(4)}")
     builder = _builder(name, name, key, days).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
@@ -49,7 +49,7 @@ def new_authority(days: int = CA_DAYS) -> Pair:
 
 
 def new_client(authority: Pair, username: str, days: int) -> Pair:
-    """Return a certificate by which a user of the broker shows who it is."""
+    """Return a certificate with which a user authenticates at the broker."""
     return _leaf(authority, username, days, ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
 
@@ -60,7 +60,7 @@ def new_server(authority: Pair, hosts: Sequence[str], days: int) -> Pair:
 
 
 def serves(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = ()) -> bool:
-    """Say whether a certificate is what ``new_client`` or ``new_server`` would make, and has time enough left."""
+    """Whether a certificate is as ``new_client`` or ``new_server`` would make it, and has enough time left."""
     end, begin = certificate.not_valid_after_utc, certificate.not_valid_before_utc
     if end - datetime.now(UTC) <= min((end - begin - BEFORE) * SPARE, SPARE_MOST):
         return False
@@ -74,13 +74,13 @@ def serves(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = (
 
 
 def common_name(certificate: Certificate) -> str:
-    """Return who a certificate is for."""
+    """Return the common name of a certificate."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
 
 
 def signer(certificate: Certificate, bundle: Sequence[Certificate]) -> Certificate | None:
-    """Return which authority of a bundle signed a certificate, None for none of them."""
+    """Return the authority of a bundle that signed a certificate, or None."""
     for found in bundle:
         try:
             certificate.verify_directly_issued_by(found)
@@ -91,7 +91,7 @@ def signer(certificate: Certificate, bundle: Sequence[Certificate]) -> Certifica
 
 
 def belongs(key: Key, certificate: Certificate) -> bool:
-    """Say whether a key is a certificate's."""
+    """Whether a key belongs to a certificate."""
     return key.public_key() == certificate.public_key()
 
 
@@ -101,14 +101,14 @@ def write_bundle(bundle: Sequence[Certificate]) -> bytes:
 
 
 def write_key(key: Key) -> bytes:
-    """Return a key as PEM, without a password: the file's mode guards it."""
+    """Return a key as PEM, without a password: the file's mode protects it."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def read_bundle(pem: bytes) -> list[Certificate]:
-    """Return the certificates in a PEM file; none where it is none."""
+    """Return the certificates in a PEM file; empty if there are none."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -116,7 +116,7 @@ def read_bundle(pem: bytes) -> list[Certificate]:
 
 
 def read_key(pem: bytes) -> Key | None:
-    """Return the key in a PEM file, None where it is none of ours."""
+    """Return the key in a PEM file, None if it has no key of the supported type."""
     try:
         key = serialization.load_pem_private_key(pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

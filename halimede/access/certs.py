@@ -1,9 +1,9 @@
-"""Certificates of a site's users and of its broker, in their folders: made, kept while they serve, renewed, replaced.
+"""Certificates of a site's users and its broker, in their folders: created, kept while valid, renewed, replaced.
 
-Everything can be done again: what is there and serves is kept, so that a second run changes nothing, and one that was
-interrupted is completed by the next. A new authority takes its predecessor's place in three steps, each of which
-leaves all clients able to connect: trust both (``rotate_authority``), sign everything anew (``make_certificates`` with
-``rotate``), trust the new one alone (``finish_authority``).
+Each command may be repeated: valid files are kept, so that a second run changes nothing, and the next run completes an
+interrupted one. A new authority replaces another one in three steps, and all clients can connect after each: trust both
+(``rotate_authority``), sign all certificates again (``make_certificates`` with ``rotate``), trust only the new one
+(``finish_authority``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CA, BROKER = "ca", "broker"
 def make_certificates(
     site: Site, folder: Path, *, days: int = DAYS, rotate: bool = False, only: Collection[str] = ()
 ) -> SiteReport:
-    """Make what is missing below ``folder``: authority, broker's and users' certificates, access rules.
+    """Make missing files below ``folder``: authority, broker's and users' certificates, access rules.
 
-    What serves is kept, unless ``rotate`` (``only``: of these users, or ``broker``, alone). Users that are not in the
-    site lose their folders' content, and everyone their passwords: a folder is for one way to log in. Raises
-    InvalidFieldError for what the site asks for, HalimedeError for what is there, OSError.
+    Valid certificates are kept, unless ``rotate`` (``only``: only of these users, or ``broker``). The files of users
+    that are no longer in the site are removed, and all passwords: a folder has one kind of credentials. Raises
+    InvalidFieldError for an error in the site, HalimedeError for an error in existing files, OSError.
     """
     _check(site, days)
     entries = list(_entries(site))
@@ -59,7 +59,7 @@ def make_certificates(
 
 
 def rotate_authority(site: Site, folder: Path) -> SiteReport:
-    """Make a new authority, and let everyone trust the old one as well. Certificates are still the old one's."""
+    """Make a new authority, and let all users trust the old one as well. The old one's certificates stay."""
     with files.locked(folder):
         bundle = _trusted(folder)
         if not bundle:
@@ -71,7 +71,7 @@ def rotate_authority(site: Site, folder: Path) -> SiteReport:
 
 
 def finish_authority(site: Site, folder: Path) -> SiteReport:
-    """Trust the newest authority alone. Raises HalimedeError while a certificate is of an older one."""
+    """Trust only the newest authority. Raises HalimedeError while a certificate is of an older one."""
     with files.locked(folder):
         bundle = _trusted(folder)
         pair = _signing(folder, bundle)
@@ -88,7 +88,7 @@ def finish_authority(site: Site, folder: Path) -> SiteReport:
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
-    """Return every certificate of the site, the authority's first, with when it expires."""
+    """Return every certificate of the site, the authority's first, with the time of its expiry."""
     now = datetime.now(UTC)
     bundle = _trusted(folder)
     found = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", each.not_valid_after_utc) for each in bundle]
@@ -107,7 +107,7 @@ def states(site: Site, folder: Path) -> list[SiteUserState]:
 
 
 def _spread(site: Site, folder: Path, bundle: list[a.Certificate]) -> None:
-    """Write whom to trust into every folder, and the access rules."""
+    """Write the trusted authorities into every folder, and the access rules."""
     trusted = a.write_bundle(bundle)
     for entry in _entries(site):
         files.write(files.make_folders(folder, entry.folder) / "ca.crt", trusted)
@@ -125,7 +125,7 @@ def _entries(site: Site) -> Iterator[SiteUser]:
 def _sign(authority: a.Pair, entry: SiteUser, folder: Path, days: int) -> None:
     path = files.make_folders(folder, entry.folder)
     leaf = a.new_server(authority, entry.hosts, days) if entry.hosts else a.new_client(authority, entry.username, days)
-    # a reader in between finds a pair that does not fit, says so and tries again
+    # a reader in between finds a key without its certificate: it reports that and tries again
     files.write(path / "tls.key", a.write_key(leaf.key), files.SECRET)
     files.write(path / "tls.crt", a.write_bundle([leaf.certificate]))
 
@@ -152,7 +152,7 @@ def _trusted(folder: Path) -> list[a.Certificate]:
 
 
 def _signing(folder: Path, bundle: list[a.Certificate]) -> a.Pair:
-    """Return the authority whose key is here. Raises HalimedeError."""
+    """Return the authority whose key is in the folder. Raises HalimedeError."""
     path = folder / "ca.key"
     key = a.read_key(_bytes(path))
     for each in bundle:
@@ -167,7 +167,7 @@ def _signing(folder: Path, bundle: list[a.Certificate]) -> a.Pair:
 
 
 def _write_authority(folder: Path, older: list[a.Certificate], pair: a.Pair) -> None:
-    """Write the certificate first: without it its key would be of no use, without the key it is only trusted."""
+    """Write the certificate first: a key without it is useless, but without the key the certificate is trusted."""
     files.write(folder / "ca.crt", a.write_bundle([pair.certificate, *older]), lasting=True)
     files.write(folder / "ca.key", a.write_key(pair.key), files.SECRET, lasting=True)
 

@@ -1,7 +1,7 @@
-"""A site's access rules as EMQX 5 reads them: its authorization file, which is Erlang terms.
+"""A site's access rules in the form of EMQX 5: its authorization file, which consists of Erlang terms.
 
-EMQX checks subscriptions when they are made: a filter must be granted as it stands or be narrower, a wider one is
-refused. A shared subscription is checked without its ``$share/<group>/``. Written from EMQX's documentation and
+EMQX checks subscriptions when they are made: it allows a filter that equals a granted one or is narrower, and refuses a
+wider one. A shared subscription is checked without its ``$share/<group>/``. Written from EMQX's documentation and
 source; it has not been run against an EMQX.
 """
 
@@ -37,7 +37,7 @@ HEAD = """\
 %% Switch the other listeners off (listeners.tcp.default.enable = false; ws and wss as well): they know no certificates.
 %% `no_match = deny` is needed: the last rule does not reach topics that begin with a dollar sign.
 """
-#: EMQX's own name spaces; `{deny, all}` does not match what begins with a dollar sign
+#: EMQX's own topics; `{deny, all}` does not match topics that begin with a dollar sign
 TAIL = """\
 {deny, all, all, ["$SYS/#", "$queue/#", "$stream/#", "$exclusive/#", "$delayed/#"]}.
 {deny, all}.
@@ -45,7 +45,7 @@ TAIL = """\
 
 
 def acl_conf(site: Site) -> str:
-    """Return the file."""
+    """Return the content of the file."""
     prefix = "".join(f"{level}/" for level in site.levels)
     rules = [HEAD]
     for principal in site.principals():
@@ -58,15 +58,15 @@ def acl_conf(site: Site) -> str:
 
 
 def users_file(site: Site, folder: Path) -> str:
-    """Return the users with their passwords' hashes, as EMQX's ``bootstrap_file`` of type ``hash`` has them.
+    """Return the users with hashes of their passwords, in the form of EMQX's ``bootstrap_file`` of type ``hash``.
 
-    For ``password_hash_algorithm {name = sha256, salt_position = suffix}``. The passwords are 256 random bits: nobody
-    finds them by trying, so one round is enough.
+    For ``password_hash_algorithm {name = sha256, salt_position = suffix}``. The passwords are 256 random bits and
+    cannot be guessed, so one round is enough.
     """
     lines = ["user_id,password_hash,salt,is_superuser"]
     for principal in site.principals():
         password = text(folder / principal.folder / "password") or ""
-        # the same at every call, so that a Secret made again is the same
+        # derived, not random, so that a Secret that is made again is the same
         salt = hashlib.sha256(f"{principal.username} {password}".encode()).hexdigest()[:32]
         found = hashlib.sha256(f"{password}{salt}".encode()).hexdigest()
         lines.append(f"{principal.username},{found},{salt},false")

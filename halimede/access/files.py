@@ -1,4 +1,4 @@
-"""Files of a site: written whole or not at all, secret from their creation on, by one command at a time."""
+"""Files of a site: written atomically, secret from their creation on, by one command at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from halimede.system.files import write_atomic
 from halimede.topic import Role
 
 SECRET, PUBLIC, OWN_FOLDER = 0o600, 0o644, 0o700
-#: all that a user's folder may hold of ours
+#: all files that halimede may write into a user's folder
 LOGIN_FILES = ("username", "password")
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
-#: what a place's own broker has
+#: the files of a place's own broker
 PLACE_FILES = (*TLS_FILES, "passwords", "acl", "mosquitto.conf")
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a site's folder and hold it: two commands at once would undo one another's work."""
+    """Make a site's folder and lock it: two commands at once would revert each other's changes."""
     make_folder(folder)
     handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET)
     try:
@@ -36,14 +36,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that only its owner may look into."""
-    path.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)  # parents that are not ours follow the umask
+    """Make a folder that only its owner may read."""
+    path.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)  # parents outside of the site follow the umask
     if path.stat().st_mode & 0o077:
         path.chmod(OWN_FOLDER)
 
 
 def make_folders(folder: Path, below: PurePath) -> Path:
-    """Make a folder some levels below another, each level for its owner alone; return it."""
+    """Make a folder some levels below another, each level readable only by its owner; return it."""
     for part in below.parts:
         folder /= part
         make_folder(folder)
@@ -51,9 +51,9 @@ def make_folders(folder: Path, below: PurePath) -> Path:
 
 
 def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool = False) -> bool:
-    """Replace a file by one with this content and mode; a reader sees the old one or the new one. False: as it was.
+    """Replace a file by one with this content and mode, atomically. Returns False if it is unchanged.
 
-    ``lasting``: it outlives a power cut from now on; what can be made again need not wait for the disk.
+    ``lasting``: it survives a power cut; files that can be made again need not wait for the disk.
     """
     data = content.encode() if isinstance(content, str) else content
     with contextlib.suppress(FileNotFoundError):
@@ -64,7 +64,7 @@ def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool
 
 
 def text(path: Path) -> str | None:
-    """Return a small file's text; None when it is not there or no text."""
+    """Return a small file's text; None if it does not exist or is not text."""
     try:
         return path.read_text().strip()
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
@@ -72,7 +72,7 @@ def text(path: Path) -> str | None:
 
 
 def forget(path: Path, names: tuple[str, ...]) -> bool:
-    """Remove these files from a folder; return whether one was there."""
+    """Remove these files from a folder; return whether one existed."""
     found = False
     for name in names:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -93,13 +93,13 @@ def forget_others(site: Site, folder: Path) -> tuple[str, ...]:
         if forget(path, LOGIN_FILES + TLS_FILES) or theirs:
             removed.append(principal.username)
         for emptied in (place, path, path.parent):
-            with contextlib.suppress(OSError):  # something else lies there: not ours to remove
+            with contextlib.suppress(OSError):  # the folder has other files, which must stay
                 emptied.rmdir()
     return tuple(removed)
 
 
 def _there(folder: Path) -> Iterator[Principal]:
-    """Yield the users whose folders are there."""
+    """Yield the users whose folders exist."""
     for node in _children(folder / "nodes"):
         words = {path.name for path in _children(node)}
         yield from (Principal(role, node.name) for role in NODE_ROLES if role_name(role) in words)

@@ -1,11 +1,12 @@
-"""What users of a site may publish and subscribe, and what bridges pass on: read off the contract, and nothing else.
+"""Permissions of a site's users to publish and subscribe, and routes of bridges: derived only from the contract.
 
-Pure: a principal in, rights out. The files for the brokers are other ways of writing the same rights.
+Pure: maps a principal to its grants. The brokers' files are other forms of the same grants.
 
-Behind a bridge are a place's LCs, edge workers, cameras and consumers; GM, cloud workers, operators and consumers are
-beyond. A topic goes up where somebody here may publish it and somebody beyond may read it, and down the other way
-round. What is retained and published on both sides goes both ways, so that clearing it there clears it here. Frames
-stay here: a place has its own broker so that they need not travel. Cloud workers behind a bridge are not provided for.
+The LCs, edge workers, cameras and consumers of a place are behind its bridge; GM, cloud workers, operators and
+consumers are beyond. A topic is routed up if a client behind may publish it and a client beyond may read it, and down
+in the opposite case. A retained topic that both sides publish is routed both ways, so that clearing it on one side
+clears it on the other. Frames are not routed: a place has its own broker so that they stay there. Cloud workers behind
+a bridge are not supported.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from halimede.access.site import NODE_ROLES, Bridge, Principal, Site
 from halimede.topic import Role, Topic
 from halimede.topics import CONTRACT
 
-#: the name in a template that has to be the principal's own
+#: the name in a topic that must be the principal's own
 OWN_NAME = {Role.LC: "node", Role.EDGE: "node", Role.CLOUD: "node", Role.CAMERA: "camera"}
-#: who goes by the name that the broker knows. An operator's commands choose one each time
+#: roles that are named by their user name on the broker. An operator's commands choose a name each time
 NAMED = frozenset({Role.GM, Role.LC})
 HERE = frozenset({Role.LC, Role.EDGE, Role.CAMERA, Role.CONSUMER})
 BEYOND = frozenset({Role.GM, Role.CLOUD, Role.OPERATOR, Role.CONSUMER})
-#: on a node's own topics all that run there are here
+#: on a node's own topics, all parties of the node are behind the bridge
 OF_NODE, OF_NODE_BEYOND = frozenset({Role.LC, Role.EDGE, Role.CLOUD}), frozenset({Role.GM, Role.OPERATOR})
-#: what is cleared while the way is cut is not cleared here: a service's status would stand here for ever, so consumers
-#: read it at the site's broker
+#: topics that are not routed: if a message is cleared while the connection is down, the clearing is lost and its copy
+#: would stay forever, so consumers read statuses at the site's broker
 STAYS = frozenset({topics.CAMERA_FRAME.id, topics.STATUS.id})
-#: of no use when they come late: while the way is cut they are not kept
+#: topics whose messages are useless when late: they are not kept while the connection is down
 LIVE = frozenset(
     topic.id
     for topic in (
@@ -44,7 +45,7 @@ LIVE = frozenset(
 
 
 class Action(StrEnum):
-    """What a right allows."""
+    """The action that a grant allows."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -52,14 +53,14 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One right: an action on the topics that a filter matches."""
+    """One permission: an action on the topics that a filter matches."""
 
     action: Action
     filter: str
 
 
 def grants(principal: Principal, contract: Sequence[Topic[Any]] = CONTRACT) -> tuple[Grant, ...]:
-    """Return the rights of a principal, in the contract's order."""
+    """Return the grants of a principal, in the contract's order."""
     found = []
     for topic in contract:
         if principal.role in topic.publishers:
@@ -70,7 +71,7 @@ def grants(principal: Principal, contract: Sequence[Topic[Any]] = CONTRACT) -> t
 
 
 def _own(principal: Principal, topic: Topic[Any], party: str) -> dict[str, str]:
-    """Return the names in a topic that have to be the principal's own."""
+    """Return the names in a topic that must be the principal's own."""
     if party:
         return {party: principal.username} if principal.role in NAMED else {}
     own = OWN_NAME.get(principal.role) if principal.name else None  # pools: any node
@@ -79,7 +80,7 @@ def _own(principal: Principal, topic: Topic[Any], party: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A filter whose messages are passed on: ``up`` to the site's broker, ``down`` from it, or both."""
+    """A filter whose messages a bridge passes on: ``up`` to the site's broker, ``down`` from it, or both."""
 
     filter: str
     qos: int
@@ -89,12 +90,12 @@ class Route:
 
 
 def routes(bridge: Bridge) -> tuple[Route, ...]:
-    """Return what a bridge passes on, in the contract's order."""
+    """Return the routes of a bridge, in the contract's order."""
     return tuple(route for topic in CONTRACT for route in _of(topic, bridge))
 
 
 def rights(site: Site, principal: Principal) -> tuple[Grant, ...]:
-    """Return what a user may do on the site's broker. A bridge may pass on what it has to, and nothing else."""
+    """Return a user's grants on the site's broker. A bridge has only those that its routes need."""
     if principal.role is not Role.BRIDGE:
         return grants(principal)
     (bridge,) = (each for each in site.bridges if each.name == principal.name)
@@ -106,7 +107,7 @@ def rights(site: Site, principal: Principal) -> tuple[Grant, ...]:
 
 
 def behind(site: Site, bridge: Bridge) -> Iterator[Principal]:
-    """Yield who connects to a place's broker: those named there, pools, and operators who look after it."""
+    """Yield the users of a place's broker: those named in it, pools, and operators."""
     names = {Role.CAMERA: bridge.cameras, Role.CONSUMER: bridge.consumers, Role.OPERATOR: site.operators}
     names |= {role: ["", *bridge.nodes] for role in NODE_ROLES}
     return (found for found in site.principals() if found.name in names.get(found.role, ()))
@@ -132,7 +133,7 @@ def _of(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
 
 
 def _between(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
-    """Pass on what LCs of the place say, and what others say to them; others are everywhere."""
+    """Yield routes for messages between LCs of the place and other parties, which may be on either side."""
     live = topic.id in LIVE
     parties = [Principal(Role.LC, node).username for node in bridge.nodes]
     if Role.LC in topic.publishers:

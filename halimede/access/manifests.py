@@ -1,9 +1,9 @@
-"""A site's credentials as Kubernetes takes them: Secrets, made from its folder, for `kubectl apply`.
+"""A site's credentials as Kubernetes Secrets, made from its folder, for `kubectl apply`.
 
-One for GM, one with those of all nodes' LCs, one for the broker, one for each role of workers in every namespace where
-services are, and one for the broker of each place behind a bridge. All nodes' LCs share a Secret since a DaemonSet
-cannot mount another one on each node; an LC sees its own part alone, but a kubelet may read the whole of it. Where that
-is too much, nodes keep their credentials themselves (``deploy/components/host-credentials``).
+There is one for GM, one for all nodes' LCs, one for the broker, one for each role of workers in every namespace with
+services, and one for the broker of each place behind a bridge. All nodes' LCs share a Secret, because a DaemonSet
+cannot mount a different one on each node. An LC sees only its own part, but a kubelet may read the whole. If that is
+not acceptable, nodes store their credentials themselves (``deploy/components/host-credentials``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import check_label
 from halimede.topic import Role
 
-#: the most that the API server takes
+#: the API server's limit
 MOST_BYTES = 1024 * 1024
 GM, LC, BROKER, PLACE = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
 LOGIN = {True: files.LOGIN_FILES, False: files.TLS_FILES}
@@ -35,7 +35,7 @@ def secrets_of(
 ) -> Iterator[Manifest]:
     """Yield the Secrets of a site, with the rules for Mosquitto or for EMQX.
 
-    Raises InvalidFieldError, HalimedeError for what is not there, OSError.
+    Raises InvalidFieldError, HalimedeError for a missing file, OSError.
     """
     check_label("--namespace", namespace)
     if workers_in and not site.pools:
@@ -55,7 +55,7 @@ def secrets_of(
 
 
 def _nodes(site: Site, folder: Path) -> dict[str, bytes]:
-    """Name each file after its node; the authority's certificate is there once."""
+    """Return the nodes' files under names with the node; the authority's certificate is contained once."""
     found = {}
     for node in site.nodes:
         for name, data in _of(site, folder / Principal(Role.LC, node).folder).items():
@@ -75,14 +75,14 @@ def _broker(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
 
 def _folder(site: Site, folder: Path) -> dict[str, bytes]:
     names = ("mosquitto.conf", "acl", *(("passwords",) if site.passwords else files.TLS_FILES))
-    # a password stands in mosquitto.conf
+    # with passwords, mosquitto.conf contains the bridge's own
     own = {} if site.passwords else _of(site, folder / "link")
     link = {f"link.{name}": data for name, data in own.items()}
     return {**link, **{f"broker.{name}": _read(folder / "broker" / name) for name in names}}
 
 
 def _cookie(path: Path) -> bytes:
-    """Return what EMQX's nodes know one another by; it stays the same."""
+    """Return the shared cookie of EMQX's nodes, which never changes."""
     if not path.exists():
         files.write(path, secrets.token_urlsafe(32), files.SECRET)
     return path.read_bytes()

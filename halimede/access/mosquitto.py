@@ -1,6 +1,6 @@
-"""A site's access rules and listener as Mosquitto reads them: a user section each, default deny.
+"""A site's access rules and listener in the form of Mosquitto: a section for each user, default deny.
 
-Mosquitto checks what it delivers, so a wider subscription is granted and brings only what the rules allow. A shared
+Mosquitto checks each delivery, so it accepts a wider subscription, which only receives what the rules allow. A shared
 subscription is checked without its ``$share/<group>/``.
 """
 
@@ -14,20 +14,20 @@ from halimede.access.grants import Action, Grant, behind, rights
 from halimede.access.site import Bridge, Principal, Site
 
 PORT, PLAIN_PORT = 8883, 1883
-#: the largest body (16 MiB), with room for topic and properties
+#: the largest body (16 MiB), plus topic and properties
 MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
-#: messages for one client: unacknowledged, and waiting beyond that
+#: messages for one client: unacknowledged, and queued beyond that
 MAX_INFLIGHT, MAX_QUEUED = 1000, 20_000
 LIMITS = (
-    # what has to be there after a crash, its owner sends again
+    # after a crash, the owners of retained messages publish them again
     "persistence false",
     "set_tcp_nodelay true",
     f"max_packet_size {MAX_PACKET}",
     f"max_inflight_messages {MAX_INFLIGHT}",
     f"max_queued_messages {MAX_QUEUED}",
 )
-#: glibc adapts these at run time, and frames of about 1 MB then take several times as long through the broker. Where it
-#: is built with another library (musl, as in Alpine's images) they do nothing
+#: glibc adapts these limits at run time, and frames of about 1 MB then take several times as long through the broker.
+#: With another library (musl, as in Alpine's images) they have no effect
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
     "MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
@@ -48,9 +48,9 @@ CONF_HEAD = """\
 
 
 def listener_lines(folder: Path, *, tls: bool) -> tuple[str, ...]:
-    """Return the lines after ``listener`` on who may do what, for the site in ``folder``, an absolute path.
+    """Return the lines after ``listener`` with the access rules of the site in ``folder``, an absolute path.
 
-    With ``tls``: certificates, and nobody without one; else passwords.
+    With ``tls``: clients need certificates; else passwords.
     """
     return broker_lines(folder / "broker", tls=tls)
 
@@ -64,13 +64,13 @@ def configuration(site: Site, folder: Path) -> str:
 
 
 def head(conf: Path, folder: Path) -> str:
-    """Return the lines that a configuration file begins with, for whoever has to start and to tend the broker."""
+    """Return the comment at the start of a configuration file, for those who operate the broker."""
     environment = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
     return CONF_HEAD.format(conf=conf, folder=folder, environment=environment)
 
 
 def port(site: Site) -> int:
-    """Return where a site's broker listens."""
+    """Return the port of a site's broker."""
     return PLAIN_PORT if site.passwords else PORT
 
 
@@ -85,7 +85,7 @@ def acl_file(site: Site, users: Iterable[Principal] | None = None) -> str:
 
 
 def broker_lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
-    """Return the lines after ``listener`` for files that lie in ``broker``."""
+    """Return the lines after ``listener`` for files in ``broker``."""
     lines = ("allow_anonymous false", f"acl_file {broker / 'acl'}")
     if not tls:
         return (*lines, f"password_file {broker / 'passwords'}")
@@ -114,7 +114,7 @@ def _access(actions: set[Action]) -> str:
 
 
 def write_rules(site: Site, folder: Path) -> None:
-    """Write access rules for every broker of a site."""
+    """Write the access rules for every broker of a site."""
     files.write(folder / "broker" / "acl", acl_file(site), files.SECRET)
     for bridge in site.bridges:
         files.write(make_bridge_folder(folder, bridge) / "acl", acl_file(site, behind(site, bridge)), files.SECRET)

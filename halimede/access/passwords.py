@@ -1,8 +1,8 @@
-"""Passwords of a site's users: random ones, each in its user's folder, and the file by which Mosquitto knows them.
+"""Passwords of a site's users: random ones, each in its user's folder, and Mosquitto's password file.
 
-The file is written here and not by ``mosquitto_passwd``: no password ever is on a command line or in a second file,
-and a site can be made where no Mosquitto is installed. What it holds is the form that Mosquitto documents: PBKDF2 with
-SHA-512, ``$7$<iterations>$<salt>$<hash>``.
+The file is written here and not by ``mosquitto_passwd``: so no password is on a command line or in a second file, and
+Mosquitto need not be installed. The file has the form that Mosquitto documents: PBKDF2 with SHA-512,
+``$7$<iterations>$<salt>$<hash>``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from halimede.access.mosquitto import make_bridge_folder, write_rules
 from halimede.access.site import Site, SiteReport, SiteUser, SiteUserState
 
 PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
-#: Mosquitto's own number. The passwords are 256 random bits, which more rounds would not make harder to find; but the
-#: broker's one thread does them for whoever knocks
+#: Mosquitto's default. More rounds would not protect passwords of 256 random bits better, and the broker's only thread
+#: computes them for each client that tries to connect
 ITERATIONS = 101
 
 
 def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> SiteReport:
     """Give each user a password, in its folder below ``folder``; write the broker's password file and access rules.
 
-    What is there is kept, unless ``rotate``; users that are not in the site lose theirs, as does everyone their
-    certificates: a folder is for one way to log in. Raises OSError, and HalimedeError where another command is at it.
+    Existing passwords are kept, unless ``rotate``. Passwords of users that are no longer in the site are removed, and
+    all certificates: a folder has one kind of credentials. Raises OSError, and HalimedeError while another command
+    runs.
     """
     with files.locked(folder):
         return _make(site, folder, rotate=rotate)
@@ -64,7 +65,7 @@ def _make(site: Site, folder: Path, *, rotate: bool) -> SiteReport:
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
-    """Return every user of the site, and whether it has a password that the broker knows."""
+    """Return every user of the site, and whether it has a password that the broker's file contains."""
     known = _known(files.text(folder / "broker" / "passwords") or "")
     found = []
     for principal in site.principals():
@@ -77,7 +78,7 @@ def states(site: Site, folder: Path) -> list[SiteUserState]:
 
 
 def hashed(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> str:
-    """Return a password as Mosquitto's password file holds it."""
+    """Return a password in the form of Mosquitto's password file."""
     salt = salt or secrets.token_bytes(SALT_BYTES)
     found = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations, HASH_BYTES)
     return f"$7${iterations}${base64.b64encode(salt).decode()}${base64.b64encode(found).decode()}"
@@ -89,7 +90,7 @@ def _known(content: str) -> dict[str, str]:
 
 
 def _fits(password: str, line: str) -> bool:
-    """Say whether a line of the file is of this password: it is kept then, so that nothing changes without need."""
+    """Whether a line of the file matches this password: it is then kept, so that the file does not change."""
     parts = line.split("$")
     if len(parts) != 5 or parts[1] != "7" or parts[2] != str(ITERATIONS):
         return False

@@ -1,7 +1,7 @@
-"""A site: the nodes, cameras, operators and consumers that a broker lets in, and the one name that each has there.
+"""A site: the nodes, cameras, operators and consumers that may connect to a broker, and their user names.
 
-There is one user for each part that speaks: a node has three, since its local controller may do what its workers may
-not. The name stands in the certificate (common name) or beside the password, and in the broker's access rules.
+Each process that connects has its own user: a node has three, because its local controller may do what its workers may
+not. The name is in the certificate (common name) or with the password, and in the broker's access rules.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from halimede.topic import Role
 MOST = 10_000
 Names = Annotated[list[str], Meta(max_length=MOST)]
 NODE_ROLES = (Role.LC, Role.EDGE, Role.CLOUD)
-#: folders of a site that are not those of a node
+#: folders of a site for other users than those of nodes
 FOLDERS = {
     Role.CAMERA: "cameras",
     Role.OPERATOR: "operators",
     Role.CONSUMER: "consumers",
     Role.BRIDGE: "bridges",
 }
-#: users that stand for all workers of a role: pods of one Deployment share one Secret, wherever they run
+#: roles with a user for all their workers: pods of one Deployment share one Secret, on any node
 POOLS = (Role.EDGE, Role.CLOUD)
 #: names that distributions write into /etc/hosts for the machine itself
 SELF = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
@@ -48,13 +48,13 @@ class Principal:
 
     @property
     def username(self) -> str:
-        """The name that the broker knows: ``gm``, ``lc.edge0``, ``edge-worker.edge0``, ``camera.cam0``, ..."""
+        """The user name on the broker: ``gm``, ``lc.edge0``, ``edge-worker.edge0``, ``camera.cam0``, ..."""
         word = role_name(self.role)
         return f"{word}.{self.name}" if self.name else word
 
     @property
     def folder(self) -> PurePosixPath:
-        """Where its credentials are, below the site's folder."""
+        """The folder of its credentials, below the site's folder."""
         if self.role is Role.GM:
             return PurePosixPath("gm")
         if self.role in POOLS and not self.name:
@@ -62,16 +62,16 @@ class Principal:
         if self.role in NODE_ROLES:
             return PurePosixPath("nodes", self.name, role_name(self.role))
         path = PurePosixPath(FOLDERS[self.role], self.name)
-        # beside it: what the place's own broker has
+        # next to it are the files of the place's own broker
         return path / "link" if self.role is Role.BRIDGE else path
 
 
 class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A place with a broker of its own, which passes on what concerns it (``halimede.access.bridge``).
+    """A place with its own broker, which passes on the messages of the place (``halimede.access.bridge``).
 
     Attributes:
-        nodes, cameras, consumers: who connects there. They are named in the site as well.
-        broker: host names and addresses by which these reach that broker.
+        nodes, cameras, consumers: the clients of that broker. They are named in the site as well.
+        broker: host names and addresses of that broker for them.
         namespaces: whose samples it passes on; all, if none is named.
         install: the absolute path of the folder ``bridges/<name>`` on that broker's machine, if that is another one.
 
@@ -89,14 +89,14 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Site(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who there is.
+    """All users of a broker.
 
     Attributes:
-        broker: host names and addresses by which clients reach it. Bridges of places use the first.
+        broker: host names and addresses for clients. Bridges of places use the first.
         pools: whether there are users for workers of any node (``edge-worker``, ``cloud-worker``), as pods need them.
-        passwords: whether users show passwords in place of certificates.
-        bridges: brokers of places that are to go on without the way to this one.
-        prefix: levels before every topic, where systems share a broker; as in ``mqtt://host/prefix``.
+        passwords: whether users have passwords instead of certificates.
+        bridges: brokers of places that must work without a connection to this one.
+        prefix: levels before every topic, if systems share a broker; as in ``mqtt://host/prefix``.
         install: the absolute path of the folder ``broker`` on the broker's machine, if that is another one.
 
     """
@@ -136,12 +136,12 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def role_name(role: Role) -> str:
-    """Return a role's word in user names and folders."""
+    """Return a role's name in user names and folders."""
     return role.value.replace(" ", "-")
 
 
 def read_site(value: object) -> Site:
-    """Check a site as YAML or JSON gave it. Raises InvalidFieldError that names the field."""
+    """Check a site that was read from YAML or JSON. Raises InvalidFieldError that names the field."""
     site = convert(value, Site, "site")
     for list_, check in (("nodes", check_name), ("cameras", check_label), ("operators", check_name)):
         _check(list_, getattr(site, list_), check)
@@ -195,7 +195,7 @@ def _is_host(text: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host is the machine itself that asks, by names and addresses alone."""
+    """Whether a host is the local machine, judged only by its name or address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -238,7 +238,7 @@ class SiteUserState:
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """Names of users, ``ca`` and ``broker`` among them. ``expires``: the first of their certificates to do so."""
+    """Names of changed users, including ``ca`` and ``broker``. ``expires``: the first expiry of their certificates."""
 
     made: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -247,5 +247,5 @@ class SiteReport:
 
     @property
     def changed(self) -> bool:
-        """Whether anything is other than before."""
+        """Whether anything was changed."""
         return bool(self.made or self.removed)

@@ -1,1 +1,1 @@
-"""Numbers that add up: counters of a worker, latency histograms, agreement of two models."""
+"""Numbers that can be added up: counters of a worker, latency histograms, agreement of two models."""

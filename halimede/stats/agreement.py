@@ -1,8 +1,9 @@
-"""How often a service's answers are the big model's, estimated from audits: the same at a worker and at GM.
+"""Estimates from audits how often a service's answers agree with the big model's; used by workers and GM alike.
 
-Of easy samples a fixed share, drawn by chance, goes up as well. Each easy sample has the same probability to be drawn,
-so that the share of agreement among the audited ones is the Horvitz-Thompson estimate (1952; as a ratio: Hájek 1971)
-of that among all easy ones. The other stratum, samples that the big model answered, is known without any estimate.
+A fixed, random share of the easy samples is sent to the big model as well. Each easy sample has the same probability of
+being drawn, so the share of agreement among the audited ones is the Horvitz-Thompson estimate (1952; as a ratio: Hájek
+1971) of the share among all easy ones. For the other stratum, the samples that the big model answered, no estimate is
+needed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from halimede.messages import TaskInfo
 
-#: standard deviations of a normal distribution around its mean that hold 95 % of it
+#: standard deviations around the mean of a normal distribution that contain 95 % of it
 Z95 = 1.959964
 
 
@@ -26,7 +27,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def wilson(agreed: int, of: int, z: float = Z95) -> tuple[float, float]:
-    """Return the interval of a share (Wilson 1927): it holds for few samples and for shares near 0 and 1, too."""
+    """Return the interval of a share (Wilson 1927), which is valid also for few samples and for shares near 0 and 1."""
     if of == 0:
         return 0.0, 1.0
     share, extra = agreed / of, z * z / of
@@ -34,15 +35,15 @@ def wilson(agreed: int, of: int, z: float = Z95) -> tuple[float, float]:
     half = z / (1 + extra) * math.sqrt(share * (1 - share) / of + extra / (4 * of))
     return min(share, max(0.0, centre - half)), max(
         share, min(1.0, centre + half)
-    )  # rounding aside, it holds the share
+    )  # except for rounding, it contains the share
 
 
 def agreement(*, easy: int, audited: int, agreed: int, asked: int = 0, overruled: int = 0) -> Estimate | None:
-    """Estimate the share of answers that are what the big model says; None without any audit.
+    """Estimate the share of answers that agree with the big model's; None without any audit.
 
-    ``easy`` samples were answered here, ``audited`` of them by both, ``agreed`` of these alike. ``asked`` were answered
-    by the big model, in ``overruled`` cases with another word after a mixture. Degraded answers are left out: nobody
-    knows what the big model would have said of them, and they are not drawn by chance.
+    ``easy`` samples were answered at the edge, ``audited`` of them by both models, ``agreed`` of these equally.
+    ``asked`` were answered by the big model; in ``overruled`` cases mixing changed the answer. Degraded answers are
+    left out: the big model's answer to them is unknown, and they are not a random choice.
     """
     if not audited or not easy:
         return None
@@ -53,7 +54,7 @@ def agreement(*, easy: int, audited: int, agreed: int, asked: int = 0, overruled
 
 
 def agreement_of(info: TaskInfo) -> Estimate | None:
-    """Estimate it from what workers have counted."""
+    """Estimate the agreement from the counts of workers."""
     return agreement(
         easy=max(0, info.inference_number - info.hard_example_number),
         audited=info.audited,

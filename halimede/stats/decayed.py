@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DecayedLine:
-    """Weighted sums over points (x, y). A point's weight falls by the factor ``keeps`` with each that comes. Pure."""
+    """Weighted sums over points (x, y). Each new point multiplies the weights of earlier ones by ``keeps``. Pure."""
 
     __slots__ = ("_keeps", "_weight", "_x", "_xx", "_xy", "_y")
 
@@ -13,7 +13,7 @@ class DecayedLine:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Take in a point."""
+        """Add a point."""
         keeps = self._keeps
         self._weight = self._weight * keeps + 1
         self._x = self._x * keeps + x
@@ -22,7 +22,7 @@ class DecayedLine:
         self._xy = self._xy * keeps + x * y
 
     def fade(self, factor: float) -> None:
-        """Weigh all points so far less than those that come."""
+        """Multiply the weights of all points so far by ``factor``."""
         self._weight *= factor
         self._x *= factor
         self._y *= factor
@@ -30,7 +30,7 @@ class DecayedLine:
         self._xy *= factor
 
     def fit(self) -> tuple[float, float, float, float | None]:
-        """Return the means of x and y, the variance of x, and the slope; None: there is but one x, or no point."""
+        """Return the means of x and y, the variance of x, and the slope; None: there is only one x, or no point."""
         weight = self._weight
         if not weight:
             return 0.0, 0.0, 0.0, None

@@ -1,4 +1,4 @@
-"""Latency distributions that add up: logarithmic buckets of 5 % (DDSketch, arXiv 1908.10693)."""
+"""Latency histograms that can be added up: logarithmic buckets of 5 % (DDSketch, arXiv 1908.10693)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOWEST, HIGHEST = -200, 300
 
 
 def bucket(milliseconds: float) -> int:
-    """Return a value's bucket (milliseconds; negative, NaN and out-of-range values go to the outermost ones)."""
+    """Return a value's bucket (milliseconds; negative, NaN and out-of-range values have the outermost buckets)."""
     if not milliseconds > 0:
         return LOWEST
     if milliseconds == math.inf:
@@ -20,7 +20,7 @@ def bucket(milliseconds: float) -> int:
     index = math.ceil(math.log(milliseconds) / GROWTH)
     if index < LOWEST:
         return LOWEST
-    return index if index < HIGHEST else HIGHEST  # noqa: FURB136 (several times a sample: a call of min costs as much)
+    return index if index < HIGHEST else HIGHEST  # noqa: FURB136 (called several times a sample: min costs more)
 
 
 def record(histogram: Histogram, milliseconds: float) -> None:
@@ -30,7 +30,7 @@ def record(histogram: Histogram, milliseconds: float) -> None:
 
 
 def merge(histograms: Iterable[Histogram | None]) -> Histogram:
-    """Add distributions up."""
+    """Return the sum of histograms."""
     total: dict[str, int] = {}
     for histogram in histograms:
         if histogram is not None:

@@ -1,12 +1,11 @@
-"""Counts that outlive the process: a small memory-mapped file.
+"""A worker's counts in a small memory-mapped file, which survives the process.
 
-What a worker writes here is in the kernel's page cache at once, so a ``kill -9`` takes nothing of it back (a power
-failure may). The next worker of that name and service uid goes on counting, and knows what its predecessor had
-accepted and never answered: it is ``lost``, a number instead of a guess. A file of another uid, or one that makes no
-sense, is set aside as ``ledger.bad``.
+A written count is in the kernel's page cache at once, so ``kill -9`` loses nothing (a power failure may). The next
+worker of the same name and service uid continues the counts. Samples that its predecessor accepted and never answered
+are counted as ``lost``. A file of another uid, or with implausible content, is renamed to ``ledger.bad``.
 
-The file's blocks are allocated before it is mapped: a write to a mapped page that has no block ends the process with
-SIGBUS when the disk is full. Without space for them the counts stay in memory, and the file gets them once there is.
+The file's blocks are allocated before it is mapped: on a full disk, a write to a mapped page without a block would end
+the process with SIGBUS. Without space the counts stay in memory, and are copied to the file once there is space.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ MAGIC = b"HALLEDG1"
 SLOTS = 32
 BUCKETS = HIGHEST - LOWEST + 1
 SIZE = HEADER.size + 8 * (SLOTS + 2 * BUCKETS)
-#: more than any worker counts in its life, and less than a report can carry
+#: above any worker's counts, and below the limit of a report
 PLAUSIBLE = 1 << 56
 
 
 class Latency(IntEnum):
-    """What has a distribution."""
+    """The latencies that have a distribution."""
 
     EDGE = 0
     OFFLOAD = 1
 
 
 class LedgerBusyError(InvalidFieldError):
-    """Another process holds the ledger: its worker is still draining, or two have one folder."""
+    """Another process holds the ledger: its worker is still draining, or two workers have one folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("HALIMEDE_STATE", str(folder), "another worker is using it: give each worker its own folder")
@@ -61,7 +60,7 @@ class Ledger:
     def __init__(self, folder: Path, uid: str) -> None:
         self._folder = folder
         self._uid = uid.encode().ljust(64, b"\0")
-        #: why the counts are kept in memory only; empty: they are in the file
+        #: why the counts are only in memory; empty: they are in the file
         self.trouble = ""
         self._fd = -1
         self._map: mmap.mmap | None = None
@@ -72,7 +71,7 @@ class Ledger:
     def __enter__(self) -> Self:
         """Open or create the file. Raises LedgerBusyError, and InvalidFieldError when it cannot be written.
 
-        A full disk is no error: see ``trouble``.
+        A full disk does not raise: see ``trouble``.
         """
         content = HEADER.pack(MAGIC, self._uid, int(datetime.now(UTC).timestamp())).ljust(SIZE, b"\0")
         try:
@@ -91,7 +90,7 @@ class Ledger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Count what was never answered as lost, and close."""
+        """Count accepted samples without an answer as lost, and close."""
         self.catch_up()
         self.settle()
         self._retry()
@@ -105,36 +104,36 @@ class Ledger:
         return self._words[count]
 
     def add(self, count: Count, n: int = 1) -> None:
-        """Count."""
+        """Add ``n`` to a count."""
         self._words[count] += n
 
     def count(self, counts: Iterable[Count]) -> None:
-        """Count one of each, in this order."""
+        """Add one to each count, in this order."""
         words = self._words
         for count in counts:
             words[count] += 1
 
     def follow(self, count: Count, total: Callable[[], int]) -> None:
-        """Count along with somebody else's running total, from where it stands now."""
+        """Count along with another object's running total, from its present value."""
         self._followed.append((count, total, total()))
 
     def record(self, latency: Latency, milliseconds: float) -> None:
-        """Count one duration."""
+        """Record one duration."""
         self._words[SLOTS + latency * BUCKETS + bucket(milliseconds) - LOWEST] += 1
 
     @property
     def open(self) -> int:
-        """Frames accepted, and neither answered nor lost."""
+        """The number of accepted frames that are neither answered nor lost."""
         return self[Count.ACCEPTED] - self[Count.ANSWERED] - self[Count.LOST]
 
     def settle(self) -> int:
-        """Count what is open as lost; return how much that was. Call it only when nobody can answer it any more."""
+        """Count open frames as lost; return their number. Call it only when nothing can answer them any more."""
         lost = self.open
         self.add(Count.LOST, lost)
         return lost
 
     def info(self) -> TaskInfo:
-        """Return the counts as they are reported. ``inference_number`` counts answers that the broker has taken."""
+        """Return the counts for a report. ``inference_number`` counts answers that the broker has acknowledged."""
         self.catch_up()
         self._retry()
         answered = self[Count.ANSWERED]
@@ -154,7 +153,7 @@ class Ledger:
         return info
 
     def catch_up(self) -> None:
-        """Count what was counted elsewhere since the last time."""
+        """Add what the followed totals have counted since the last call."""
         for i, (count, total, before) in enumerate(self._followed):
             now = total()
             self.add(count, now - before)
@@ -167,7 +166,7 @@ class Ledger:
         self._use(mmap.mmap(self._fd, SIZE), content)
 
     def _use(self, mapped: mmap.mmap, content: bytes) -> None:
-        """Count in ``mapped`` from now on."""
+        """Use ``mapped`` for the counts from now on."""
         mapped[:] = content
         self._words.release()
         if self._map is not None:
@@ -175,7 +174,7 @@ class Ledger:
         self._map, self._words = mapped, memoryview(mapped)[HEADER.size :].cast("Q")
 
     def _retry(self) -> None:
-        """Bring counts that are in memory only to the file, if there is space now."""
+        """Move counts that are only in memory to the file, if there is space now."""
         if not self.trouble or self._map is None:
             return
         content = self._map[:]
@@ -197,7 +196,7 @@ class Ledger:
 
 
 def _open(path: Path, uid: bytes, fresh: bytes) -> tuple[int, bytes]:
-    """Return a locked descriptor and the content to begin with: the file's, or ``fresh`` if that is of no use."""
+    """Return a locked descriptor and the initial content: the file's, or ``fresh`` if that cannot be used."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -1,4 +1,4 @@
-"""What several workers, nodes or lives of a worker have counted, added up: the same at an LC and at GM."""
+"""Sums of the counts of several workers, nodes or lives of a worker; used by LC and GM alike."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is
 
 
 def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
-    """Add up what several workers (at least one) have counted, from the first one's start to the last one's word.
+    """Add up the counts of several workers (at least one), from the earliest start to the latest report.
 
-    The upload ratio is weighted with the samples that it is of.
+    The upload ratio is weighted with the number of samples.
     """
     if len(infos) == 1:
         (only,) = infos
-        total = {name: getattr(only, name) for name in COUNTS}  # what most nodes have is one edge worker
+        total = {name: getattr(only, name) for name in COUNTS}  # most nodes have only one edge worker
     else:
         total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
     samples = total["inference_number"]

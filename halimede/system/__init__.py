@@ -1,1 +1,1 @@
-"""What the operating system gives: files, processes, memory. Nothing here knows halimede."""
+"""Helpers for the operating system: files, processes, memory. They are independent of the rest of halimede."""

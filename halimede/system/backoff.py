@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 
 def exponential(failures: int, first_s: float, longest_s: float) -> float:
-    """Return the pause in seconds after so many failures in a row: ``first_s`` after one, none after none."""
+    """Return the pause in seconds after so many failures in a row: ``first_s`` after one, 0 without a failure."""
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 64)) if failures > 0 else 0.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Counts failures in a row. ``first_s``, ``longest_s``: seconds of the first pause, and of any at most."""
+    """Counts failures in a row. ``first_s``, ``longest_s``: the first and the longest pause in seconds."""
 
     first_s: float
     longest_s: float
@@ -24,5 +24,5 @@ class Backoff:
         return exponential(self.failures, self.first_s, self.longest_s)
 
     def reset(self) -> None:
-        """Count from none again: an attempt has succeeded."""
+        """Reset the count after a successful attempt."""
         self.failures = 0

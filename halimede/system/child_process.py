@@ -1,4 +1,4 @@
-"""Child processes: their start, their end without a thread or with their parent, and the logs that they append to."""
+"""Child processes: start, wait for the end without a thread, end with the parent, and logs that they append to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-#: bytes of a log that is rotated
+#: bytes of a log at which it is rotated
 MAX_LOG = 10 * 1024 * 1024
-#: bytes of a log's end
+#: bytes that ``tail`` returns
 TAIL = 4096
 
 _libc = ctypes.CDLL(None)
@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None)
 def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a child that ends with this process, by SIGTERM. Its output is appended to ``log``. Raises OSError.
 
-    It leads a session of its own: a terminal's Ctrl-C is its parent's to act on.
+    It leads its own session, so that a terminal's Ctrl-C only reaches the parent.
     """
     parent = os.getpid()
 
@@ -44,7 +44,7 @@ def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subproce
 
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> bool:
-    """Have this process signalled when its parent ends; return whether the parent is still there."""
+    """Let the kernel signal this process when its parent ends; return whether the parent is still alive."""
     _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
@@ -56,7 +56,7 @@ async def exited(process: subprocess.Popen[bytes]) -> int:
 
 
 async def wait_exit(pid: int) -> None:
-    """Wait for a process's end, and do not reap it."""
+    """Wait for the end of a process without reaping it."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -76,9 +76,9 @@ async def wait_pidfd(pidfd: int) -> None:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of ``/proc/<pid>/stat`` from the state on; none without such a process.
+    """Return the fields of ``/proc/<pid>/stat`` after the command's name; empty without such a process.
 
-    The command's name before them may hold spaces and parentheses.
+    The name itself may contain spaces and parentheses.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -87,10 +87,10 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def rotate(log: Path) -> None:
-    """Copy a log to ``<name>.1`` and empty it in place: its writers have it open, and append to whatever is there.
+    """Copy a log to ``<name>.1`` and truncate it: its writers have it open, and continue to append to it.
 
-    The few lines that are written between copying and truncating are lost. Where there is no room for the copy, the
-    log is what takes it: it is emptied all the same. Raises OSError.
+    Lines that are written between copying and truncating are lost. If the disk has no space for the copy, the log is
+    truncated all the same, because it takes that space. Raises OSError.
     """
     try:
         shutil.copyfile(log, rotated(log))
@@ -99,12 +99,12 @@ def rotate(log: Path) -> None:
 
 
 def rotated(log: Path) -> Path:
-    """Return where the earlier part of a log is."""
+    """Return the path of the earlier part of a log."""
     return log.with_name(f"{log.name}.1")
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log; nothing where it cannot be read."""
+    """Return the end of a log; empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))

@@ -1,4 +1,4 @@
-"""How many cores this process may use: what the scheduler lets it have, and what its control group pays for."""
+"""The number of cores that this process may use, by the scheduler and by the quota of its control group."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 import os
 from pathlib import Path
 
-#: of version 2, then of version 1: quota and period in microseconds
+#: quota and period in microseconds: of cgroup version 2, then of version 1
 LIMIT = Path("/sys/fs/cgroup/cpu.max")
 QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 def cores() -> int:
-    """Return how many calls that compute are worth making at a time: at least 1."""
+    """Return how many computing calls may usefully run at a time: at least 1."""
     return allowed(len(os.sched_getaffinity(0)), _text(LIMIT) or f"{_text(QUOTA)} {_text(PERIOD)}")
 
 
 def allowed(scheduled: int, limit: str) -> int:
-    """Return the fewer of ``scheduled`` cores and those of a limit, ``<quota> <period>``; what is no limit is none."""
+    """Return the lower of ``scheduled`` cores and a limit ``<quota> <period>``; other text means no limit."""
     quota, _, period = limit.strip().partition(" ")
     try:
         share = int(quota) / int(period)

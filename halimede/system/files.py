@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-#: a disk, or a user's share of it, has no space left
+#: errors of a disk, or of a user's quota, without free space
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -18,10 +18,10 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
     ``shared``: other processes may replace the file at the same time. Raises OSError.
     """
-    unique = f".{os.urandom(8).hex()}" if shared else ""  # processes of two containers may have the same number
+    unique = f".{os.urandom(8).hex()}" if shared else ""  # processes of two containers may have the same pid
     new = path.with_name(f".{path.name}{unique}.new")
     try:
-        new.unlink(missing_ok=True)  # of a process that was killed
+        new.unlink(missing_ok=True)  # left by a process that was killed
         yield new
         new.replace(path)
     except BaseException:
@@ -33,7 +33,7 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 def write_atomic(
     path: Path, data: bytes | memoryview, *, mode: int | None = None, durable: bool = False, shared: bool = False
 ) -> None:
-    """Replace a file. ``mode``: whatever the umask is; ``durable``: the content is on disk before it replaces the old.
+    """Replace a file. ``mode`` ignores the umask; ``durable``: the content is on disk before it replaces the old.
 
     ``shared``: other processes may replace the file at the same time. Raises OSError.
     """
@@ -50,7 +50,7 @@ def write_atomic(
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk."""
+    """Sync the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

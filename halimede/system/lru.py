@@ -1,4 +1,4 @@
-"""A bounded memory of what was seen lately: deduplication that cannot grow without end."""
+"""A bounded cache of recent keys, such as for deduplication."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class LruCache(Generic[K, V]):
         return len(self._items)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key that is still remembered."""
+        """Return the value of a key that is still cached."""
         if key in self._items:
             self._items.move_to_end(key)
         return self._items.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Remember a value."""
+        """Store a value."""
         self._items[key] = value
         self._items.move_to_end(key)
         if len(self._items) > self._limit:
             self._items.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Forget a key and return its value."""
+        """Remove a key and return its value."""
         return self._items.pop(key, None)

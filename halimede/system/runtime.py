@@ -1,12 +1,12 @@
-"""How our own processes run Python: a start at two thirds of the processor time, garbage collection without pauses.
+"""Settings of Python in halimede's own processes: a faster start, and garbage collection without pauses.
 
-A program that imports the library is left alone: all of this concerns the whole process.
+They do not apply to programs that import the library, because they change the whole process.
 
-What a process knows lives long: its modules, a GM's cluster, a worker's book of frames. With 500 services a look at all
-of it stops GM's loop for 0.15 s; in a cloud worker such looks were a sixth of its processor time (both measured). What
-was there at the start, or has survived a collection, is therefore set aside, and a collection checks only what is new.
-Of the rest, only what refers to itself in a circle could become garbage that nobody finds: hence, where that goes on,
-all of it is looked at again, rarely.
+Most objects of a process live long: its modules, a GM's cluster, a worker's records of frames. With 500 services a full
+collection stops GM's loop for 0.15 s; in a cloud worker full collections took a sixth of its processor time (both
+measured). So objects that exist at the start, or that have survived a collection, are frozen, and a collection checks
+only new ones. Of the frozen objects only those in reference cycles can become garbage that is never freed: hence all of
+them are checked again, rarely, if the process continues to freeze objects.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-#: structlog loads it where it is installed, for tracebacks as we never show them: a sixth of a service's start
+#: structlog imports it if it is installed, only to format tracebacks, which halimede does not use: a sixth of the start
 UNUSED = "rich"
-#: full collections from one that looks at everything to the next
+#: full collections between two that check all objects
 EVERYTHING_EVERY = 100
-#: objects more than before from which on the youngest are looked at: reference counts free nearly all of them first
+#: new objects before a young collection: reference counts free nearly all of them first
 YOUNG = 10_000
 
 
 def own_process() -> None:
-    """Import log lines without what they do not need, and spare the collector looks at modules, which all stay.
+    """Import structlog without rich, and keep modules out of collections, because they all stay.
 
-    At its end the interpreter would look at all objects once more, and take apart each by itself: that took as long as
-    a quarter of the start. What is open is closed by whoever opened it, not by collections.
+    At its end the interpreter would check all objects again and free each one: that took as long as a quarter of the
+    start. Open files are closed by their owners, not by collections.
     """
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)
@@ -38,26 +38,26 @@ def own_process() -> None:
 
 
 def plain_log_lines() -> None:
-    """Import structlog as if rich were not installed; whoever wants that for tables finds it afterwards."""
+    """Import structlog as if rich were not installed; later imports of rich work."""
     modules: dict[str, Any] = sys.modules
     if UNUSED in modules:
         return
     modules[UNUSED] = None
     try:
-        import structlog  # noqa: F401, PLC0415  # it looks for rich now, and never again
+        import structlog  # noqa: F401, PLC0415  # it looks for rich only at its import
     finally:
         del modules[UNUSED]
 
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Set aside what is there before the block, which is nearly all modules; inside it look at the youngest less often.
+    """Freeze all objects before the block, which are mostly modules; inside it collect young objects less often.
 
-    For processes that make little that lives long: of what they set aside later, circles would stay behind.
+    For processes that create few long-lived objects: cycles among objects that are frozen later would never be freed.
     """
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
-    gc.freeze()  # with the little garbage that imports leave: looking for it takes a tenth of a start
+    gc.freeze()  # including the little garbage of imports: collecting it takes a tenth of a start
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def rare_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def brief_collections() -> Iterator[None]:
-    """Set survivors aside inside the block; afterwards collections are as they were."""
+    """Freeze surviving objects inside the block; afterwards collections work as before."""
     count = 0
 
     def set_aside(phase: str, info: dict[str, int]) -> None:

@@ -1,7 +1,7 @@
-"""Opens an SQLite file with a write-ahead log, checks what is in it, and moves a damaged one out of the way.
+"""Opens an SQLite file with a write-ahead log, checks its content, and moves a damaged one aside.
 
-A file may be removed or overwritten while it is open. SQLite notices neither: it goes on with the file that has no name
-any more, and with the pages in its cache. ``files`` and ``damage`` find out.
+A file may be removed or overwritten while it is open. SQLite does not notice: it continues with the deleted file, or
+with the pages in its cache. ``files`` and ``damage`` detect both.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 REMOVED = "its files were removed or replaced while in use"
-#: a file that was cut off
+#: the file was truncated
 CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ
 
 
 class NewerSchemaError(Exception):
-    """A newer version has written the file. ``found``: its schema."""
+    """A newer version has written the file. ``found``: its schema version."""
 
     def __init__(self, found: int) -> None:
         self.found = found
@@ -31,7 +31,7 @@ def connect(
 ) -> sqlite3.Connection:
     """Open a file that may be new. Its schema's version is ``PRAGMA user_version``, ``known`` the highest known one.
 
-    Raises NewerSchemaError; sqlite3.DatabaseError, for which ``is_corrupt`` says whether the file is damaged.
+    Raises NewerSchemaError; sqlite3.DatabaseError: ``is_corrupt`` then returns whether the file is damaged.
     """
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=isolation_level)
     try:
@@ -47,13 +47,13 @@ def connect(
 
 
 def user_version(connection: sqlite3.Connection) -> int:
-    """Return the version of the file's schema, 0 of a new one."""
+    """Return the version of the file's schema, 0 for a new file."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
 
 def check_columns(connection: sqlite3.Connection, columns: Mapping[str, str], owner: str) -> None:
-    """Check that each table has its columns: others are another program's, or damage. Raises sqlite3.DatabaseError."""
+    """Check that each table has its columns; others mean another program or damage. Raises sqlite3.DatabaseError."""
     for table, names in columns.items():
         try:
             connection.execute(f"SELECT {names} FROM {table} LIMIT 0")  # noqa: S608 - constants
@@ -62,7 +62,7 @@ def check_columns(connection: sqlite3.Connection, columns: Mapping[str, str], ow
 
 
 def files(path: Path) -> dict[Path, tuple[int, int]]:
-    """Return the files of an open store, the log included, each with its device and inode."""
+    """Return the files of an open store, including its log, each with device and inode."""
     found = {}
     for part in (path, path.with_name(f"{path.name}-wal")):
         with contextlib.suppress(OSError):
@@ -71,9 +71,9 @@ def files(path: Path) -> dict[Path, tuple[int, int]]:
 
 
 def damage(path: Path, opened: Mapping[Path, tuple[int, int]]) -> str:
-    """Return how a store was damaged since it was opened; empty if it is whole. Reads all of it.
+    """Return how a store was damaged since it was opened; empty if it is intact. Reads the whole file.
 
-    ``opened``: its ``files`` at that time. It has a connection of its own: another's cache hides what is on disk.
+    ``opened``: its ``files`` at that time. It uses a separate connection, because a cache hides the content on disk.
     """
     if not opened.items() <= files(path).items():
         return REMOVED
@@ -88,7 +88,7 @@ def damage(path: Path, opened: Mapping[Path, tuple[int, int]]) -> str:
 
 
 def readable(connection: sqlite3.Connection, columns: Mapping[str, str]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of those tables that can still be read."""
+    """Return the rows of these tables that can still be read."""
     rows = {}
     for table, names in columns.items():
         with contextlib.suppress(sqlite3.Error):
@@ -97,7 +97,7 @@ def readable(connection: sqlite3.Connection, columns: Mapping[str, str]) -> dict
 
 
 def insert(connection: sqlite3.Connection, rows: Mapping[str, list[tuple[Any, ...]]]) -> None:
-    """Write rows into tables of a new file; in the caller's transaction."""
+    """Insert rows into the tables of a new file, in the caller's transaction."""
     for table, found in rows.items():
         for row in found:
             marks = ", ".join("?" * len(row))
@@ -105,9 +105,9 @@ def insert(connection: sqlite3.Connection, rows: Mapping[str, list[tuple[Any, ..
 
 
 def quarantine(path: Path, reason: str) -> Path:
-    """Move a damaged file aside, with the log that belongs to it; return where it is now. Raises OSError.
+    """Move a damaged file and its log aside; return the new path. Raises OSError.
 
-    Of one that was removed there is a note in its place.
+    If the file was removed, a file with the reason is created instead.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     number = 1
@@ -123,7 +123,7 @@ def quarantine(path: Path, reason: str) -> Path:
 
 
 def quarantined(path: Path) -> str:
-    """Return what there is of files that were moved aside, for whoever has to look; empty: nothing."""
+    """Return a message that names files which were moved aside and still exist; empty if there are none."""
     found = sorted(path.parent.glob(f"{path.name}.corrupt-*[0-9]"))
     return f"its store was damaged, or removed while in use: see {', '.join(map(str, found))}" if found else ""
 
@@ -136,6 +136,6 @@ def corrupt(text: str) -> sqlite3.DatabaseError:
 
 
 def is_corrupt(error: sqlite3.DatabaseError) -> bool:
-    """Tell a damaged file from a full disk or a missing permission, which must not cost the user's data."""
+    """Whether a file is damaged; a full disk or a missing permission must not cost the user's data."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code == CUT_OFF or code & 0xFF in CORRUPT
