@@ -1,6 +1,6 @@
-"""The resources: typed, one file a kind. A new kind is one new file with ``@register``.
+"""The resources: typed, one file for each kind. A new kind is one new file with ``@register``.
 
-``parse`` is the only way in: whatever it returns has been checked field by field.
+Only ``parse`` creates resources: it checks them field by field.
 """
 
 from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune

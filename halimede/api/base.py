@@ -22,21 +22,21 @@ SEDNA = "sedna.io/v1alpha1"
 NEPTUNE = "neptune.io/v1alpha1"
 MAX_NODES_IN_BODY = 100_000
 NESTED = (dict, list)
-#: the order of a kind that names others
+#: the order of a kind that refers to others
 LAST = 9
 
 
 class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of every typed part of a resource: unknown fields are errors.
 
-    ``rules`` say to the API server what ``check`` says here: which fields depend on one another.
+    ``rules`` are the checks between fields for the API server, equal to those of ``check`` here.
     """
 
     rules: ClassVar[tuple[ValidationRule, ...]] = ()
 
 
 class ObjectMeta(Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """The part of Kubernetes' metadata that we read; the rest is kept as it came and ignored."""
+    """The part of Kubernetes' metadata that halimede reads; other fields are kept unchanged."""
 
     name: str
     namespace: str = "default"
@@ -51,7 +51,7 @@ class ObjectMeta(Struct, rename="camel", kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[S]):
-    """A checked resource: its typed spec beside the body as it came."""
+    """A checked resource: its typed spec, and the body as the user wrote it."""
 
     kind: Kind
     metadata: ObjectMeta
@@ -66,15 +66,15 @@ class Resource(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A registered kind. ``check`` looks at what types cannot say and raises InvalidFieldError.
+    """A registered kind. ``check`` checks what types cannot express, and raises InvalidFieldError.
 
-    ``columns`` and ``name_limit`` are for the API server: what ``kubectl get`` shows, and whether names must be
-    such that services and labels can be named after the resource (their length; 0: any resource name will do).
+    ``columns`` and ``name_limit`` are for the API server: the columns of ``kubectl get``, and the longest name with
+    which services and labels can be named after the resource (0: any resource name is valid).
 
     Attributes:
-        order: when it is applied, of several manifests: what others name goes first.
+        order: the position in which several manifests are applied: resources that others refer to come first.
         relative_url: whether ``spec.url`` may be relative to its manifest.
-        versioned: whether its status remembers versions that one can go back to.
+        versioned: whether its status remembers versions for a rollback.
 
     """
 
@@ -120,7 +120,7 @@ def register(
 
 
 def kinds() -> tuple[Kind, ...]:
-    """All registered kinds."""
+    """Return all registered kinds."""
     return tuple(_kinds.values())
 
 
@@ -130,7 +130,7 @@ def plurals() -> tuple[Kind, ...]:
 
 
 def kind_of(word: str) -> Kind:
-    """Return the kind that a user means by a kind, plural or short name (sedna.io before neptune.io)."""
+    """Return the kind for a kind, plural or short name of a user (sedna.io before neptune.io)."""
     wanted = word.lower()
     for kind in sorted(kinds(), key=lambda k: k.api_version != SEDNA):
         if wanted in {kind.kind.lower(), kind.plural, *kind.short_names}:
@@ -140,7 +140,7 @@ def kind_of(word: str) -> Kind:
 
 
 def parse(body: object) -> Resource[Any]:
-    """Check a resource as a user wrote it or the API server gives it. Raises InvalidFieldError."""
+    """Check a resource as a user wrote it or the API server returned it. Raises InvalidFieldError."""
     if not isinstance(body, dict):
         raise InvalidFieldError("resource", body, "write a mapping with apiVersion, kind, metadata and spec")
     _bound(body)
@@ -177,7 +177,7 @@ def convert(value: object, wanted: type[T], path: str) -> T:
 
 
 def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldError:
-    """Turn msgspec's ``reason - at `$.a.b[0]``` into field, value and what to do."""
+    """Convert msgspec's ``reason - at `$.a.b[0]``` to field, value and remedy."""
     reason, _, at = text.partition(" - at `")
     steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", at)
     field, here = path, value
@@ -206,12 +206,12 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
 
 
 def _fields_at(wanted: type, path: Iterable[str]) -> set[str]:
-    """The field names of the object at a path below a type, "" being an item of a list; of several, those of all."""
+    """Return the field names of the object at a path below a type ("": an item of a list), of all its alternatives."""
     return {name for part in _schemas_at(wanted, path) for name in part.get("properties", {})}
 
 
 def _schemas_at(wanted: type, path: Iterable[str]) -> list[Mapping[str, Any]]:
-    """The schemas of what may stand at a path below a type."""
+    """Return the schemas of all types at a path below a type."""
     schema = msgspec.json.schema(wanted)
 
     def plain(parts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -229,7 +229,7 @@ def _schemas_at(wanted: type, path: Iterable[str]) -> list[Mapping[str, Any]]:
 
 
 def _field_names(wanted: type) -> set[str]:
-    """All field names that occur anywhere below a type, as they are written."""
+    """Return all field names that occur anywhere below a type, as users write them."""
     schema, parts = msgspec.json.schema(wanted), set[str]()
     for definition in schema.get("$defs", {}).values():
         parts.update(definition.get("properties", {}))
@@ -237,7 +237,7 @@ def _field_names(wanted: type) -> set[str]:
 
 
 def _bound(body: object) -> None:
-    """Refuse bodies that YAML aliases have blown up or that nest without end."""
+    """Refuse bodies that YAML aliases have expanded, or that nest endlessly."""
     left = MAX_NODES_IN_BODY
     level: list[Any] = [body] if isinstance(body, NESTED) else []
     for _ in range(100):

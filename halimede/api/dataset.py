@@ -1,4 +1,4 @@
-"""Dataset: where data is and on which node."""
+"""Dataset: where data is, and on which node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""When a worker asks the next tier: its rule, its budget, how that is watched, and what becomes of two answers.
+"""When a worker requests the next tier: mining, budget, audits, and how both answers are combined.
 
-Shared by the edge worker of a joint inference service and by each tier between it and the cloud.
+Used by the edge worker of a joint inference service and by each tier between it and the cloud.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from halimede.names import check_name
 
 UploadEncoding = Literal["as-it-came", "raw", "jpeg", "png"]
 AS_IT_CAME: UploadEncoding = "as-it-came"
-#: the least and the most that ``maxBytes`` may be: below it a JPEG is little more than its tables
+#: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables
 LEAST_BYTES, MOST_BYTES = 1024, 268_435_455
 
 MIXTURE_FIX = "name a calibration (`halimede calibrate` writes one), or leave fusion at cloud"
@@ -85,7 +85,7 @@ class Deferral(Spec, kw_only=True):
 
 
 def check_deferral(at: str, deferral: Deferral) -> None:
-    """Check what types cannot say; ``at`` is where it stands. Raises InvalidFieldError."""
+    """Check what types cannot express; ``at`` is the path of the field. Raises InvalidFieldError."""
     if deferral.calibration:
         check_name(f"{at}.calibration.name", deferral.calibration.name)
     elif deferral.fusion == "mixture":

@@ -1,8 +1,8 @@
-"""InferenceModel: a model that is served by itself, as the seeds define it, at the edge or in the cloud.
+"""InferenceModel: a model that is served on its own, as the seeds define it, at the edge or in the cloud.
 
-The seeds write it under two groups, ``sedna.io`` and ``ai.kubeedge.io``; ``to_sedna`` makes one of them, once, in GM.
-An image wins over manifest and target version. A checksum that is none is stored all the same (the seeds' type is plain
-text): it is a condition then, and nothing is downloaded for it.
+The seeds define it in two groups, ``sedna.io`` and ``ai.kubeedge.io``; GM translates the second with ``to_sedna``. An
+image overrides manifest and target version. An invalid checksum is stored all the same (the seeds' type is plain text):
+it becomes a condition, and nothing is downloaded for it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from halimede.names import check_name
 KUBEEDGE = "ai.kubeedge.io/v1alpha1"
 PLURAL = "inferencemodels"
 NAMES = (PLURAL, "im", "inferencemodel")
-#: the one role of it, in reports and in names of workers
+#: its only role, in reports and in names of workers
 ROLE: Literal["serve"] = "serve"
 #: on Kubernetes a Service and labels are named after it
 NAME_LIMIT = 46
-#: what our own server serves; other frameworks need an image that an operator has named
+#: frameworks that halimede's own server serves; others need an image that an operator configures
 OURS = frozenset({"onnx", "onnxruntime"})
-#: where it is served if it names no node
+#: node labels for a model that names no node
 LAYER_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
 CONTENT_FIX = "give an image, or a manifest with at least one version"
 TARGET_FIX = "name one of the manifest's versions"
@@ -98,7 +98,7 @@ class Ingress(Spec, kw_only=True):
 
 
 def check(spec: InferenceModelSpec) -> None:
-    """Check what types cannot say."""
+    """Check what types cannot express."""
     if spec.node_name:
         check_name("spec.nodeName", spec.node_name)
     if spec.ingress:
@@ -213,7 +213,7 @@ class InferenceModelSpec(Spec, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ServedVersionSpec:
-    """A version that is to be served. ``sha256`` is what the user wrote: see ``has_digest``."""
+    """A desired version. ``sha256`` is as the user wrote it: see ``has_digest``."""
 
     version: str
     url: str
@@ -221,12 +221,12 @@ class ServedVersionSpec:
 
     @property
     def has_digest(self) -> bool:
-        """Whether the checksum is one; empty says that there is none, which is allowed."""
+        """Whether the checksum is valid; empty means none, which is allowed."""
         return not self.sha256 or SHA256.fullmatch(self.sha256) is not None
 
 
 def target(spec: InferenceModelSpec) -> ServedVersionSpec | None:
-    """Return the version that is to be served: the target, else the last; None where an image brings the model."""
+    """Return the desired version: the target, else the last; None if an image contains the model."""
     if spec.image or not spec.manifest:
         return None
     named = (file for file in spec.manifest if spec.target_version and file.version == spec.target_version)
@@ -235,7 +235,7 @@ def target(spec: InferenceModelSpec) -> ServedVersionSpec | None:
 
 
 def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpec:
-    """Return what our own server must know of a version, in the words of a Model."""
+    """Return a version as a Model's spec, for halimede's own server."""
     return ModelSpec(
         url=version.url,
         format="onnx" if is_ours(spec) else spec.framework_type.lower(),
@@ -248,18 +248,18 @@ def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpe
 
 
 def is_ours(spec: InferenceModelSpec) -> bool:
-    """Whether our own server serves the framework."""
+    """Whether halimede's own server serves the framework."""
     return spec.framework_type.lower() in OURS
 
 
 def desired_servers(spec: InferenceModelSpec) -> int:
-    """Return how many servers there shall be (on Kubernetes; elsewhere one a node): at the edge one at most."""
+    """Return the desired number of servers (on Kubernetes; elsewhere one on each node): at the edge at most one."""
     replicas = 1 if spec.replicas is None else spec.replicas
     return min(1, replicas) if spec.deploy_to_layer == "edge" else replicas
 
 
 def pod(spec: InferenceModelSpec) -> PodSpec:
-    """Return the pod that asks for nodes: those of its layer, if it names none."""
+    """Return the pod that selects nodes: those of its layer, if it names none."""
     selector = spec.node_selector or {LAYER_LABELS[spec.deploy_to_layer]: ""}
     return PodSpec(
         containers=[Container(image=spec.image or "")],
@@ -269,7 +269,7 @@ def pod(spec: InferenceModelSpec) -> PodSpec:
 
 
 def to_sedna(resource: Resource[InferenceModelSpec]) -> ResourceBody:
-    """Return the same resource in sedna.io form, with the same metadata and a mark of where it came from."""
+    """Return the same resource in sedna.io form, with the same metadata and an annotation of its original group."""
     metadata = dict(resource.body["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), ORIGIN: resource.kind.api_version}
     return {**resource.body, "apiVersion": SEDNA, "metadata": metadata}

@@ -30,7 +30,7 @@ PLURAL = "jointinferenceservices"
 NAME_LIMIT = 46
 CHOICE_FIX = "give a name or a selector"
 SELECTOR_FIX = "give a task or labels"
-#: names that users may give to no worker: those of workers of other kinds, whose objects would be called the same
+#: names that users may not give to workers: objects of workers of other kinds have them
 RESERVED = ("cloud", "edge", "joint", "serve")
 NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
 UNIQUE_FIX = "give each worker a name of its own"
@@ -129,12 +129,12 @@ class FrameSourceSpec(Spec, kw_only=True):
 
     @property
     def kinds(self) -> list[str]:
-        """The names of those that are given: exactly one may be."""
+        """The kinds of source that are set; exactly one is allowed."""
         return [name for name in ("cameras", "path", "url") if getattr(self, name)]
 
 
 def check_source(at: str, source: FrameSourceSpec | None) -> None:
-    """Check that a source, if there is one, is of one kind; ``at`` is where it stands. Raises InvalidFieldError."""
+    """Check that a source, if there is one, has one kind; ``at`` is the path of the field. Raises InvalidFieldError."""
     if source and len(source.kinds) != 1:
         raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
     if source and source.path and not source.path.startswith("/"):
@@ -212,7 +212,7 @@ def _check_model(at: str, model: ModelChoice) -> None:
 
 
 def check(spec: JointInferenceServiceSpec) -> None:
-    """Check names, templates and that a source is of one kind."""
+    """Check names, templates, and that a source has one kind."""
     for role, worker in (("edgeWorker", spec.edge_worker), ("cloudWorker", spec.cloud_worker)):
         _check_model(f"spec.{role}.model", worker.model)
         check_template(f"spec.{role}.template", worker.template)
@@ -226,7 +226,7 @@ def check(spec: JointInferenceServiceSpec) -> None:
 
 
 def check_template(at: str, template: dict[str, Any]) -> None:
-    """Check a worker's pod template, which stands at ``at``, and the node that it names. Raises InvalidFieldError."""
+    """Check a worker's pod template at the path ``at``, and the node that it names. Raises InvalidFieldError."""
     pod = convert(template, PodTemplate, at).spec
     if pod.node_name:
         check_name(f"{at}.spec.nodeName", pod.node_name)

@@ -1,6 +1,6 @@
-"""Model: where a model file is, how to read it, how a frame becomes its input, and what is known of its quality.
+"""Model: where a model file is, how to read it, how a frame becomes its input, and its measured quality.
 
-A Model may have several versions; nodes are sent the one that is in force (``in_force``), as if it were the only one.
+A Model may have several versions; nodes receive only the version in force (``in_force``).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RolloutSpec(Spec, kw_only=True):
 
 
 def check(spec: ModelSpec) -> None:
-    """Check what types cannot say."""
+    """Check what types cannot express."""
     if spec.url and not spec.url.startswith(SCHEMES):
         raise InvalidFieldError("spec.url", spec.url, SCHEME_FIX)
     if not spec.url and not spec.versions:
@@ -156,12 +156,12 @@ class ModelSpec(Spec, kw_only=True):
 
     @property
     def is_onnx(self) -> bool:
-        """Whether it is ONNX: that may come in an archive, what others are is for their own code to read."""
+        """Whether it is ONNX, which may be in an archive; the user's code reads other formats."""
         return self.format.lower() == "onnx"
 
 
 def in_force(spec: ModelSpec) -> ModelSpec:
-    """Return the spec as nodes are sent it: url and checksum of the version in force, which alone stays beside them."""
+    """Return the spec for nodes: with url and checksum of the version in force, and only that in ``versions``."""
     if not spec.target_version and (spec.url or not spec.versions):
         return msgspec.structs.replace(spec, versions=[])
     named = (each for each in spec.versions if each.version == spec.target_version)
@@ -172,12 +172,12 @@ def in_force(spec: ModelSpec) -> ModelSpec:
 
 
 def task_of(spec: ModelSpec) -> str:
-    """Return what the model is for: as it says, or as its post-processing implies."""
+    """Return the task of the model: its ``task``, or that of its post-processing."""
     return spec.task or (spec.postprocess.task if spec.postprocess else "")
 
 
 def measured(spec: ModelSpec, metric: str) -> float | None:
-    """Return a measure of it as a number; None for one that is missing or no number."""
+    """Return a metric of the model as a number; None if it is missing or not a number."""
     text = next((each.value for each in spec.metrics if each.key == metric), "")
     try:
         value = float(text)

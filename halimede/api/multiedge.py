@@ -1,8 +1,7 @@
-"""MultiEdgeInferenceService: several edge nodes work on one job, together (seed 000).
+"""MultiEdgeInferenceService: several edge nodes work on one application (seed 000).
 
-What they do is the ``application``: a graph of stages (``halimede.multiedge``) that each edge worker runs for its own
-sources, whose findings come together in the cloud worker, or without one in the edge worker that has been there
-longest.
+The ``application`` is a graph of stages (``halimede.multiedge``). Each edge worker runs them for its own sources. Their
+findings come together in the cloud worker, or without one in the edge worker that has been online longest.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PLURAL = "multiedgeinferenceservices"
 KIND = "multiedgeinferenceservice"
 #: on Kubernetes objects are named after it and its workers, with suffixes
 NAME_LIMIT = 40
-#: how the worker is called where findings come together
+#: name of the worker with the joint
 JOINT = "joint"
 COLUMNS = (
     PHASE,
@@ -104,7 +103,7 @@ class JointWorker(Spec, kw_only=True):
 
 
 def members(spec: MultiEdgeInferenceServiceSpec) -> Iterator[tuple[str, str, MemberWorker | JointWorker]]:
-    """Yield each worker's name, where it stands in the resource, and what is said of it."""
+    """Yield each worker's name, its path in the resource, and its spec."""
     for i, worker in enumerate(spec.edge_workers):
         yield worker.name, f"spec.edgeWorkers[{i}]", worker
     if spec.cloud_worker is not None:
@@ -112,12 +111,12 @@ def members(spec: MultiEdgeInferenceServiceSpec) -> Iterator[tuple[str, str, Mem
 
 
 def source_of(worker: MemberWorker) -> FrameSourceSpec:
-    """Return where an edge worker's frames come from: where nothing is said, the camera that is named like it."""
+    """Return the source of an edge worker's frames: by default the camera of the same name."""
     return worker.source or FrameSourceSpec(cameras=[worker.name])
 
 
 def cameras(spec: MultiEdgeInferenceServiceSpec) -> list[str]:
-    """Return the cameras of all its edge workers, each once; one that reads a folder or a URL is its own camera."""
+    """Return the cameras of all its edge workers, each once; a worker with a folder or URL counts as a camera."""
     found = (name for worker in spec.edge_workers for name in source_of(worker).cameras or [worker.name])
     return list(dict.fromkeys(found))
 

@@ -1,7 +1,7 @@
-"""JointInferenceService as the seed's neptune.io group writes it, and its translation to the sedna.io form.
+"""JointInferenceService in the form of the seed's neptune.io group, and its translation to the sedna.io form.
 
-The user's script folder becomes a hostPath mount, the working directory and PYTHONPATH; the script is run with
-Python; parameters become environment variables; the framework pair chooses the image.
+The user's script folder becomes a hostPath mount, the working directory and PYTHONPATH; Python runs the script;
+parameters become environment variables; the framework pair selects the image.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.names import check_name
 
-#: on every translated object: where it came from
+#: annotation of every translated object: its original group
 ORIGIN = "halimede.io/translated-from"
 FOLDER_FIX = "write an absolute path without '..'"
 FILE_FIX = "name a file below scriptDir"
-#: the seed's column shows the last condition, which is the present one
+#: as in the seed, the column shows the last condition, which is the present one
 STATUS = PrinterColumn("status", ".status.conditions[-1].type", "The present condition.")
 
 
@@ -126,7 +126,7 @@ def to_sedna(resource: Resource[NeptuneSpec], images: dict[str, str] | None = No
 
 
 def native(resource: Resource[Any]) -> Resource[Any]:
-    """Return a resource that was not translated without the mark of those that were, should a user have written it."""
+    """Return a resource without the annotation of translated ones, which a user may have written."""
     if ORIGIN not in resource.metadata.annotations:
         return resource
     annotations = {name: text for name, text in resource.metadata.annotations.items() if name != ORIGIN}

@@ -1,4 +1,4 @@
-"""Which node runs which worker of a service: the same answer for GM, which sends, and for LC, which starts."""
+"""Which node runs which worker of a service: one implementation for GM, which sends, and LC, which starts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
 
 Role = Literal["edge", "cloud"]
-#: what a worker's process runs: `python -m services.worker PROGRAM`
+#: the program of a worker's process: `python -m services.worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint"]
 HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One worker of a service and the pod that asks for nodes.
+    """One worker of a service and the pod that selects its nodes.
 
     Attributes:
-        name: what it is called within the service; of joint inference its role, or the name of its tier.
-        role: what it does, and as whom it speaks on the broker.
-        worker: what the resource says of it.
+        name: its name within the service; in joint inference its role, or the name of its tier.
+        role: its role, also on the broker.
+        worker: its spec in the resource.
         pod: its pod.
-        at: where it stands in the resource.
+        at: its path in the resource.
 
     """
 
@@ -42,7 +42,7 @@ class Placement:
 
     @property
     def program(self) -> Program:
-        """What its process runs."""
+        """The program of its process."""
         match self.worker:
             case TierWorker():
                 return "tier"
@@ -55,7 +55,7 @@ class Placement:
 
     @property
     def part(self) -> str:
-        """What it is called in reports beside its role: its name, where several of the service have one role."""
+        """Its name in reports in addition to its role, if several workers of the service have one role; else empty."""
         return "" if self.name == self.role else self.name
 
     def on(self, service: str, node: str) -> str:
@@ -64,28 +64,28 @@ class Placement:
 
     @property
     def model(self) -> str:
-        """The name of its Model; empty where it has none, or it is to be chosen."""
+        """The name of its Model; empty if it has none, or if it is chosen by a selector."""
         return self.worker.model.name if self.worker.model else ""
 
     @property
     def detector(self) -> str:
-        """The name of the second Model that finds objects; mostly empty."""
+        """The name of the second Model, which finds objects; empty if it has none."""
         return self.worker.detector.name if isinstance(self.worker, MemberWorker) and self.worker.detector else ""
 
     @property
     def calibration(self) -> str:
-        """The name of the Model that holds its calibration; mostly empty."""
+        """The name of the Model with its calibration; empty if it has none."""
         return self.worker.calibration.name if isinstance(self.worker, Deferral) and self.worker.calibration else ""
 
     @property
     def folder(self) -> str:
-        """The folder of the node that its frames come from; mostly empty."""
+        """The folder of the node with its frames; empty if it has none."""
         source = self.worker.source if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
         return source.path if source else ""
 
     @property
     def needs(self) -> dict[str, str]:
-        """The Models that it needs: what for, as the resource's field is called, and their names."""
+        """The names of the Models that it needs, by the resource's field."""
         named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
         return {what: name for what, name in named.items() if name}
 
@@ -96,7 +96,7 @@ class Placement:
 
 
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec
-#: plurals of the kinds whose workers are placed, and answer samples
+#: plurals of the kinds whose workers are placed on nodes and answer samples
 SERVICES = (JOINT_INFERENCE, MULTI_EDGE)
 
 
@@ -119,9 +119,9 @@ def _pod(template: dict[str, Any]) -> PodSpec:
 
 
 def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool = False) -> bool:
-    """Whether a pod belongs on a node: by ``nodeName``, else by every label of a non-empty ``nodeSelector``.
+    """Whether a pod may run on a node: by ``nodeName``, else by every label of a non-empty ``nodeSelector``.
 
-    Nothing belongs on a drained one. An LC need not know of that: what has no place there any more is taken from it.
+    No pod may run on a drained node. An LC need not know that: GM deletes services that no longer belong there.
     """
     if drained:
         return False
@@ -132,10 +132,10 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
 
 
 def worker_name(service: str, name: str, node: str, *, tier: bool = False) -> str:
-    """Return the name of a service's worker on a node: the same on every start. ``tier``: it is one in between.
+    """Return the name of a service's worker on a node: the same at each start. ``tier``: it is a tier's worker.
 
-    Names that users give to workers stand behind a dot, which they cannot hold, and what follows them tells the kinds
-    of services apart: so no two services of a namespace, of one kind or two, lead to one name on a node.
+    Names that users give to workers follow a dot, which they cannot contain, and their suffix depends on the kind of
+    service. So no two services of a namespace, of one kind or two, have workers of one name on a node.
     """
     if tier:
         return f"{service}.{name}-tier-{node}"

@@ -1,7 +1,7 @@
 """The part of a pod template that rules read. The template itself stays as the user wrote it.
 
-Unlike our own specs it may hold fields that we do not know: it is Kubernetes' type, not ours. A worker's autoscaling
-stands beside its template.
+Unlike the specs of halimede it may have unknown fields, because it is Kubernetes' type. A worker's autoscaling is next
+to its template.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from halimede.api.base import Spec, convert
 from halimede.api.schema import OptionalName, Path, ValidationRule
 from halimede.errors import InvalidFieldError
 
-#: what Linux takes as one argument or environment variable
+#: Linux' limit of one argument or environment variable
 Argument = Annotated[str, Meta(max_length=131_072)]
 PartName = Annotated[str, Meta(max_length=63)]
 LabelValue = Annotated[str, Meta(max_length=63)]

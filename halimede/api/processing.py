@@ -1,7 +1,8 @@
-"""What becomes of a frame before a model sees it, and of the model's output after: a small vocabulary, declared.
+"""The declared processing: pre-processing of frames, and post-processing of a model's output.
 
-A new step is a class here and a function in ``halimede.inference.preprocess``, registered for it; one that moves
-pixels has another in ``halimede.inference.geometry``, by which boxes find their way back. docs/processing.md lists all.
+A new step is a class here and a function in ``halimede.inference.preprocess``, registered for it. A step that moves
+pixels has another function in ``halimede.inference.geometry``, which maps boxes back to the frame. docs/processing.md
+lists all steps.
 """
 
 from __future__ import annotations
@@ -173,10 +174,10 @@ class Postprocess(Spec, kw_only=True):
     nms: Annotated[Nms | None, Meta(description="Suppression of overlapping boxes; none: the model does it.")] = None
 
 
-#: every step, in the order of the documentation
+#: all steps, in the order of the documentation
 Steps = Grayscale | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast
 
-# fields of all that describes a model
+# fields of all types that describe a model
 ClassNames = Annotated[
     list[Annotated[str, Meta(max_length=128)]],
     Meta(max_length=10_000, description="Names of the classes, in the model's order."),
@@ -189,7 +190,7 @@ Postprocessing = Annotated[Postprocess | None, Meta(description="How the model's
 
 
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:
-    """Check what types cannot say. Raises InvalidFieldError."""
+    """Check what types cannot express. Raises InvalidFieldError."""
     for i, step in enumerate(preprocess):
         if isinstance(step, Scale | Normalize) and 0 in step.std:
             raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)

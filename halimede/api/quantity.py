@@ -9,7 +9,7 @@ from halimede.errors import InvalidFieldError
 
 _suffix = r"(?:[eE]([+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]))?"
 _pattern = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)" + _suffix, re.ASCII)
-#: all that the API server takes
+#: everything that the API server accepts
 _any = re.compile(r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))" + _suffix, re.ASCII)
 _decimal = {letter: Fraction(1000) ** power for power, letter in enumerate("num", start=-3)}
 _decimal |= {letter: Fraction(1000) ** power for power, letter in enumerate("kMGTPE", start=1)}
@@ -17,7 +17,7 @@ _binary = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate(
 
 
 def quantity(field: str, value: object) -> Fraction:
-    """Return a quantity as an exact number; raise InvalidFieldError on anything that is none, and on zero."""
+    """Return a quantity as an exact number; raise InvalidFieldError for an invalid one, and for zero."""
     result = _read(_pattern, value)
     if result is None or result <= 0:
         raise InvalidFieldError(field, value, "write a positive quantity such as 500m, 2 or 512Mi")
@@ -25,7 +25,7 @@ def quantity(field: str, value: object) -> Fraction:
 
 
 def amount(value: object) -> Fraction | None:
-    """Return what the API server reads a quantity as, whatever its sign and form; None if it is none."""
+    """Return the value of a quantity as the API server reads it, whatever its sign and form; None if it is invalid."""
     return _read(_any, value)
 
 

@@ -1,7 +1,7 @@
-"""What kinds say about themselves beyond their types, for the API server: rules between fields, columns, patterns.
+"""Schemas beyond types, for the API server: rules between fields, columns, patterns.
 
-``parse`` and the CRDs both come from the types of this package. What only the API server needs is told here, beside the
-fields, so that a new kind stays one new file. Nothing here is looked at when a resource is read.
+``parse`` and the CRDs both use the types of this package. What only the API server needs is declared with the fields,
+so that a new kind is one new file. Nothing here is used when a resource is parsed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from msgspec import Meta
 
 from halimede.names import NAME_PATTERN
 
-#: ``Meta(extra={KEYWORDS: {...}})``: keywords for the field's schema in the CRD alone
+#: ``Meta(extra={KEYWORDS: {...}})``: keywords for the field's schema in the CRD only
 KEYWORDS = "crd"
-#: ``Meta(extra={SHAPE: Type})``: the type of what is kept as plain data
+#: ``Meta(extra={SHAPE: Type})``: the type of a field that is kept as plain data
 SHAPE = "shape"
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationRule:
-    """What must hold between fields, in CEL. ``field`` (``.name``) is the one to blame, if it is one."""
+    """A rule between fields, in CEL. ``field`` (``.name``) is the field of the error, if there is one."""
 
     rule: str
     message: str
@@ -47,21 +47,21 @@ AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "When it was created."
 
 
 def pattern(text: str, *, optional: bool = False) -> dict[str, Any]:
-    """Return what ``Meta(extra=...)`` needs for a pattern that ``check`` enforces with better words.
+    """Return the ``Meta(extra=...)`` for a pattern that ``check`` enforces with a better message.
 
-    ``optional``: empty text, which stands for absent, matches too.
+    ``optional``: empty text, which means absent, matches too.
     """
     plain = portable(text)
     return {KEYWORDS: {"pattern": f"^({plain.removeprefix('^').removesuffix('$')})?$" if optional else plain}}
 
 
 def portable(text: str) -> str:
-    """Return a pattern of ours as RE2 reads it: its ``$`` means the very end, and it has no look-ahead to say so."""
+    """Return a pattern in RE2's syntax: its ``$`` matches only the very end, and it has no look-ahead."""
     return text.replace(r"$(?!\n)", "$")
 
 
 #: the name of another object of the namespace
 ObjectName = Annotated[str, Meta(min_length=1, max_length=253, extra=pattern(NAME_PATTERN))]
-#: the same, where empty means none
+#: the same, but empty text means none
 OptionalName = Annotated[str, Meta(max_length=253, extra=pattern(NAME_PATTERN, optional=True))]
 Path = Annotated[str, Meta(max_length=4096)]

@@ -1,7 +1,7 @@
-"""What every worker is told by its environment, be it a process of a node or a pod: Sedna's names where it has one.
+"""The environment of every worker, both as a process of a node and in a pod; with Sedna's names where it has them.
 
-The table is in docs/worker-environment.md. A Model's URL never goes down: it may hold a secret, and a worker has no
-business with it.
+The table is in docs/worker-environment.md. It never contains a Model's original URL, which may contain a secret and
+which a worker does not need.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from halimede.api.model import ModelSpec
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement
 
-#: seconds between a worker's reports to its LC, unless its template says otherwise
+#: seconds between a worker's reports to its LC, unless its template sets another value
 LC_PERIOD = "1"
-#: an image of our own worker, which needs no command; wherever it is kept, and whatever its variant
+#: an image of halimede's own worker, which needs no command; in any registry, of any variant
 OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """The environment of a worker: ``facts`` stand whatever the template says, ``defaults`` yield to it."""
+    """The environment of a worker: ``facts`` override the template, ``defaults`` do not."""
 
     facts: dict[str, str]
     defaults: dict[str, str]
@@ -43,13 +43,13 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class MountedModel:
-    """A Model, and where the worker finds its file or folder."""
+    """A Model, and the path where the worker finds its file or folder."""
 
     model: Resource[ModelSpec]
     path: str
 
     def variables(self, name: str) -> dict[str, str]:
-        """Return what says so, as variables that begin with ``name``."""
+        """Return its path and spec as variables whose names begin with ``name``."""
         spec = msgspec.structs.replace(self.model.spec, url=self.path, credential_name="")
         return {f"{name}_URL": self.path, f"{name}_SPEC": _json(spec)}
 
@@ -64,10 +64,10 @@ def common(
     grace_s: float,
     fetch_allow: str,
 ) -> WorkerEnvironment:
-    """Return what a worker of ``service`` in the role of ``placement`` is told wherever it runs.
+    """Return the variables of a worker of ``service`` in the role of ``placement``, both on nodes and in pods.
 
-    ``models`` are those that it needs, by what for (``Placement.needs``); ``state`` is its folder. ``fetch_allow``:
-    the addresses that its own camera may have in addition to public ones, which no template changes.
+    ``models`` are the Models that it needs, by purpose (``Placement.needs``); ``state`` is its folder. ``fetch_allow``:
+    the addresses that its own camera may have in addition to public ones; a template cannot change them.
     """
     facts = {
         "NAMESPACE": service.metadata.namespace,
@@ -83,7 +83,7 @@ def common(
         facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorkerSpec):
         facts |= _edge(placement.worker)
-    if isinstance(placement.worker, EdgeWorkerSpec | MemberWorker):  # whatever source its template gives it
+    if isinstance(placement.worker, EdgeWorkerSpec | MemberWorker):  # also if its template sets another source
         facts["HALIMEDE_FETCH_ALLOW"] = fetch_allow
     if isinstance(placement.worker, CloudWorkerSpec | TierWorker):
         facts |= _batching(placement.worker)
@@ -125,7 +125,7 @@ def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
 
 
 def _tier(spec: JointInferenceServiceSpec, placement: Placement) -> dict[str, str]:
-    """Return which tier a worker is of, and which one it asks; nothing where there are only edge and cloud."""
+    """Return the tier of a worker and the tier that it requests; empty if there are only edge and cloud."""
     if not spec.tiers:
         return {}
     names = ["edge", *(tier.name for tier in spec.tiers), "cloud"]
@@ -134,7 +134,7 @@ def _tier(spec: JointInferenceServiceSpec, placement: Placement) -> dict[str, st
 
 
 def _part(spec: MultiEdgeInferenceServiceSpec, placement: Placement) -> dict[str, str]:
-    """Return what a worker of a multi-edge service is told of itself and of the others."""
+    """Return the variables of a multi-edge service's worker about itself and the others."""
     told = {
         "APPLICATION": _json(spec.application),
         "PART": placement.name,

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions, made from the kinds: what the API server checks is never anything else than what we read.
+"""CustomResourceDefinitions, generated from the kinds: the API server checks exactly what ``parse`` checks.
 
 ``python -m halimede.api.crd`` writes the files. No running service imports this package.
 """

@@ -1,4 +1,4 @@
-"""Write the CustomResourceDefinitions, or look whether their files say what the code says.
+"""Write the CustomResourceDefinitions, or check that their files are up to date.
 
 python -m halimede.api.crd --write [DIR]    write them (default: deploy/crds)
 python -m halimede.api.crd --check [DIR]    exit 1, naming the files, when they are not up to date
@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def render(body: Mapping[str, Any]) -> str:
     """Return a manifest as YAML, the same on every run."""
-    from ruamel.yaml import YAML  # noqa: PLC0415 (of the extra `cli`; nobody else in this package needs it)
+    from ruamel.yaml import YAML  # noqa: PLC0415 (of the extra `cli`; no other module of this package needs it)
 
     yaml = YAML()
-    yaml.width = 1000  # no line ends in the middle of a rule
+    yaml.width = 1000  # no line break inside a rule
     yaml.indent(mapping=2, sequence=4, offset=2)
     out = StringIO(HEADER)
     out.seek(0, 2)
@@ -70,7 +70,7 @@ def _check(files: Mapping[str, str], folder: Path) -> int:
 
 
 def _stale(files: Mapping[str, str], folder: Path) -> list[str]:
-    """Files that were generated for a kind that is no more. Whatever else lies there is not ours."""
+    """Return generated files of kinds that no longer exist; other files are ignored."""
     there = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
     return [path.name for path in there if path.name not in files and _read(path).startswith(HEADER)]
 

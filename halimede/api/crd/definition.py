@@ -2,12 +2,12 @@
 
 The schema is a structural OpenAPI v3 schema, made from msgspec types: a type at each level, no ``$ref``.
 
-- A part of a pod template keeps what it does not know, at each level: rules can read the fields with a type, the rest
-  is for Kubernetes to check.
-- A union of tagged types becomes one object with all their fields; CEL says which of them go with which tag.
-- Defaults are written into specs alone, and only where they are values: empty text, lists and objects mean "absent".
-  A union's members get none, for the API server would put them into all of them.
-- Distributions are left out: a status in the API server holds numbers for people.
+- A part of a pod template keeps unknown fields, at each level: rules can read the typed fields, and Kubernetes checks
+  the rest.
+- A union of tagged types becomes one object with all their fields; CEL rules allow each tag only its own.
+- Defaults are written only into specs, and only if they are values: empty text, lists and objects mean "absent". A
+  union's members have no defaults, because the API server would add them to all members.
+- Distributions are left out: a status in the API server has numbers for people.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from halimede.api.podtemplate import Part
 from halimede.api.schema import KEYWORDS, SHAPE, ValidationRule, portable
 from halimede.messages import Histogram, Status
 
-#: a Service's name, which is stricter than a resource's
+#: pattern of a Service's name, which is stricter than that of a resource
 SERVICE_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 CATEGORIES = ["sedna", "halimede"]
 Schema = dict[str, Any]
@@ -32,7 +32,7 @@ MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 
 
 def definitions() -> dict[str, dict[str, Any]]:
-    """Return the manifest of each kind under the name of its file."""
+    """Return the manifest of each kind by the name of its file."""
     made = [definition(kind) for kind in kinds()]
     return {f"{body['spec']['group']}_{body['spec']['names']['plural']}.yaml": body for body in made}
 
@@ -90,7 +90,7 @@ def _resource(kind: Kind) -> dict[str, Any]:
 
 
 def _metadata(kind: Kind) -> dict[str, Any]:
-    """Kubernetes knows metadata itself and lets a schema speak of the name alone."""
+    """Return the schema of metadata: Kubernetes has its own, and allows a schema only to restrict the name."""
     if not kind.name_limit:
         return {"type": "object"}
     name = {
@@ -108,7 +108,7 @@ def structure(kind: type) -> Schema:
 
 
 def text(words: str) -> str:
-    """Return a docstring as one line for people: without indentation and markup."""
+    """Return a docstring as one line for users: without indentation and markup."""
     return " ".join(python.cleandoc(words).replace("``", "").split())
 
 
