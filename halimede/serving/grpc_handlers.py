@@ -178,7 +178,7 @@ class GrpcHandlers:
         if len(answer) > SMALL:  # it is there until the client has read it
             sent = Charge(self._budget)
             sent.take(len(answer))
-            context.add_done_callback(lambda _: sent.release())
+            context.add_done_callback(sent.release)
         return answer
 
     def _admit(self, context: grpc.aio.ServicerContext) -> None:
@@ -276,7 +276,7 @@ def tensors_of(request: Message, raw: Sequence[bytes | memoryview]) -> list[Tens
     if raw and len(raw) != len(inputs):
         raise ServeError(f"there are {len(inputs)} inputs and {len(raw)} raw_input_contents: give one each, or none")
     if raw:
-        return [from_bytes(i.name, i.datatype, i.shape, data) for i, data in zip(inputs, raw, strict=True)]
+        return [from_bytes(i.name, i.datatype, list(i.shape), data) for i, data in zip(inputs, raw, strict=True)]
     return [_typed(given) for given in inputs]
 
 
@@ -286,7 +286,7 @@ def _typed(given: Message) -> Tensor:
         raise ServeError(f"tensor {given.name[:80]}: {given.datatype[:32]!r} has no typed contents: send it raw")
     values = getattr(given.contents, name)
     check_count(given.name, len(values))
-    return from_values(given.name, given.datatype, given.shape, list(values))
+    return from_values(given.name, given.datatype, list(given.shape), list(values))
 
 
 def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext
 from typing import Self, TypeVar
 
 from halimede.serving.errors import OverloadedError, SlowRequestError
@@ -30,6 +29,47 @@ SMALL = 64 * 1024
 TEXT = 128
 
 
+class SharedTimeout:
+    """Ends waits that take longer than ``seconds``, with one timer for all: one for each would cost more than a wait.
+
+    It is ``asyncio.timeout`` for waits of one length, of which there are many and few that time out.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        #: tasks that wait, the first of them longest, and the loop times until which they may
+        self._waits: dict[asyncio.Task[object], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``wait`` does. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None  # noqa: S101  # for the type checker
+        self._waits[task] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._end_late, loop)
+        try:
+            return await wait()
+        except asyncio.CancelledError:
+            if task in self._waits or task.uncancel():
+                raise  # somebody else has cancelled it
+            raise TimeoutError from None
+        finally:
+            self._waits.pop(task, None)
+
+    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel the tasks that have waited too long, and come again for the next one."""
+        self._timer = None
+        while self._waits:
+            task, until = next(iter(self._waits.items()))
+            if until > loop.time():
+                self._timer = loop.call_at(until, self._end_late, loop)
+                return
+            del self._waits[task]
+            task.cancel()
+
+
 class RequestBudget:
     """The budget of a server whose requests have up to ``largest`` bytes. One such request always fits."""
 
@@ -37,19 +77,21 @@ class RequestBudget:
         self.memory = max(MEMORY, 2 * largest)
         self.held = 0
         self._arriving = asyncio.Semaphore(max(1, ARRIVING // largest))
+        self._waits, self._arrivals = SharedTimeout(WAIT_S), SharedTimeout(ARRIVAL_S)
         #: held by the one large request or answer that is converted
         self.converting = asyncio.Lock()
 
     async def receive(self, read: Callable[[], Awaitable[T]]) -> T:
         """Receive a message of unknown size. Raises OverloadedError and SlowRequestError."""
         try:
-            async with asyncio.timeout(WAIT_S) if self._arriving.locked() else nullcontext():
+            if self._arriving.locked():
+                await self._waits.run(self._arriving.acquire)
+            else:
                 await self._arriving.acquire()
         except TimeoutError:
             raise OverloadedError("too many messages arrive at a time: try again later") from None
         try:
-            async with asyncio.timeout(ARRIVAL_S):
-                return await read()
+            return await self._arrivals.run(read)
         except TimeoutError:
             raise SlowRequestError(f"the message has not arrived within {ARRIVAL_S:g} s") from None
         finally:
@@ -68,14 +110,12 @@ class Charge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Give everything back."""
-        self.release()
-
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Give everything back."""
         self._budget.held -= self._taken
         self._taken = 0
+
+    __exit__ = release
 
     def take(self, size: int) -> None:
         """Take so many bytes. Raises OverloadedError."""
@@ -90,7 +130,8 @@ class Charge:
         size = -body
         for tensor in tensors:
             size += tensor.array.size * TEXT if tensor.datatype == BYTES else tensor.array.nbytes
-        size = max(0, size)
+        if size <= 0:
+            return 0
         self.take(size)
         return size
 

@@ -12,8 +12,9 @@ import pytest
 from halimede.serving import request_budget
 from halimede.serving.errors import OverloadedError, ServeError, SlowRequestError, TooMuchError
 from halimede.serving.grpc_handlers import InferRequest, parse, parts_of
-from halimede.serving.request_budget import ARRIVING, MEMORY, SMALL, Charge, RequestBudget
+from halimede.serving.request_budget import ARRIVAL_S, ARRIVING, MEMORY, SMALL, Charge, RequestBudget
 from halimede.serving.tensors import MAX_TEXTS, MAX_VALUES, Tensor, check_count, check_inputs, count_of, from_json
+from tests.simulated import simulated
 
 LARGEST = 64 * 1024 * 1024
 
@@ -59,6 +60,39 @@ async def test_a_message_that_does_not_arrive_is_given_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(request_budget, "ARRIVAL_S", 0.05)
     with pytest.raises(SlowRequestError):
         await RequestBudget(LARGEST).receive(asyncio.Event().wait)
+
+
+@simulated
+async def test_each_message_has_its_own_time_to_arrive() -> None:
+    budget, loop = RequestBudget(LARGEST), asyncio.get_running_loop()
+
+    async def slow(after_s: float) -> float:
+        await asyncio.sleep(after_s)
+        began = loop.time()
+        with pytest.raises(SlowRequestError):
+            await budget.receive(asyncio.Event().wait)
+        return loop.time() - began
+
+    async def quick() -> None:
+        for _ in range(100):
+            await budget.receive(lambda: asyncio.sleep(1))
+
+    found, _ = await asyncio.gather(asyncio.gather(slow(0), slow(7)), quick())
+    assert found == [pytest.approx(ARRIVAL_S, abs=0.001)] * 2
+    assert await slow(1000) == pytest.approx(ARRIVAL_S, abs=0.001)
+
+
+@simulated
+async def test_a_client_that_leaves_is_no_slow_one_and_leaves_its_place() -> None:
+    budget = RequestBudget(LARGEST)
+    for _ in range(2 * ARRIVING // LARGEST):
+        leaving = asyncio.ensure_future(budget.receive(asyncio.Event().wait))
+        await asyncio.sleep(1)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    await asyncio.sleep(10 * ARRIVAL_S)
+    assert await budget.receive(lambda: asyncio.sleep(1, "here")) == "here"
 
 
 async def test_what_is_large_is_converted_off_the_loop_one_at_a_time() -> None:
