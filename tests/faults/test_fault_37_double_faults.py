@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import DIGITS, System, digits, running
-from tests.faults.test_fault_20_clocks_a_day_apart import DAY, shifted
+from tests.faults.test_fault_20_clocks_a_day_apart import DAY, off, shifted
 from tests.faults.test_fault_28_stores_lost_while_running import overwritten
 from tests.faults.timeline import BUSY_S, SERVICE, under_load
 from tests.small_disk import fill, small_disk
@@ -22,6 +22,8 @@ from tests.small_disk import fill, small_disk
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 EDGE, CLOUD = f"worker:{SERVICE}-edge-edge0", f"worker:{SERVICE}-cloud-cloud0"
+#: that clocks are off
+DAYS = 3
 #: seconds: `halimede status` names a fault that lasts, and a service recovers from one that needs no operator
 NAMED_S, RECOVERED_S = 15 + BUSY_S, 30 + BUSY_S
 #: seconds that frames flow after the fault, at least
@@ -30,6 +32,12 @@ LOAD_S = 15.0
 
 async def nothing(_: System) -> None:
     """Need no operator."""
+
+
+async def see_the_clocks(system: System) -> None:
+    """GM and nodes are days ahead of the workers, of the broker and of this test."""
+    assert system.status
+    assert off(system.status.status.conditions[-1].last_transition_time) == DAYS, "GM's clock is not off"
 
 
 async def fill_disk(system: System) -> None:
@@ -84,7 +92,9 @@ FAULTS = (
         named=("gm/store.db.corrupt-1", "edge0/store.db.corrupt-1", "does not know"),
         mend=apply_again,
     ),
-    DoubleFault("clocks_days_off_and_broker_killed", killed=("broker",), environment=shifted(3 * DAY)),
+    DoubleFault(
+        "clocks_days_off_and_broker_killed", killed=("broker",), fault=see_the_clocks, environment=shifted(DAYS * DAY)
+    ),
 )
 
 
