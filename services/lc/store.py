@@ -1,7 +1,7 @@
-"""What this node knows over restarts, in one SQLite file: enough to start everything with no GM and no broker.
+"""The node's persistent state in one SQLite file: enough to start everything without GM and without a broker.
 
-Resources are mirrored in memory, since every decision reads them. A file that cannot be read is put aside, not
-repaired: GM's next sync fills an empty store again, and until then no worker is stopped for being unknown.
+Resources are kept in memory as well, because every decision reads them. An unreadable file is moved aside and not
+repaired: GM's next sync fills an empty store again, and until then no unknown worker is stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.lc.pods.store import PodRows
 log = structlog.get_logger()
 
 VERSION = 1
-#: what the file has to hold
+#: the columns that each table must have
 COLUMNS = {
     "resources": "key, uid, generation, body",
     "tombstones": "number, uid, generation",
@@ -52,24 +52,24 @@ CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER) WITHOU
 CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, number INTEGER) WITHOUT ROWID;
 """
 UNKNOWN = SequenceNumber()
-#: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
+#: above this number the oldest are dropped. Their age is not used, because clocks may be wrong
 MAX_TOMBSTONES = 10_000
 EPOCHS_AT_ONCE = 100
 #: the numbers that are epochs
 EPOCHS = frozenset({"gm epoch", "presence epoch"})
-#: fits SQLite's signed integers
+#: fits into SQLite's signed integers
 IDENTITY_BITS = 62
-#: resources that are remembered; beyond this those go that GM has spoken of least recently
+#: resources whose last message is remembered; above this number the oldest are dropped
 MAX_SAID = 10_000
-#: what was acknowledged must outlive a power cut
+#: acknowledged data must survive a power cut
 WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
 
 
 class MessageOrder:
-    """When GM last spoke of each resource, in its latest epoch: what it said before that, and comes later, is old news.
+    """The order of GM's last message about each resource, in its latest epoch: a late, older message is ignored.
 
-    Without it an insert of a uid that this node has never held, sent again by whatever lies in between, would bury the
-    one that has taken its place. Messages of an earlier epoch are ignored anyway.
+    Without it, an insert of a uid that this node has never held, repeated by a client or broker in between, would
+    replace the newer resource. Messages of an earlier epoch are ignored anyway.
     """
 
     def __init__(self) -> None:
@@ -77,23 +77,23 @@ class MessageOrder:
         self._numbers: dict[Key, int] = {}
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Read what was written."""
+        """Load the stored order."""
         said = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number")
         rows = [row for row in said if plausible_epoch(row[1])]
         self._epoch = rows[-1][1] if rows else 0
         self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
 
     def fill(self, db: sqlite3.Connection) -> None:
-        """Write all into a new file."""
+        """Write all of it into a new file."""
         rows = [(str(key), self._epoch, number) for key, number in self._numbers.items()]
         db.executemany("REPLACE INTO said VALUES (?, ?, ?)", rows)
 
     def later(self, key: Key, stamp: SequenceNumber) -> bool:
-        """Whether GM has said something of this resource later than that."""
+        """Whether GM has sent a later message about this resource."""
         return stamp.overtaken_by(SequenceNumber(self._epoch, self._numbers.get(key, 0)))
 
     def note(self, db: Statements, key: Key, stamp: SequenceNumber) -> None:
-        """Write a stamp that is the latest; in the caller's transaction."""
+        """Store the latest stamp, in the caller's transaction."""
         if stamp.epoch != self._epoch:
             db.execute("DELETE FROM said")
             self._epoch, self._numbers = stamp.epoch, {}
@@ -108,7 +108,7 @@ class MessageOrder:
 
 @dataclass(frozen=True, slots=True)
 class ResourceVersion:
-    """One state of one resource: the uid for its life, the generation for its spec."""
+    """One version of one resource: the uid of its life, the generation of its spec."""
 
     uid: str
     generation: int
@@ -116,7 +116,7 @@ class ResourceVersion:
 
 @dataclass(frozen=True, slots=True)
 class NodeResource:
-    """One resource that this node holds, as it came."""
+    """One resource that this node holds, as it was received."""
 
     key: Key
     uid: str
@@ -125,7 +125,7 @@ class NodeResource:
 
     @property
     def identity(self) -> ResourceVersion:
-        """What order is decided by."""
+        """Its version, which decides the order."""
         return ResourceVersion(self.uid, self.generation)
 
 
@@ -144,32 +144,32 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     @property
     def worker(self) -> Worker:
-        """Which worker it is."""
+        """The worker that it runs."""
         return Worker(self.namespace, self.name)
 
 
 class NodeStore:
     """The node's SQLite file. Used from the event loop only; each write is on disk when the call returns.
 
-    On a full disk it is owed instead: known here, and written with the next that finds room (``settle``).
+    On a full disk a write is deferred: it is kept in memory, and written with the next that succeeds (``settle``).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: drawn when the file was made
+        #: drawn at random when the file was made
         self.identity = ""
-        #: where a damaged file was put now, and why
+        #: where a damaged file was moved at this start, and why
         self.put_aside = ""
         self.said = MessageOrder()
         self.pods = PodRows()
         self._writer = DeferredWriter(self._renew)
-        #: the files of the open store; and rows that were still readable of one that is to be replaced
+        #: the files of the open store; and rows that could still be read from one that must be replaced
         self._files: dict[Path, tuple[int, int]] = {}
         self._salvaged: dict[str, list[tuple[Any, ...]]] = {}
-        #: why the store is to be replaced, if it is, and where it was put
+        #: why the store must be replaced, if it must, and where it was moved
         self._damage = self._aside = ""
         self._complete = False
-        #: numbers and tombstones as they would be read, had all been written; of tombstones the oldest first
+        #: numbers and tombstones including deferred writes; tombstones with the oldest first
         self._numbers: dict[str, int] = {}
         self._graves: dict[str, int] = {}
         self._held: dict[Key, NodeResource] = {}
@@ -197,9 +197,9 @@ class NodeStore:
 
     @property
     def complete(self) -> bool:
-        """False of a file in place of one that was lost, until GM has said what there should be.
+        """False if the file replaced a lost one, until GM has sent the desired resources.
 
-        Remembered: an LC that is started again before GM has spoken knows no more.
+        It is stored: an LC that restarts before GM has sent them is still incomplete.
         """
         return self._complete
 
@@ -210,15 +210,15 @@ class NodeStore:
 
     @property
     def size(self) -> int:
-        """Bytes of the file, without what is not merged into it yet; 0 when somebody has removed it."""
+        """The bytes of the file, without its write-ahead log; 0 if it was removed."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def check(self) -> None:
-        """Write to the store, and what is owed. Raises sqlite3.Error when that cannot be done."""
+        """Write to the store, including deferred writes. Raises sqlite3.Error if that fails."""
         if removed := self._removed():
             raise sqlite.corrupt(removed)
         self.settle()
-        self._db.execute("PRAGMA synchronous = NORMAL")  # nothing of value: the disk is not waited for
+        self._db.execute("PRAGMA synchronous = NORMAL")  # a test value: it need not wait for the disk
         try:
             with self._db:
                 self._db.execute(
@@ -228,7 +228,7 @@ class NodeStore:
             self._db.execute(WAIT_FOR_DISK)
 
     def trouble(self) -> str:
-        """Return what an operator has to do something about, empty if all is well. Mends what it can."""
+        """Return a problem that an operator must solve, empty if there is none. Repairs what it can."""
         try:
             if damage := self._damage or sqlite.damage(self.path, self._files):
                 self._renew(damage)
@@ -238,7 +238,7 @@ class NodeStore:
         return sqlite.quarantined(self.path)
 
     def settle(self) -> None:
-        """Write what had no room. Raises sqlite3.Error while there is none."""
+        """Write deferred writes. Raises sqlite3.Error while there is no space."""
         self._writer.settle()
 
     # --- resources ---------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class NodeStore:
         return self._held
 
     def put(self, new: NodeResource, stamp: SequenceNumber = UNKNOWN) -> None:
-        """Store a resource in place of whatever its name stood for. Another uid is buried, in every generation."""
+        """Store a resource in place of an earlier one of its name. An earlier uid is buried, in every generation."""
         old = self._held.get(new.key)
         with self._writer.transaction() as to:
             self.said.note(to, new.key, stamp)
@@ -263,13 +263,13 @@ class NodeStore:
         self._farewells.discard(new.key)
 
     def bury(self, gone: ResourceVersion, key: Key, stamp: SequenceNumber = UNKNOWN) -> None:
-        """Remember that this node was told to forget a uid up to a generation."""
+        """Store that GM has deleted a uid up to a generation."""
         with self._writer.transaction() as to:
             self.said.note(to, key, stamp)
             self._bury(to, gone)
 
     def drop(self, key: Key) -> None:
-        """Forget a resource; its report is to be cleared."""
+        """Drop a resource; its report is to be cleared."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
             to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
@@ -277,24 +277,24 @@ class NodeStore:
         self._farewells.add(key)
 
     def buried(self, uid: str) -> int | None:
-        """Return the generation up to which a uid is forgotten, None if it is not."""
+        """Return the generation up to which a uid is deleted, None if it is not."""
         return self._graves.get(uid)
 
     # --- reports that are to be cleared ------------------------------------------------------------------------
 
     @property
     def farewells(self) -> Collection[Key]:
-        """The resources whose retained report is still to be cleared."""
+        """The resources whose retained report must still be cleared."""
         return self._farewells
 
     def owe_farewell(self, key: Key) -> None:
-        """A resource is not held, and GM should see that its report is gone."""
+        """Store that the report on a resource, which is no longer held, must be cleared."""
         with self._writer.transaction() as to:
             to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         self._farewells.add(key)
 
     def farewell_done(self, key: Key) -> None:
-        """The report has been cleared."""
+        """Store that the report was cleared."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
         self._farewells.discard(key)
@@ -302,17 +302,17 @@ class NodeStore:
     # --- processes ---------------------------------------------------------------------------------------------
 
     def processes(self) -> list[ProcessRecord]:
-        """Return the worker processes that were running when last heard of."""
+        """Return the stored worker processes, which may still run."""
         rows = self._db.execute("SELECT record FROM processes").fetchall()
         return [msgspec.json.decode(row[0], type=ProcessRecord) for row in rows]
 
     def process_started(self, record: ProcessRecord) -> None:
-        """Remember a process, so that an LC that starts later finds it."""
+        """Store a process, so that a later LC finds it."""
         with self._writer.transaction() as to:
             to.execute("REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record)))
 
     def process_ended(self, worker: Worker) -> None:
-        """Forget a worker's process."""
+        """Drop a worker's process."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM processes WHERE worker = ?", (str(worker),))
 
@@ -324,22 +324,22 @@ class NodeStore:
         return self._number("gm epoch")
 
     def saw_gm_epoch(self, epoch: int) -> None:
-        """Remember an epoch of GM; a lower one changes nothing."""
+        """Store an epoch of GM; a lower one is ignored."""
         if epoch > self.gm_epoch:
             self._set_number("gm epoch", epoch)
 
     def next_presence_epoch(self) -> int:
-        """Return a number higher than any that this node has used for a connection.
+        """Return a higher number than any that this node has used for a connection.
 
-        An empty store begins at the clock's seconds, so that a store that was lost does not fall behind the one before.
-        Numbers are reserved in blocks: a node that tries to connect for days does not write each time.
+        An empty store begins at the clock's seconds, so that it does not fall behind a lost one. Numbers are reserved
+        in blocks: a node that tries to connect for days does not write each time.
         """
         if self._epoch >= self._reserved:
             self._epoch = max(self._reserved, self._number("presence epoch") or int(time.time()))
             self._reserved = self._epoch + EPOCHS_AT_ONCE
             try:
                 self._set_number("presence epoch", self._reserved)
-            except sqlite3.Error as error:  # a node whose disk is full still says that it is there
+            except sqlite3.Error as error:  # with a full disk the node must still announce itself
                 log.warning("presence epoch not written", error=str(error))
         self._epoch += 1
         return self._epoch
@@ -393,7 +393,7 @@ class NodeStore:
         return "" if self._files.items() <= sqlite.files(self.path).items() else sqlite.REMOVED
 
     def _renew(self, damage: str) -> None:
-        """Put a damaged file aside, and begin a new one with all that is known. Raises sqlite3.Error."""
+        """Move a damaged file aside, and write all known state into a new one. Raises sqlite3.Error."""
         try:
             if not self._damage:
                 self._damage, self._aside = damage, ""
@@ -417,7 +417,7 @@ class NodeStore:
         self._damage, self._salvaged = "", {}
 
     def _fill(self, db: sqlite3.Connection) -> None:
-        """Write all that is known into a new file."""
+        """Write all known state into a new file."""
         resources = [(str(h.key), h.uid, h.generation, msgspec.json.encode(h.body)) for h in self._held.values()]
         db.executemany("REPLACE INTO resources VALUES (?, ?, ?, ?)", resources)
         db.executemany("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", list(self._graves.items()))
@@ -426,7 +426,7 @@ class NodeStore:
         self.said.fill(db)
 
     def _bury(self, to: Statements, gone: ResourceVersion) -> None:
-        """Write a tombstone under a new number; of two generations the higher one stays."""
+        """Write a tombstone with a new number; of two generations the higher one stays."""
         generation = max(gone.generation, self.buried(gone.uid) or 0)
         to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))
         to.execute("DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,))

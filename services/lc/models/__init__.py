@@ -1,1 +1,1 @@
-"""Models on this node: which are needed, fetched, tried, put in place, removed."""
+"""Models on this node: determines which are needed, downloads, tries, installs and removes them."""

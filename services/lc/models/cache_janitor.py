@@ -1,7 +1,7 @@
 """Keeps the node's model cache within its limit: removes unused models, never used ones.
 
-A deleted Model's file goes at once. One that was replaced stays, so that going back costs no download, until its room
-is needed: then what was used longest ago goes first.
+The file of a deleted Model is removed at once. A replaced one stays, so that a rollback needs no download, until its
+space is needed: then the least recently used one is removed first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from services.lc.planning.resource_state import Preparation
 
 log = structlog.get_logger()
 
-#: bytes that the models of a node may take
+#: the limit of the cache in bytes
 CACHE_BYTES = 20_000_000_000
-#: seconds after a change until room is made: several come together
+#: seconds from a change to the eviction: several changes may come together
 SETTLE_S = 1.0
-#: seconds between two attempts to remove what a worker still uses
+#: seconds between two attempts to remove a model that a worker still uses
 AGAIN_S = 5.0
-#: seconds after which it is looked at though nothing has changed here: others fill the cache, too (pods, operators)
+#: seconds between two evictions without a change here: pods and operators fill the cache, too
 LOOK_S = 600.0
 
 
@@ -48,17 +48,17 @@ class CacheJanitor:
         self._changed = asyncio.Event()
 
     def left(self, preparation: Preparation, *, for_good: bool) -> None:
-        """Note that something is not wanted as it was (``for_good``: not at all) any more."""
+        """Record that a file is no longer needed in this form (``for_good``: not at all)."""
         if for_good and preparation.path and (digest := self.digest(preparation.path)):
             self._gone.add(digest)
         self._changed.set()
 
     def came(self) -> None:
-        """Note that something has come."""
+        """Record that a file was added."""
         self._changed.set()
 
     def digest(self, path: Path) -> str:
-        """Return the digest of the cached content that a path belongs to, empty if it is none of the cache's."""
+        """Return the digest of the cached content of a path, empty if it is not in the cache."""
         with contextlib.suppress(ValueError):
             parts = path.relative_to(self._cache.root).parts
             if len(parts) > 1 and parts[0] in {"sha256", "unpacked"}:
@@ -66,7 +66,7 @@ class CacheJanitor:
         return ""
 
     async def run(self) -> None:
-        """Make room whenever something has changed, and now and then, until cancelled."""
+        """Evict after each change, and periodically, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -78,7 +78,7 @@ class CacheJanitor:
                 self._changed.set()
 
     async def _tidy(self) -> bool:
-        """Remove what may go; return whether nothing is left that should."""
+        """Remove unneeded content; return whether all of it could be removed."""
         paths = self._running()
         if paths is None:
             return False
@@ -86,7 +86,7 @@ class CacheJanitor:
         self._gone -= wanted  # another Model has the same content
         try:
             for digest in sorted(self._gone - running):
-                if await in_thread(self._cache.forget, digest):  # else somebody holds it: it is tried again
+                if await in_thread(self._cache.forget, digest):  # otherwise it is in use, and tried again
                     self._gone.discard(digest)
                     log.info("model removed", digest=digest)
             for digest in await in_thread(self._cache.evict, running | wanted, self._most):

@@ -1,4 +1,4 @@
-"""What this node holds, parsed, and its Models as services see them: which are here, and why others are not yet."""
+"""The parsed resources of this node, and its Models as services see them: present, or missing with the reason."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The Models of this node as the services that name them see them."""
+    """The Models of this node, for the services that name them."""
 
     items: Mapping[Key, ParsedResource]
     preparations: Mapping[Key, Preparation]
     ready: Mapping[Key, Preparation]
 
     def held(self, placement: Placement, service: Key) -> list[ParsedResource]:
-        """Return the Models that a worker of a service needs, those that have arrived."""
+        """Return the Models that a worker of a service needs and that the node holds."""
         keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
         return [self.items[key] for key in keys if key in self.items]
 
     def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
-        """Return what a report shows of those Models: nothing before they are here and can be read."""
+        """Return those Models for a report: only those that are held and can be read."""
         return tuple(output(used.resource) for used in self.held(placement, service) if used.resource)
 
     def find(self, name: str, service: Key, node: str) -> Found | Lack:
-        """Return a Model that a worker needs and its file that is here, or why there is none yet."""
+        """Return a Model that a worker needs with its local file, or the reason why it is missing."""
         key = Key(model.PLURAL, service.namespace, name)
         used, prepared = self.items.get(key), self.ready.get(key)
         if used is None:
@@ -55,7 +55,7 @@ class Models:
         return used.resource, prepared
 
     def data(self, placement: Placement, service: Resource[Any]) -> Lack | None:
-        """Return why an edge worker has to wait for the Dataset of its service; one of another node is not held."""
+        """Return why an edge worker must wait for its service's Dataset; the node does not hold another node's."""
         named = service.spec.dataset
         if placement.role != "edge" or named is None:
             return None
@@ -68,13 +68,13 @@ class Models:
 
 
 def output(resource: Resource[model.ModelSpec]) -> ModelOutput:
-    """Return what a report shows of a Model, without secrets in its URL."""
+    """Return a Model for a report, without secrets in its URL."""
     return ModelOutput(format=resource.spec.format, url=redact(resource.spec.url))
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedResource:
-    """A held resource with its typed form, or with what is wrong with it and the reason for a condition."""
+    """A held resource with its typed form, or with its error and the reason for a condition."""
 
     held: NodeResource
     resource: Resource[Any] | None
@@ -89,7 +89,7 @@ class ParsedResources:
         self._items: dict[Key, ParsedResource] = {}
 
     def read(self, held: Mapping[Key, NodeResource]) -> Mapping[Key, ParsedResource]:
-        """Return the parsed form of everything that is held now."""
+        """Return the parsed form of all held resources."""
         self._items = {key: self._item(one) for key, one in held.items()}
         return self._items
 
@@ -101,7 +101,7 @@ class ParsedResources:
             resource = parse(held.body)
         except InvalidFieldError as error:
             return ParsedResource(held, None, str(error))
-        except Exception as error:  # one resource that nobody foresaw must not end the node's other work
+        except Exception as error:  # an unexpected error in one resource must not stop the others
             log.exception("resource not read", key=str(held.key))
             return ParsedResource(held, None, f"reading it broke: {type(error).__name__}", "Internal")
         if resource.kind.api_version != SEDNA:

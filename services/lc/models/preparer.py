@@ -1,7 +1,7 @@
-"""Brings what services need to this node ahead of time: Models by the one fetcher. Datasets are counted elsewhere.
+"""Brings files that services need to this node in advance: downloads Models. Datasets are counted elsewhere.
 
-Level-triggered: ``want`` says what should be here, and one task for each want tries until it is, faster where waiting
-helps, slower where someone has to act. Nothing is ever given up for good: a missing file heals when it appears.
+Level-triggered: ``set_required`` sets the files that should be present, and one task for each tries until it is. It
+retries soon after temporary failures, and later if a person must act. It never gives up: a missing file may appear.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from services.lc.models.cache_janitor import CacheJanitor
 from services.lc.planning.resource_state import Phase, Preparation, RequiredFile
 
 log = structlog.get_logger()
-#: seconds: back-off of temporary failures, and between two looks at what someone has to mend
+#: seconds: back-off of temporary failures, and interval of retries if a person must act
 FIRST_DELAY, LONGEST_DELAY, MENDED_DELAY = 1.0, 60.0, 15.0
-#: an attempt that only a person can mend is not repeated sooner than so many times as long as it took, up to seconds:
-#: a large file that is wrong would be fetched, or a model that never ends tried, all day long
+#: an attempt that a person must correct is repeated at the earliest after this multiple of its duration, at most after
+#: so many seconds: otherwise a large wrong file would be downloaded, or an endless model tried, all the time
 COST, MOST_DELAY = 10.0, 900.0
-#: downloads side by side
+#: downloads at a time
 PARALLEL = 2
 #: seconds between two reports of a download's progress
 PROGRESS_S = 2.0
-#: formats whose files are opened by us; others are for users' own code, which alone can try them
+#: formats that are tried here; only the users' own code can open others
 OURS = frozenset({"onnx"})
-#: a verdict that is the worker's: it may have code of its user's that reads the file
+#: a result that only the worker can judge: its user's code may read the file in another way
 UNFIT = "ModelInvalid"
-#: verdicts that would be the same at any time and on any machine: only these are kept
+#: results that depend only on the file: only these are stored
 OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 1
-#: brings what is wanted; raises FetchError and UnusableError
+#: brings a required file; raises FetchError and UnusableError
 Bring = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
 
 
 @dataclass(slots=True)
 class Downloads:
-    """What was brought to this node since the start: bytes that came, time of each download, failures by reason."""
+    """Counts since the start: downloaded bytes, time of each download, failures by reason."""
 
     bytes: int = 0
     times: Distribution = field(default_factory=Distribution)
@@ -65,9 +65,9 @@ class Downloads:
 
 
 class Preparer:
-    """What is on its way to this node. ``changed`` is called with a key whenever its preparation gets further.
+    """Prepares the required files. ``changed`` is called with a key whenever its preparation progresses.
 
-    ``room`` makes room for it, and takes away what is not wanted any more.
+    ``room`` frees space for them, and removes files that are no longer needed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Preparer:
         self._places = asyncio.Semaphore(PARALLEL)
 
     def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
-        """Prepare exactly this from now on."""
+        """Prepare exactly these files from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             gone = self.preparations.pop(key)
             self._running.pop(key).cancel()
@@ -94,7 +94,7 @@ class Preparer:
                 self._begin(Preparation(want))
 
     def missing(self, path: Path) -> None:
-        """Prepare again what was ready at a path where nothing is any more: someone has cleared the cache."""
+        """Prepare a file again that was ready at a path and no longer exists: the cache was cleared."""
         for key, known in list(self.preparations.items()):
             if known.phase == "Ready" and known.path == path:
                 log.warning("prepared file missing", key=str(key), path=str(path))
@@ -114,7 +114,7 @@ class Preparer:
             attempts += 1
 
     async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
-        """Try once; return the seconds to wait before the next time, None if there need be none."""
+        """Try once; return the seconds until the next attempt, None if none is needed."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -128,15 +128,15 @@ class Preparer:
             self._set(Preparation(want, phase, error.reason.value, str(error)))
             if error.temporary:
                 return backoff
-            full = error.reason is FetchReason.DISK_FULL  # there may be room at any time, whatever this has cost
+            full = error.reason is FetchReason.DISK_FULL  # space may be freed at any time: duration is ignored
             return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
         except UnusableError as error:
             log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason] += 1
             self._set(Preparation(want, "Failed", error.reason, str(error)))
-            self._room.came()  # it takes room all the same
+            self._room.came()  # the file takes space all the same
             return _patience(LONGEST_DELAY, loop.time() - began)
-        except Exception as error:  # noqa: BLE001  # one model that breaks a library must not end the node's other work
+        except Exception as error:  # noqa: BLE001  # an unexpected error of a library must not stop the other models
             log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
             self._set(Preparation(want, "Failed", "Internal", f"the download broke: {type(error).__name__}"))
@@ -153,7 +153,7 @@ class Preparer:
 
         def progress(done: int, total: int | None) -> None:
             nonlocal told, came
-            # what was here already (the first call), and what a new beginning throws away, has not come now
+            # bytes that were present (the first call), or that are discarded by a restart, were not downloaded now
             self.downloads.bytes += max(0, done - (done if came is None else came))
             came, rate = done, speed.update(done)
             if loop.time() - told >= PROGRESS_S:
@@ -166,7 +166,7 @@ class Preparer:
         try:
             return await self._bring_one(want, self._cache, progress)
         finally:
-            if came is not None:  # else it was in the cache
+            if came is not None:  # otherwise it was in the cache
                 self.downloads.times.record((loop.time() - began) * 1000)
 
     def _set(self, preparation: Preparation) -> None:
@@ -177,12 +177,12 @@ class Preparer:
 
 
 def _patience(least: float, took: float) -> float:
-    """Return the seconds until what only a person can mend is tried again."""
+    """Return the seconds until an attempt is repeated that a person must correct."""
     return max(least, min(COST * took, MOST_DELAY))
 
 
 class UnusableError(HalimedeError):
-    """The file is here and must not be used. ``reason`` is one word for conditions."""
+    """The file is present but must not be used. ``reason`` is one word for conditions."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -191,7 +191,7 @@ class UnusableError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
-    """A model that is here: its file, and what is known of it."""
+    """A model on this node: its file, and the facts about it."""
 
     path: Path
     facts: ModelFacts
@@ -199,11 +199,11 @@ class InstalledModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Brings a Model by the one fetcher, unpacks it, tries it in a process of its own, describes it.
+    """Downloads a Model, unpacks it, tries it in a child process, and describes it.
 
-    What is dangerous or does not come back is refused here, before any worker is given it. One that merely does not fit
-    its spec is left to the worker to judge: it may read the file in its own way. ``openers`` are further schemes, such
-    as the bus's own.
+    A dangerous model, or one whose trial does not end, is refused here before any worker receives it. A model that only
+    does not fit its spec is left to the worker: it may read the file in its own way. ``openers`` are further schemes,
+    such as the bus's own.
     """
 
     policy: AddressPolicy | None = None
@@ -216,7 +216,7 @@ class ModelFiles:
             fetch, want.url, want.sha256, cache, progress, openers=self.openers, policy=self.policy
         )
         with cache.using(fetched.digest):
-            if want.format.lower() not in OURS:  # such as .pt, which is an archive that only its own code may open
+            if want.format.lower() not in OURS:  # such as .pt, an archive that only the user's code may open
                 return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
             place = await unpack(cache, fetched)
             path = model_file(place) if place.is_dir() else place
@@ -236,7 +236,7 @@ class ModelFiles:
 
 
 def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Bring:
-    """Return a way that fetches and does no more."""
+    """Return a function that only downloads."""
 
     async def bring(want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
         fetched = await fetch_(want.url, want.sha256, cache, progress)
@@ -246,13 +246,13 @@ def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Bring:
 
 
 def facts(fetched: Fetched, trial: Trial) -> ModelFacts:
-    """Return what a status shows of a model."""
+    """Return the facts about a model for a status."""
     since = datetime.fromtimestamp(fetched.path.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return ModelFacts(digest=fetched.digest, size=fetched.size, since=since, inputs=trial.inputs, outputs=trial.outputs)
 
 
 def _mark(want: RequiredFile, fetched: Fetched) -> str:
-    """What a verdict is about: the content, and how it is to be used."""
+    """Return the identity of a trial: the content, and how it is used."""
     return hashlib.sha256(f"{FORMAT} {fetched.digest} {want.spec}".encode()).hexdigest()
 
 
@@ -264,7 +264,7 @@ def _remembered(record: Path) -> Trial | None:
 
 
 def _remember(record: Path, trial: Trial) -> None:
-    """One that cannot be written costs another trial."""
+    """Store the result of a trial; if that fails, the model is only tried again later."""
     try:
         write_atomic(record, msgspec.json.encode(trial))
     except OSError as error:

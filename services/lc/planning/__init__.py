@@ -1,1 +1,1 @@
-"""Which worker processes should run on this node. Pure: from resources to process specifications."""
+"""Decides which worker processes should run on this node. Pure: maps resources to process specifications."""

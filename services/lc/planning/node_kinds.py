@@ -1,6 +1,6 @@
-"""What a node does with each kind: its file, how it stands here, its workers and their names.
+"""The rules of each kind on a node: its file, its state, its workers and their names.
 
-A new kind is one class here with ``@register``. All of it is pure, as the plan that asks.
+A new kind is one class here with ``@register``. All of it is pure, like the plan that calls it.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from services.lc.planning.resource_state import Lack, Preparation, RequiredFile,
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import Role, Start
 
-#: how a resource stands on this node, and its workers that are to run
+#: the state of a resource on this node, and its workers that should run
 NodeState = tuple[ResourceState, Mapping[Worker, Start]]
 
 
 class WorkerPart(Protocol):
-    """What a plan asks where it depends on who runs the workers of this node."""
+    """The part of a plan that depends on how workers run on this node: as processes or as pods."""
 
     def leaves(self, resource: Resource[Any]) -> str:
-        """Return why a Model or Dataset is not this controller's to bring, empty if it is."""
+        """Return why this controller does not bring a Model or Dataset, empty if it does."""
 
     def service(self, held: NodeResource, resource: Resource[Any], models: Models) -> NodeState:
-        """Return how a service stands on this node, and its workers that are to run."""
+        """Return the state of a service on this node, and its workers that should run."""
 
     def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
         """Return the file that an InferenceModel needs on this node."""
 
     def server(self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None) -> NodeState:
-        """Return how an InferenceModel stands on this node, and its server if it is to run."""
+        """Return the state of an InferenceModel on this node, and its server if it should run."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeItem:
-    """A resource that is held here, and what its kind's rules may ask: who runs workers, the Models of the node."""
+    """A held resource, with the context for its kind's rules: how workers run, and the Models of the node."""
 
     held: NodeResource
     resource: Resource[Any]
@@ -48,24 +48,24 @@ class NodeItem:
     models: Models
 
     def stands(self, settled: Lack, **more: Any) -> NodeState:
-        """Return how it stands, of a resource without workers here."""
+        """Return the state of a resource without workers on this node."""
         return ResourceState(self.held.key, self.held.uid, self.held.generation, settled=settled, **more), {}
 
 
 class NodeKind:
-    """The rules of a kind on a node. Those of this class: it is held, and Ready as soon as it is here."""
+    """The rules of a kind on a node. By default a resource is Ready as soon as the node holds it."""
 
-    #: the roles whose workers are named after them
+    #: the roles after which its workers are named
     roles: ClassVar[tuple[Role, ...]] = ()
-    #: whether its user names workers, and whether those are tiers
+    #: whether users name its workers, and whether those are tiers
     names_workers: ClassVar[bool] = False
     tiers: ClassVar[bool] = False
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
-        """Return the file that is to be brought here for it; None: there is none."""
+        """Return the file that it needs on this node; None: it needs none."""
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return how it stands on this node, and its workers that are to run."""
+        """Return its state on this node, and its workers that should run."""
         return item.stands(Lack("Ready", "Held", ""))
 
 
@@ -73,7 +73,7 @@ NODE_KINDS: dict[str, NodeKind] = {}
 
 
 def register(plural: str) -> Callable[[type[NodeKind]], type[NodeKind]]:
-    """Register a class without arguments as the rules of a plural."""
+    """Register a class, whose constructor has no parameters, as the rules of a plural."""
 
     def add(kind: type[NodeKind]) -> type[NodeKind]:
         NODE_KINDS[plural] = kind()
@@ -84,18 +84,18 @@ def register(plural: str) -> Callable[[type[NodeKind]], type[NodeKind]]:
 
 @register(multiedge.PLURAL)
 class ServiceOnNode(NodeKind):
-    """A service whose workers the node runs, or counts where they are pods."""
+    """A service whose workers the node runs, or only counts if they are pods."""
 
     names_workers = True
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return how the service stands on this node."""
+        """Return the state of the service on this node."""
         return item.part.service(item.held, item.resource, item.models)
 
 
 @register(jointinference.PLURAL)
 class JointInferenceOnNode(ServiceOnNode):
-    """The same, with workers of fixed names and tiers between them."""
+    """A joint inference service: its workers have fixed names, and there may be tiers between them."""
 
     roles = ("edge", "cloud")
     tiers = True
@@ -103,16 +103,16 @@ class JointInferenceOnNode(ServiceOnNode):
 
 @register(inferencemodel.PLURAL)
 class InferenceModelOnNode(NodeKind):
-    """A model that a server of the node answers with."""
+    """A model that a server of the node serves."""
 
     roles = (inferencemodel.ROLE,)
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
-        """Return the file of the version that is to be served here."""
+        """Return the file of the desired version."""
         return item.part.served(item.held, item.resource)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return how its server stands."""
+        """Return the state of its server."""
         known = item.models.preparations.get(item.held.key)
         current = known if known and known.want == self.required_file(item) else None
         return item.part.server(item.held, item.resource, current)
@@ -127,12 +127,12 @@ class DatasetOnNode(NodeKind):
         return None if item.part.leaves(item.resource) else self.file(item)
 
     def file(self, item: NodeItem) -> RequiredFile:
-        """Return what the resource names."""
+        """Return the file that the resource names."""
         held, spec = item.held, item.resource.spec
         return RequiredFile(held.key, held.uid, held.generation, spec.url, format=spec.format)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return how far its file has come, and what was found out about it."""
+        """Return the progress of its file, and the facts about it."""
         if left := item.part.leaves(item.resource):
             return item.stands(Lack("Ready", "LeftToPods", left))
         want = self.file(item)
@@ -143,15 +143,15 @@ class DatasetOnNode(NodeKind):
 
 @register(model.PLURAL)
 class ModelOnNode(DatasetOnNode):
-    """The file of a model, which is tried before anything uses it."""
+    """The file of a model, which is tried before it is used."""
 
     def file(self, item: NodeItem) -> RequiredFile:
-        """Return what the resource names, and how it is to be tried."""
+        """Return the file that the resource names, and the spec for its trial."""
         spec = item.resource.spec
         tried = msgspec.json.encode(msgspec.structs.replace(spec, url="/", credential_name="")).decode()
         return replace(super().file(item), sha256=spec.sha256, spec=tried)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return how far its file has come, and what a report shows of it."""
+        """Return the progress of its file, and the model for the report."""
         state, workers = super().state(item)
         return replace(state, models=(output(item.resource),)), workers

@@ -1,7 +1,7 @@
-"""What to do, given what is held, which files are ready and what runs. Pure: plain values in, actions out.
+"""Plans actions from held resources, ready files and running workers. Pure: plain values in, actions out.
 
-A worker that runs is stopped only for a known reason: its service is gone, it belongs to another uid, it has no place
-here any more, or a better one can take over at once. While a Model is away or still on its way, the old one serves.
+A running worker is stopped only for a known reason: its service was deleted or has another uid, it is no longer placed
+here, or a replacement can start at once. While a Model is missing or being downloaded, the old one serves.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from services.lc.supervisor.process import Start
 
 @dataclass(frozen=True, slots=True)
 class ObservedWorker:
-    """A supervised worker. Not ``confirmed``: found at boot, and not part of a plan yet.
+    """A supervised worker. Not ``confirmed``: found at the start of the LC, and in no plan yet.
 
-    ``model`` is what it was last asked to answer with. ``swaps``: whether it takes another one while it runs; None: it
-    has not said so yet.
+    ``model`` is the last desired model that it was given. ``swaps``: whether it can replace its model while it runs;
+    None: it has not reported that yet.
     """
 
     worker: Worker
@@ -40,9 +40,9 @@ class ObservedWorker:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions: stop what should not run, start what should, prepare files, report.
+    """The actions: stop workers, start workers, prepare files, report.
 
-    ``swap``: workers that run and take another model as they are, each as it would be started now.
+    ``swap``: running workers that replace their model without a restart, each as it would be started now.
     """
 
     start: tuple[Start, ...]
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def lacking(self) -> bool:
-        """Whether something held here names what has not arrived."""
+        """Whether a held resource refers to one that has not arrived."""
         return any(
             lack is not None and lack.reason == ABSENT
             for standing in self.standings.values()
@@ -69,7 +69,7 @@ def plan(
     *,
     complete: bool = True,
 ) -> Plan:
-    """Decide. Not ``complete``: what is held may not be all (the store was lost), so nothing unknown is stopped."""
+    """Decide. Not ``complete``: the store was lost and may lack resources, so no unknown worker is stopped."""
     ready: dict[Key, Preparation] = {}
     models = Models(items, preparations, ready)
     known = {key: found for key, item in items.items() if (found := _known(item, part, models))}
@@ -86,7 +86,7 @@ def plan(
                 continue
             kind, here = known[key]
             standings[key], started = kind.state(here)
-        except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
+        except Exception as error:  # noqa: BLE001  # an unexpected error in one resource must not stop the others
             standings[key] = ResourceState(key, uid, item.held.generation, settled=broke(key, error))
             kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
             continue
@@ -111,7 +111,7 @@ def plan(
 
 
 def _replaces(start: Start, runs: ObservedWorker) -> bool:
-    """Whether a worker has to be started anew: as another process, or since it takes no other model as it is."""
+    """Whether a worker must be restarted: its process has changed, or it cannot replace its model while running."""
     if start.spec.digest != runs.spec_hash:
         return True
     if start.desired_model is None or start.desired_model == runs.model or runs.swaps is not False:
@@ -125,7 +125,7 @@ def _known(item: ParsedResource, part: WorkerPart, models: Models) -> tuple[Node
 
 
 def _unknown(item: ParsedResource) -> ResourceState:
-    """Return how a resource stands that cannot be read here, or is of a kind that this node has no rules for."""
+    """Return the state of a resource that cannot be read, or whose kind has no rules on this node."""
     settled = Lack("Failed", item.reason, item.error)
     if item.resource is not None:
         text = f"this node cannot run a {item.resource.kind.kind}: update its LC"
@@ -134,9 +134,9 @@ def _unknown(item: ParsedResource) -> ResourceState:
 
 
 class WorkerBackend(Protocol):
-    """The workers of a node: processes that it starts and looks after, or pods that others run and that only speak.
+    """The workers of a node: processes that it supervises, or pods that the cluster runs and that only report.
 
-    ``restarts`` are workers started again since the controller's start.
+    ``restarts`` is the number of restarts of workers since the controller's start.
     """
 
     restarts: int
@@ -147,31 +147,31 @@ class WorkerBackend(Protocol):
 
     @property
     def models(self) -> Collection[Path | str] | None:
-        """The models that workers of this node use, or may use, by path or digest; None: not known yet."""
+        """The models that workers of this node use or may use, by path or digest; None: not known yet."""
 
     def adopt(self) -> None:
-        """Take over what was there before this controller, before anything else is done."""
+        """Take over workers of an earlier controller, before anything else is done."""
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return what has to run as long as the controller does."""
+        """Return the tasks that run as long as the controller."""
 
     def carry_out(self, plan: Plan) -> None:
-        """Do what a plan says about workers."""
+        """Carry out the parts of a plan that concern workers."""
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Take what a worker says of itself; return its service, None if it is not one of ours."""
+        """Process a worker's report; return its service, None if the worker is unknown."""
 
     def status(self, standing: ResourceState) -> NodeStatus:
         """Return the report on a resource."""
 
     def reports(self) -> list[WorkerReport]:
-        """Return how all workers stand now."""
+        """Return the states of all workers."""
 
     def busy(self, service: Key) -> bool:
-        """Whether a worker of a service still runs that this node has to see the end of."""
+        """Whether a worker of a service still runs whose end this node must wait for."""
 
     def clear_away(self, service: Key) -> None:
-        """Remove what the workers of a forgotten service have left here."""
+        """Remove files of the workers of a deleted service."""
 
     async def stop_all(self) -> None:
-        """End what ends with the controller, and wait for it."""
+        """Stop everything that ends with the controller, and wait for it."""

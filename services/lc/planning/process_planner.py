@@ -1,9 +1,8 @@
-"""A node that runs workers itself: which of a service's workers belong here, and the process that each of them is.
+"""Plans for a node that runs workers itself: which workers of a service run here, and the process of each.
 
-Pure, the part of a plan that a node of pods does otherwise (``pods/workers.py``). An InferenceModel is one server
-process, which takes new versions while it runs: which version it answers with is in the file beside it
-(``halimede.models.desired_state``), and the process is started anew only for what concerns the process itself. While a
-new version is on its way the one before is served.
+Pure; ``pods/workers.py`` is the counterpart for a node of pods. An InferenceModel has one server process, which accepts
+new versions while it runs. The file next to it has the desired version (``halimede.models.desired_state``), and the
+process is restarted only for changes of the process itself. While a new version is being prepared, the old one serves.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from services.lc.store import NodeResource
 from services.lc.supervisor.process import SERVER, ProcessSpec, Role, Start
 from services.lc.supervisor.worker_state import WISH
 
-#: where a worker has its health and metrics, unless its template says otherwise: a free port on loopback
+#: default address of a worker's health and metrics, unless its template sets one: a free port on loopback
 WORKER_HTTP = "127.0.0.1:0"
-#: what of a Model says nothing about how its file is used
+#: fields of a Model that do not affect how its file is used
 ABOUT = frozenset({
     "credentialName", "deviceSocVersions", "device_soc_versions", "metrics", "rollout", "sha256", "targetVersion",
     "task", "url", "versions",
@@ -58,7 +57,7 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """The node: its name and labels, its files, where its workers find the broker and what they show it."""
+    """The node: its name and labels, its files, the broker's address and the credentials for its workers."""
 
     name: str
     labels: Mapping[str, str]
@@ -71,13 +70,13 @@ class NodeContext:
     fetch_allow: str = ""
 
     def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
-        """Nothing: whatever its workers need is brought here first."""
+        """Always empty: the files that its workers need are brought here first."""
         return ""
 
     def service(
         self, held: NodeResource, resource: Resource[Any], models: Models
     ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Return how a service stands on this node, and its workers that can run."""
+        """Return the state of a service on this node, and its workers that can run."""
         starts: dict[Worker, Start] = {}
         lacks: dict[Worker, Lack] = {}
         workers: dict[Worker, Role] = {}
@@ -104,13 +103,13 @@ class NodeContext:
         return standing, starts
 
     def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
-        """Return the file of the version that is to be served here."""
+        """Return the file of the desired version."""
         return served_file(held, resource) if self._serves(resource) else None
 
     def server(
         self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None
     ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Return how an InferenceModel stands on this node, and its server if it can run."""
+        """Return the state of an InferenceModel on this node, and its server if it can run."""
         if not self._serves(resource):
             nowhere = Lack("Pending", "NoPlacement", f"it does not ask for node {self.name}")
             return ResourceState(held.key, held.uid, held.generation, settled=nowhere), {}
@@ -150,7 +149,7 @@ class NodeContext:
             return Lack("Failed", error.reason, str(error))
         except InvalidFieldError as error:
             return Lack("Failed", "NameTooLong", str(error))
-        except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
+        except Exception as error:  # noqa: BLE001  # as in plan(): the service's other workers continue
             return broke(resource.key, error)
         model = models["model"][1].path if wish else None
         told_by_file = Desired(models=[wish]) if wish else None
@@ -229,7 +228,7 @@ class NodeContext:
         }
         if self.credentials:
             env["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(spec.deploy_to_layer))
-        # off is said of health and metrics: a model has to be somewhere, and nobody has opened it to others
+        # "off" is for health and metrics; the model itself still needs an address, which stays on loopback
         address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
         argv = [self.host.python, "-m", SERVER, "--file", str(folder / WISH)]
         argv += ["--http", f"{address}:{spec.serving_port}", "--grpc", f"{address}:0"]
@@ -238,9 +237,9 @@ class NodeContext:
 
 
 def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
-    """Return the wish that a worker answers with a Model whose file is ``here``.
+    """Return the desired state of a worker for a Model whose file is ``here``.
 
-    What has been opened by its trial is not tried again by each worker.
+    A model whose trial has succeeded is not tried again by each worker.
     """
     facts = here.facts if isinstance(here.facts, ModelFacts) else ModelFacts()
     spec, used = model.spec, msgspec.to_builtins(model.spec)

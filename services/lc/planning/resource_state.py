@@ -1,4 +1,4 @@
-"""The state of a resource on this node: its report apart from its workers', its missing parts, the files it needs."""
+"""The state of a resource on this node: its report without its workers', its missing parts, the files it needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from services.lc.paths import Worker
 from services.lc.supervisor.process import Role
 
 log = structlog.get_logger()
-#: why a worker waits for a Model that its service names and that is not held here
+#: the reason of a worker that waits for a Model which its service names and which the node does not hold
 ABSENT = "ModelNotFound"
 Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why a worker that should run is not as it should be."""
+    """Why a worker that should run does not."""
 
     phase: Phase
     reason: str
@@ -39,24 +39,24 @@ class ResourceState:
     workers: Mapping[Worker, Role] = field(default_factory=dict)
     lacks: Mapping[Worker, Lack] = field(default_factory=dict)
     models: tuple[ModelOutput, ...] = ()
-    #: set where workers have no say: for resources without any, and for a service that cannot have one here
+    #: set where workers do not decide: for resources without any, and for a service that cannot have one here
     settled: Lack | None = None
     facts: ModelFacts | DatasetFacts | None = None
-    #: what the resource calls those of its workers that share a role
+    #: the names of those workers that share a role
     parts: Mapping[Worker, str] = field(default_factory=dict)
 
 
 def broke(key: Key, error: Exception) -> Lack:
-    """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
+    """Report a bug; the error's text is only logged, because it may contain a secret."""
     log.error("resource not planned", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredFile:
-    """A Model's file, or a Dataset's, that should be on this node. The generation is that of its resource.
+    """A file of a Model or Dataset that should be on this node. The generation is that of its resource.
 
-    ``spec``: a Model's spec as JSON without its URL, which says how its file is to be tried.
+    ``spec``: a Model's spec as JSON without its URL, for the trial of the file.
     """
 
     key: Key
@@ -70,7 +70,7 @@ class RequiredFile:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How far a required file has come; ``path`` once it is there, and what has been found out about it."""
+    """The progress of a required file; ``path`` once it is present, and the facts about it."""
 
     want: RequiredFile
     phase: Phase = "Pending"

@@ -1,8 +1,8 @@
 """Converts a pod template to a process on this node. Pure: an unsupported field is a RefusalError.
 
-Without containers a template is a command, its environment and its limits. Whatever takes the pod for more than that
-is refused by name, never passed over: a user who asked for another user id, a read-only mount or a secret must not
-believe that he got it. What only matters to Kubernetes' own machinery (probes, ports, pulling, scheduling) is harmless.
+Without containers a template is a command, its environment and its limits. Any field that needs more than that is
+refused by name, and never ignored: a user who sets another user id, a read-only mount or a secret must not believe that
+it is in force. Fields for Kubernetes' own machinery (probes, ports, image pulls, scheduling) are harmless.
 
 A memory limit becomes RLIMIT_DATA (private writable memory). RLIMIT_AS would count address space, of which ONNX Runtime
 and the allocator reserve many times what they use. A CPU limit becomes the number of threads of OpenMP and of BLAS.
@@ -26,7 +26,7 @@ from halimede.api.worker_environment import OWN_IMAGE, WorkerEnvironment
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.lc.supervisor.process import WORKER, NeededPath, ProcessSpec
 
-#: a pod without terminationGracePeriodSeconds: as workers take it from a missing GRACE_S
+#: for a pod without terminationGracePeriodSeconds: equal to a worker's default for GRACE_S
 DEFAULT_GRACE_S = 10.0
 
 POD_HARMLESS = frozenset({
@@ -39,13 +39,13 @@ CONTAINER_HARMLESS = frozenset({
     "resources", "startupProbe", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts", "workingDir",
 })  # fmt: skip
 PYTHONS = frozenset({"python", "python3"})
-#: beyond these no kernel takes a limit, and no library a number of threads
+#: upper limits: of the kernel for memory, of libraries for threads
 MAX_MEMORY, MAX_CPUS = 2**63 - 1, 4096
 _reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 class RefusalError(HalimedeError):
-    """A template that this node cannot run. ``reason`` is for a condition, the text has the field to change."""
+    """A template cannot run on this node. ``reason`` is for a condition, the text names the field to change."""
 
     def __init__(self, field_: str, what: str, reason: str = "UnsupportedTemplate") -> None:
         self.reason = reason
@@ -54,7 +54,7 @@ class RefusalError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a template is held against: who runs the LC, with which Python, where ``services`` is imported from."""
+    """The LC's process, against which a template is checked: its user, its Python, its code's folder."""
 
     python: str
     library: Path
@@ -63,7 +63,7 @@ class Host:
 
 
 def grace(template: Mapping[str, Any]) -> float:
-    """Return the seconds that a pod may take to stop."""
+    """Return the grace period of a pod in seconds."""
     given = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if given is None else float(given)
 
@@ -71,9 +71,9 @@ def grace(template: Mapping[str, Any]) -> float:
 def to_process(
     template: dict[str, Any], program: Program, told: WorkerEnvironment, folder: Path, host: Host, *, at: str = ""
 ) -> ProcessSpec:
-    """Translate a pod template of a worker that runs ``program``, unless its container says what else.
+    """Convert the pod template of a worker that runs ``program``, unless its container has another command.
 
-    It keeps its files in ``folder``; ``at`` is where it stands in its resource. Raises RefusalError.
+    Its files are in ``folder``; ``at`` is its path in the resource. Raises RefusalError.
     """
     path = f"{at or f'spec.{program}Worker'}.template"
     try:
@@ -123,7 +123,7 @@ def _command(
 
 
 def _environment(given: list[EnvVar], told: WorkerEnvironment, at: str) -> dict[str, str]:
-    """Build the environment in order, so that a value may refer to those before it; our facts always stand."""
+    """Build the environment in order, so that a value may refer to earlier ones; facts cannot be overridden."""
     env = told.defaults | told.facts
     for i, variable in enumerate(given):
         if variable.value_from:
@@ -194,7 +194,7 @@ def _check_container(raw: Mapping[str, Any], at: str, host: Host) -> None:
 
 
 def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
-    """Accept only what holds for a plain child process of this user anyway."""
+    """Accept only settings that hold anyway for a plain child process of this user."""
     holds = {
         "runAsUser": host.uid,
         "runAsGroup": host.gid,
@@ -212,7 +212,7 @@ def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
 
 
 def _only(raw: object, known: frozenset[str] | set[str], at: str) -> None:
-    """Refuse fields that nobody here honours; empty ones ask for nothing."""
+    """Refuse unsupported fields unless they are empty."""
     if not isinstance(raw, Mapping):
         raise RefusalError(at, "write a mapping", "InvalidTemplate")
     for name in sorted(map(str, raw)):

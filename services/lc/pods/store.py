@@ -1,7 +1,6 @@
-"""What pods have counted on this node, over restarts of the controller: rows in the node's store.
+"""The counts of pods on this node, across restarts of the controller: rows in the node's store.
 
-One row for each pod of a service's uid that is remembered by name, and one for each role with the sum of those that are
-not any more.
+One row for each pod of a service's uid whose name is remembered, and one for each role with the sum of the others.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ class PodRows:
     """The rows. Each write is on disk when the call returns."""
 
     def __init__(self) -> None:
-        #: as they were found: all pods, the one that was heard least recently first, and the sums
+        #: as loaded: all pods, the least recently reporting one first, and the sums
         self.found: list[tuple[Owner, Worker, PodRecord]] = []
         self.found_retired: list[tuple[Owner, Role, TaskInfo]] = []
 
     def open(self, db: sqlite3.Connection) -> None:
-        """Use the store's connection, and read everything: what cannot be read is damage, to be found now."""
+        """Use the store's connection, and read all rows: unreadable ones mean damage, which must be found now."""
         self._db = db
         self.found, self.found_retired = list(self._pods()), list(self._retired())
 
@@ -61,7 +60,7 @@ class PodRows:
             yield (Key.parse(service), uid), role, msgspec.json.decode(counts, type=TaskInfo)
 
     def write(self, heard: Iterable[tuple[Owner, Worker, PodRecord]]) -> None:
-        """Keep what was heard, the latest last."""
+        """Store the last reports, the latest last."""
         with self._db:
             (number,) = self._db.execute("SELECT coalesce(max(number), 0) FROM pods").fetchone()
             rows = [
@@ -71,7 +70,7 @@ class PodRows:
             self._db.executemany("REPLACE INTO pods VALUES (?, ?, ?, ?, ?)", rows)
 
     def retire(self, owner: Owner, worker: Worker, role: Role, counts: TaskInfo | None) -> None:
-        """Forget a pod's name; ``counts`` is the sum of its role from now on."""
+        """Drop a pod's name; ``counts`` is the sum of its role from now on."""
         service, uid = str(owner[0]), owner[1]
         with self._db:
             key = (service, uid, str(worker))
@@ -81,7 +80,7 @@ class PodRows:
                 self._db.execute("REPLACE INTO retired VALUES (?, ?, ?, ?)", row)
 
     def forget(self, owners: Collection[Owner]) -> None:
-        """Forget all pods of these services."""
+        """Drop all pods of these services."""
         rows = [(str(key), uid) for key, uid in owners]
         with self._db:
             self._db.executemany("DELETE FROM pods WHERE service = ? AND uid = ?", rows)

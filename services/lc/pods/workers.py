@@ -1,8 +1,8 @@
 """Workers that are pods: GM creates them and kubelet runs them. This node knows only their reports.
 
-Their names are chosen by Kubernetes. What they say counts if it names a service that is held here, its uid, and a role.
-A pod's last word is written within a second, anything else every few seconds, however much pods say: a controller that
-is killed has to ask nothing back, since a pod that lives tells its counts again.
+Kubernetes chooses their names. A report counts if it names a service that the node holds, its uid, and a role. A pod's
+last report is stored within a second, other reports every few seconds, however many there are. A controller that is
+killed needs no replay, because each running pod reports its counts again.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from services.lc.supervisor.process import Role, Start
 from services.lc.supervisor.worker_state import WorkerPhase
 
 log = structlog.get_logger()
-#: seconds between two looks for pods that are silent, and between two writings of what was heard
+#: seconds between two checks for silent pods, and between two writes of received reports
 LOOK_S, WRITE_S = 1.0, 5.0
-#: after these a pod may never speak again
+#: states after which a pod may never report again
 LAST_WORDS = frozenset({"completed", "failed"})
-#: services that have left this node and may come back, with all that was counted for them here
+#: services that have left this node and may return, with their counts here
 MAX_LEFT = 64
-#: what pods say of the kind of their owner -> its plural
+#: the plural for each kind of owner that pods report
 OWNERS = {kind_of(plural).kind.lower(): plural for plural in SERVICES}
-#: pods that are over for good and still known by name, as a container of theirs may be started again
+#: ended pods whose names are remembered, because one of their containers may be restarted
 KEPT = 32
 #: seconds of silence after which a pod that has not completed is over for good
 RETURNS_S = 3600.0
-#: pods that a report has room for; more than run on any node
+#: pods in one report; more than run on any node
 MAX_LIVE = 256
-#: pods that are over, for good or not, and still known by name: all may fall silent at once
+#: ended or silent pods whose names are remembered: all may become silent at once
 MAX_GONE = MAX_LIVE + KEPT
-#: seconds without a word, in a worker's own report periods and at least, until it counts as gone
+#: a worker is silent after this number of its report periods, and at least so many seconds
 SILENT_PERIODS, SILENT_S = 3, 30.0
-#: seconds between two reports of a worker that does not say (Sedna's default)
+#: report period of a worker that does not report one (Sedna's default)
 UNKNOWN_PERIOD_S = 30.0
-#: what a worker's own word is in a report, and the reason where it gives none
+#: the phase for a worker's own state, and the reason if it reports none
 STANDS: Mapping[str, tuple[WorkerPhase, str]] = {
     "starting": ("Pending", "Starting"),
     "running": ("Running", ""),
@@ -65,7 +65,7 @@ STANDS: Mapping[str, tuple[WorkerPhase, str]] = {
 
 
 class PodWorkers:
-    """The pods of this node. ``changed`` is called with a service when one of its pods has gone silent."""
+    """The pods of this node. ``changed`` is called with a service when one of its pods has become silent."""
 
     def __init__(self, node: str, bus: Bus, store: NodeStore, changed: Callable[[Key], None]) -> None:
         self.restarts = 0
@@ -74,23 +74,23 @@ class PodWorkers:
         self._store = store
         self._changed = changed
         self._services: dict[Owner, PodCounts] = {}
-        #: heard since the last writing, the latest last
+        #: pods with reports since the last write, the latest last
         self._unwritten: dict[tuple[Owner, Worker], None] = {}
-        #: whether one of them is a last word
+        #: whether one of these reports is a pod's last
         self._urgent = False
 
     @property
     def running(self) -> Mapping[Worker, ObservedWorker]:
-        """None: plans stop no pod."""
+        """Always empty: plans stop no pod."""
         return {}
 
     @property
     def models(self) -> Collection[Path | str]:
-        """None: pods have copies of their own."""
+        """Always empty: pods have their own copies."""
         return ()
 
     def adopt(self) -> None:
-        """Take what was heard before this controller; who lives speaks again before its patience ends."""
+        """Load the stored reports; running pods report again before they count as silent."""
         now = asyncio.get_running_loop().time()
         for owner, worker, record in self._store.pods.found:
             if record.info.role:
@@ -100,25 +100,25 @@ class PodWorkers:
             self._services.setdefault(owner, PodCounts()).retired[role] = counts
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Look for silent pods, and write what was heard."""
+        """Return the task that checks for silent pods and stores reports."""
         return {"pods": self._watch()}
 
     def carry_out(self, plan: Plan) -> None:
-        """Forget the pods of services whose name stands for another uid now, and of those that left long ago.
+        """Drop the pods of services whose name has another uid now, and of services that left long ago.
 
-        Not at once: a pod that moves to another node may come back, and its service's counts never go down.
+        Not at once: a pod that moves to another node may return, and its service's counts must never fall.
         """
         held = {(standing.key, standing.uid) for standing in plan.standings.values()}
         for owner in self._services.keys() - held:
             if live := self._services[owner].live:
-                self._services[owner] = self._services.pop(owner)  # the one that left last is forgotten last
+                self._services[owner] = self._services.pop(owner)  # the service that left last is dropped last
                 self._end(owner, live)
         left = [owner for owner in self._services if owner not in held]
         gone = {owner for owner in left if owner[0] in plan.standings}
         if over := gone | set(left[: max(0, len(left) - MAX_LEFT)]):
             try:
                 self._store.pods.forget(over)
-            except sqlite3.Error as error:  # as with counts that cannot be written: later
+            except sqlite3.Error as error:  # tried again later, like counts that cannot be stored
                 log.warning("pod counts not removed", error=str(error))
                 return
             for owner in over:
@@ -126,7 +126,7 @@ class PodWorkers:
             self._unwritten = {heard: None for heard in self._unwritten if heard[0] not in over}
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Take what a pod says."""
+        """Process a pod's report."""
         plural = OWNERS.get(info.owner_kind)
         if plural is None:
             return None
@@ -144,7 +144,7 @@ class PodWorkers:
         return key
 
     def status(self, standing: ResourceState) -> NodeStatus:
-        """Return the report on a resource: how its pods stand by their own words, and what they all have counted."""
+        """Return the report on a resource: the states that its pods report, and the sum of their counts."""
         service = self._services.get((standing.key, standing.uid)) or PodCounts()
         reports = [pod.report() for pod in service.live.values()]
         views = [standing.settled] if standing.settled else []
@@ -153,18 +153,18 @@ class PodWorkers:
         return status_of(standing, views or [silent], sorted(reports, key=lambda r: r.name), service.total())
 
     def reports(self) -> list[WorkerReport]:
-        """Return how all pods stand now."""
+        """Return the states of all pods."""
         return [pod.report() for service in self._services.values() for pod in service.live.values()]
 
     def busy(self, service: Key) -> bool:  # noqa: ARG002  # of the port
-        """Never: whether pods have ended is GM's to see."""
+        """Always False: GM observes whether pods have ended."""
         return False
 
     def clear_away(self, service: Key) -> None:
-        """Nothing: what pods leave goes with them, and their counts went with the resource."""
+        """Do nothing: a pod's files end with it, and its counts with the resource."""
 
     async def stop_all(self) -> None:
-        """Write what was heard."""
+        """Store the received reports."""
         self._write()
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class PodWorkers:
                 written = loop.time()
 
     def _wait(self, now: float) -> None:
-        """Nobody can be heard while there is no broker: patience begins when there is one."""
+        """Restart all silence timers: without a broker no report can arrive."""
         for service in self._services.values():
             for pod in service.pods.values():
                 pod.heard_at = now
@@ -201,7 +201,7 @@ class PodWorkers:
             self._unwritten[owner, worker] = None
 
     def _write(self) -> None:
-        """Write what was heard, and the sums of the pods that are too many. One that cannot be written waits."""
+        """Store the received reports, and the sums of surplus pods. What cannot be stored waits."""
         rows, now = self._store.pods, asyncio.get_running_loop().time()
         try:
             if self._unwritten:
@@ -232,40 +232,40 @@ class Pod:
 
     @property
     def patience_s(self) -> float:
-        """Seconds that it may be silent."""
+        """Seconds without a report after which it is silent."""
         return max(SILENT_S, SILENT_PERIODS * (self.info.period_s or UNKNOWN_PERIOD_S))
 
     def over(self, now: float) -> bool:
-        """Say whether a pod that is gone is not expected to speak again."""
+        """Whether an ended pod is not expected to report again."""
         return self.info.status == "completed" or now - self.heard_at > RETURNS_S
 
     def report(self) -> WorkerReport:
-        """Return how it says that it stands."""
+        """Return its state by its last report."""
         info = self.info
         phase, otherwise = STANDS[info.status]
         own = info.status in {"running", "failed"}
         reason, message = (info.reason or otherwise, info.message) if own else (otherwise, "")
         told = WorkerReport(name=info.name, role=self.role, phase=phase, reason=reason, message=message, http=info.http)
-        if info.owner_kind == multiedge.KIND or info.tier:  # of several workers with one role each has its counts shown
+        if info.owner_kind == multiedge.KIND or info.tier:  # if several workers share a role, each shows its counts
             told.part, told.task_info = info.tier, info.task_info
         return told
 
 
 @dataclass(slots=True)
 class PodCounts:
-    """All pods of one service's uid that ever ran here, and the sum of what they counted.
+    """All pods of one service's uid that ever ran here, and the sum of their counts.
 
     A pod's counts only grow, and stay when it is replaced. Pods are known by name, in the order of their last reports.
-    Of those that have ended only some keep their names, so that replaced pods take bounded memory; the counts of the
-    others are added up for each role. A pod whose name is forgotten must not report again, or it would be counted
-    twice: a name is forgotten when its pod has completed, or was silent for long.
+    Only a limited number of ended pods keep their names, so that replaced pods take bounded memory; the counts of the
+    others are added up for each role. A pod whose name was dropped must not report again, or it would be counted twice:
+    so a name is dropped only when its pod has completed, or was silent for long.
     """
 
     pods: dict[Worker, Pod] = field(default_factory=dict)
     retired: dict[Role, TaskInfo] = field(default_factory=dict)
 
     def update(self, worker: Worker, role: Role, info: WorkerInfo, now: float) -> bool:
-        """Take a pod's word; return False where there are too many to take a new one."""
+        """Record a pod's report; return False if there are too many pods for a new one."""
         known = self.pods.get(worker)
         if (known is None or known.gone) and len(self.live) >= MAX_LIVE:
             return False
@@ -277,43 +277,43 @@ class PodCounts:
         return True
 
     def end(self, worker: Worker) -> None:
-        """It is over with a pod: it leaves the list, and its counts stay."""
+        """Mark a pod as ended; its counts stay."""
         pod = self.pods[worker]
         pod.gone = True
-        if pod.info.task_info:  # what was inside it is not any more
+        if pod.info.task_info:  # frames that were open in it are lost
             counts = msgspec.structs.replace(pod.info.task_info, queued=0, drifting=0)
             pod.info = msgspec.structs.replace(pod.info, task_info=counts)
 
     def silent(self, now: float) -> list[Worker]:
-        """Return the pods that have not spoken for too long."""
+        """Return the pods that have become silent."""
         return [worker for worker, pod in self.live.items() if now - pod.heard_at > pod.patience_s]
 
     def surplus(self, now: float) -> list[Worker]:
-        """Return the pods that need not be known by name any more; those that may return only if there is no room."""
+        """Return the pods whose names may be dropped; those that may return only at the limit."""
         gone = [worker for worker, pod in self.pods.items() if pod.gone]
         over = [worker for worker in gone if self.pods[worker].over(now)]
         waiting = [worker for worker in gone if not self.pods[worker].over(now)]
         return [*over, *waiting][: max(0, len(over) - KEPT, len(gone) - MAX_GONE)]
 
     def with_retired(self, worker: Worker) -> tuple[Role, TaskInfo | None]:
-        """Return a pod's role, and the sum of that role with its counts in it."""
+        """Return a pod's role, and the sum of that role including its counts."""
         pod = self.pods[worker]
         infos = [info for info in (self.retired.get(pod.role), pod.info.task_info) if info]
         return pod.role, add_up(infos) if infos else None
 
     def retire(self, worker: Worker, role: Role, counts: TaskInfo | None) -> None:
-        """Forget a pod's name; ``counts`` is the sum of its role from now on."""
+        """Drop a pod's name; ``counts`` is the sum of its role from now on."""
         del self.pods[worker]
         if counts:
             self.retired[role] = counts
 
     @property
     def live(self) -> Mapping[Worker, Pod]:
-        """The pods that still speak."""
+        """The pods that still report."""
         return {worker: pod for worker, pod in self.pods.items() if not pod.gone}
 
     def total(self) -> TaskInfo | None:
-        """Return what all pods have counted; None while no edge pod that there is has told any."""
+        """Return the sum of all pods' counts; None if no present edge pod has reported any."""
         told: dict[Role, list[TaskInfo]] = {"edge": [], "cloud": [], "serve": []}
         for role, counts in self.retired.items():
             told[role].append(counts)
@@ -327,11 +327,11 @@ class PodCounts:
 
 @dataclass(frozen=True, slots=True)
 class PodNode:
-    """A node with pods, in plans: its name, and its labels as far as they are known.
+    """A node with pods, for plans: its name, and its labels as far as they are known.
 
-    Which pods come here is not decided here, and the node's labels need not be known: a role whose pods name another
-    node has no business here, any other may. Its Model is prepared ahead of time if GM has sent it and this controller
-    can: the node's own files are mounted into the pods that need them, and only pods are given a Model's credentials.
+    It does not decide which pods run here, and the node's labels need not be known: only a role whose pods name another
+    node is excluded. A Model is prepared in advance if GM has sent it and this controller can: the node's own files are
+    mounted into the pods that need them, and only pods receive a Model's credentials.
     """
 
     name: str
@@ -344,14 +344,14 @@ class PodNode:
             return f"its pods bring it themselves: Secret {spec.credential_name} is theirs alone"
         try:
             local = local_path(spec.url) is not None
-        except FetchError:  # who prepares it says so
+        except FetchError:  # the preparer reports it
             return ""
         return "its pods look for it themselves: it is a file of the node" if local else ""
 
     def service(
         self, held: NodeResource, resource: Resource[Any], models: Models
     ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Return how the models of a service stand on this node; there is nothing to start."""
+        """Return the state of a service's models on this node; there is nothing to start."""
         asked = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
         here = [p for p in asked if models.held(p, held.key) or matches(p.pod, self.name, self.labels)] or asked
         lacks = [lack for p in here if (lack := self._lack(p, held.key, models))]
@@ -361,7 +361,7 @@ class PodNode:
         return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled), {}
 
     def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:  # of the port
-        """Nothing: pods bring what they serve."""
+        """Always None: pods bring their own models."""
 
     def server(
         self,
@@ -369,7 +369,7 @@ class PodNode:
         resource: Resource[Any],  # noqa: ARG002
         preparation: Preparation | None,  # noqa: ARG002
     ) -> tuple[ResourceState, dict[Worker, Start]]:
-        """Nothing to start: pods serve."""
+        """Return a settled state without a server: pods serve."""
         return ResourceState(
             held.key, held.uid, held.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")
         ), {}
