@@ -1,4 +1,4 @@
-"""The command ``halimede``: everything a user does, over the bus and nothing else."""
+"""The command ``halimede``: all of a user's actions, over the bus only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command; say what to install where its packages are missing."""
+    """Run the command; if its packages are missing, print what to install."""
     own_process()
     try:
         from halimede.cli.app import start  # they may be missing

@@ -1,4 +1,4 @@
-"""The command ``halimede``: ``commands/NAME.py`` has ``halimede NAME`` and is imported when that is called."""
+"""The command ``halimede``: ``commands/NAME.py`` implements ``halimede NAME`` and is imported when that is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from halimede.cli import INTERRUPTED
 from halimede.cli import options as o
 
-#: each command, and the first line of its help: the list of all commands comes without importing one
+#: each command, and the first line of its help: so the list of all commands needs no import
 COMMANDS = {
     "apply": "Create or change what manifests describe.",
     "get": "Show resources.",
@@ -42,27 +42,27 @@ COMMANDS = {
     "blob": "Files over the bus, by digest: models and datasets for nodes that reach only the broker.",
     "hard": "Hard samples that edge workers store (keepHardSamples): list, show and export them.",
 }
-#: commands that stand in the module of another one
+#: commands that are in the module of another one
 MODULES = {"nodes": "get", "uncordon": "drain", "router": "serve"}
 #: commands of the groups that connect to a broker
 SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "export")}
 
 
 class LazyGroup(TyperGroup):
-    """A group of commands whose modules are imported when they are called: help and completion come at once."""
+    """A group of commands whose modules are imported only when called, so that help and completion are fast."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = {name: TyperCommand(name=name, help=text) for name, text in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the name, command and arguments of a command line; the module is imported now."""
+        """Return the name, command and arguments of a command line; imports the command's module."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, load(name) if name in COMMANDS else command, rest
 
 
 def load(name: str) -> Any:
-    """Return a command as its module declares it: a function, or a Typer with settings of its own."""
+    """Return a command as its module declares it: a function, or a Typer with its own settings."""
     declared: Any = getattr(import_module(f"halimede.cli.commands.{MODULES.get(name, name)}"), name)
     if not isinstance(declared, typer.Typer):
         function, declared = declared, typer.Typer(add_completion=False, rich_markup_mode="rich")

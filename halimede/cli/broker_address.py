@@ -1,6 +1,6 @@
-"""Where the broker is: the option, the environment, the run file of a local system, the usual port, in this order.
+"""Finds the broker's address: by the option, the environment, the run file of a local system, or the default port.
 
-What it is shown is found likewise; the run file's credentials go with the run file's broker alone.
+Credentials are found in the same order; the run file's credentials are only used for the run file's broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START_IT = "start a system here with `make up` (or `python -m services`), or nam
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """How to reach the broker, and where that was found."""
+    """The broker's address and credentials, and where they were found."""
 
     settings: MqttSettings
     source: str
@@ -32,14 +32,14 @@ class BrokerAddress:
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder below which a local system keeps everything."""
+    """Return the folder with all files of a local system."""
     return Path(environment.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
 
 
 def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> BrokerAddress:
-    """Return the broker to speak to, by the options ``--broker`` and ``--credentials`` where they are given.
+    """Return the broker to connect to; the options ``--broker`` and ``--credentials`` come first if they are set.
 
-    Raises InvalidFieldError when what names it, or what it is to be shown, cannot be read.
+    Raises InvalidFieldError when the address or the credentials cannot be read.
     """
     shown = _shown(credentials, environment)
     if option:
@@ -50,7 +50,7 @@ def find(option: str = "", environment: Mapping[str, str] = os.environ, *, crede
     try:
         run = json.loads(file.read_bytes())
         if "pid" in run and not _lives(int(run["pid"])):
-            # its port may be another system's by now
+            # another system may use its port now
             raise HalimedeError(f"the system in {file.parent} was killed and runs no more: {START_IT}")
         theirs = Credentials.at(run["credentials"], str(file)) if "credentials" in run else None
         return _read(str(file), run["broker"], shown or theirs)
@@ -66,7 +66,7 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's
+        return True  # the process exists, and belongs to another user
     return True
 
 

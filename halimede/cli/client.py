@@ -1,4 +1,4 @@
-"""The standalone API as calls: what the commands, the demo and tests use to speak to GM over the bus."""
+"""A client of the standalone API: commands, the demo and tests use it for requests to GM over the bus."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from halimede.cli.broker_address import START_IT, BrokerAddress
 from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError, NotAllowedError, RefusedError
 from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
 
-#: seconds to reach the broker, to wait for one answer, and to wait for a GM that is just being restarted
+#: seconds to connect to the broker, to wait for one reply, and to wait for a GM that is restarting
 CONNECT_S = 5.0
 ANSWER_S = 10.0
 PATIENCE_S = 5.0
 POLL_S = 0.2
-#: what one answer may hold
+#: the most items of one reply
 MOST = 1000
 
 
@@ -29,7 +29,7 @@ Nodes = list[NodeInfo]
 
 
 class ApiRefusedError(HalimedeError):
-    """GM refused a request. ``reason`` is ApiError's; ``field`` is set where a field is to blame."""
+    """GM refused a request. ``reason`` is that of the ApiError; ``field`` names the invalid field, if there is one."""
 
     def __init__(self, reason: str, message: str, field: str = "") -> None:
         self.reason = reason
@@ -38,15 +38,15 @@ class ApiRefusedError(HalimedeError):
 
 
 class UnreachableError(HalimedeError):
-    """The broker, GM or a node is not there."""
+    """The broker, GM or a node is not reachable."""
 
 
 class NoBrokerError(UnreachableError):
-    """Not even the broker is there."""
+    """The broker is not reachable."""
 
 
 class NotLetInError(UnreachableError):
-    """The broker is there, but does not let us in, or not do what we want; or we do not trust it."""
+    """The broker refuses this client or its action, or this client does not trust the broker."""
 
 
 class Client:
@@ -64,7 +64,7 @@ class Client:
     @classmethod
     def to(cls, broker: BrokerAddress, *, patience_s: float = PATIENCE_S) -> Client:
         """Return a client of the MQTT broker at this address."""
-        from halimede.bus.mqtt import MqttBus  # help texts need no MQTT client
+        from halimede.bus.mqtt import MqttBus  # here, because help texts need no MQTT client
 
         bus = MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings)
         return cls(bus, broker, patience_s=patience_s)
@@ -103,11 +103,11 @@ class Client:
         return reply.items, reply.truncated
 
     async def services_by_kind(self, namespace: str = "") -> tuple[dict[str, Bodies], bool]:
-        """Return the services that have workers by their kind in short (as tasks and commands name it).
+        """Return the services with workers by the short name of their kind (as tasks and commands use it).
 
-        The second value says whether a list was cut.
+        The second value is whether a list was cut.
         """
-        from halimede.api import kind_of  # help texts need no resources
+        from halimede.api import kind_of  # here, because help texts need no resources
         from halimede.api.placement import SERVICES
 
         found, more = {}, False
@@ -117,12 +117,12 @@ class Client:
         return found, more
 
     async def services(self, namespace: str = "") -> Bodies:
-        """Return the services that have workers, of all kinds."""
+        """Return the services with workers, of all kinds."""
         found, _ = await self.services_by_kind(namespace)
         return [body for bodies in found.values() for body in bodies]
 
     async def delete(self, plural: str, name: str, namespace: str = "default") -> None:
-        """Ask for a resource to be deleted. It is gone when its workers have stopped: see ``wait_until``."""
+        """Request the deletion of a resource. It is deleted when its workers have stopped: see ``wait_until``."""
         await self._ask(ApiRequest(op="delete", plural=plural, namespace=namespace, name=name))
 
     async def events(self, *, after: int = 0, before: int = 0, about: str = "", limit: int = 500) -> Events:
@@ -134,11 +134,11 @@ class Client:
         return (await self._ask(request)).events
 
     async def nodes(self, name: str = "") -> Nodes:
-        """Return the nodes that GM knows, or the one of that name."""
+        """Return the nodes that GM knows, or only the one of that name."""
         return (await self._ask(ApiRequest(op="nodes", name=name, limit=MOST))).nodes
 
     async def delete_node(self, name: str) -> None:
-        """Have a node forgotten that will not come back."""
+        """Remove a node that will not return."""
         await self._ask(ApiRequest(op="delete-node", name=name))
 
     async def drain(self, name: str) -> Any:
@@ -146,11 +146,11 @@ class Client:
         return (await self._ask(ApiRequest(op="drain", name=name))).value
 
     async def uncordon(self, name: str) -> None:
-        """Let a drained node be used again."""
+        """Uncordon a drained node."""
         await self._ask(ApiRequest(op="uncordon", name=name))
 
     async def version(self) -> Any:
-        """Return what GM says of its version."""
+        """Return GM's version, with its epoch, its time and the state of its store."""
         return (await self._ask(ApiRequest(op="version"))).value
 
     async def logs(self, node: str, request: LogsRequest) -> LogsReply:
@@ -170,7 +170,7 @@ class Client:
         *,
         timeout_s: float,
     ) -> ResourceBody | None:
-        """Wait until ``done`` holds for a resource (None: it is gone) and return it; raise TimeoutError."""
+        """Wait until ``done`` holds for a resource (None: it was deleted) and return it; raise TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
@@ -184,7 +184,7 @@ class Client:
                 await asyncio.sleep(POLL_S)
 
     async def _ask(self, request: ApiRequest) -> ApiReply:
-        """Ask GM; while nobody listens (it is being restarted) try again for a short time."""
+        """Send a request to GM; while GM is not subscribed (it is restarting), retry for a short time."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._patience
         address, ticket = topics.API_REQUEST.at(client=self._name), new_ticket()
@@ -220,7 +220,7 @@ def no_broker(where: str, cause: Exception) -> NoBrokerError:
 
 
 async def check_reachable(broker: BrokerAddress) -> None:
-    """Find out at once that nothing listens there or lets us in: the bus would go on trying, as a service should."""
+    """Raise at once if the broker is not reachable or refuses this client; the bus itself would retry forever."""
     from halimede.bus.mqtt import MqttBus  # as in ``to``
 
     try:
@@ -236,7 +236,7 @@ async def check_reachable(broker: BrokerAddress) -> None:
 
 
 def not_let_in(broker: BrokerAddress, cause: Exception) -> NotLetInError:
-    """Return the error for a broker that is there and does not let us in."""
+    """Return the error for a broker that is reachable but refuses this client."""
     shown = broker.settings.credentials
     if shown:
         fix = f"check that {shown.folder} belongs to a user of this broker's site, and is the newest"

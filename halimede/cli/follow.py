@@ -23,7 +23,7 @@ RETRY_S = 1.0
 async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
     """Yield the names in the topic and the body of each message; None for a retained one that was cleared.
 
-    A broker that is not there at first is an error; one that goes away later is waited for.
+    Raises if the broker is not reachable at first; later it waits for the broker to return.
     """
     topics, settings = {each.topic.id: each.topic for each in filters}.values(), broker.settings
     once, away = False, False

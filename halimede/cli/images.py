@@ -1,4 +1,4 @@
-"""Pictures on disk as camera messages: found, checked before the first one leaves, and read one at a time."""
+"""Pictures on disk as camera messages: found, checked before the first one is sent, and read one at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame
 from halimede.picture_files import Encoding, files_below, probe
 
-#: what topic and properties add to a message, and what our frame adds to a picture
+#: bytes that topic and properties add to a message, and that a frame's fields add to a picture
 TOPIC_BYTES, FRAME_BYTES = 512, 512
 
 
@@ -24,9 +24,9 @@ class InlineImage:
 
 
 def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
-    """Return the pictures of files and folders (recursively, by name), and how many other files folders hold.
+    """Return the pictures of files and folders (recursively, by name), and the number of other files in folders.
 
-    Raises HalimedeError for a path that is no picture or is missing, and TooLargeError over ``limit`` bytes.
+    Raises HalimedeError for a path that is missing or not a picture, and TooLargeError above ``limit`` bytes.
     """
     found: list[InlineImage] = []
     others = 0
@@ -49,13 +49,13 @@ def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
 
 
 def limit(max_packet: int, *, bare: bool) -> int:
-    """Return how large a picture may be on a bus that takes packets of ``max_packet`` bytes."""
+    """Return the largest size of a picture on a bus with packets of at most ``max_packet`` bytes."""
     room = min(codec.MAX_BYTES, max_packet - TOPIC_BYTES)
     return room if bare else room - FRAME_BYTES
 
 
 def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
-    """Read a picture as what its camera publishes: a frame with this id, or the file as it is."""
+    """Return a picture as its camera publishes it: a frame with this id, or the unchanged file."""
     data = picture.path.read_bytes()
     if bare:
         return data

@@ -27,7 +27,7 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
 MAX_DOCUMENTS = 10_000
 
-#: half of a character beyond the first 65,536, as JSON escapes it: two of them are one character there, not in YAML
+#: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
 _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -38,7 +38,7 @@ class ManifestError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One checked resource and where it was written. ``missing``: a local file that it names and that is not there."""
+    """One checked resource and its source. ``missing``: a local file that it names and that does not exist."""
 
     resource: api.Resource[Any]
     source: str
@@ -47,7 +47,7 @@ class Manifest:
 
 
 def load(paths: Sequence[str], namespace: str = "") -> list[Manifest]:
-    """Read and check everything, in the order in which it is to be applied. Raises ManifestError.
+    """Read and check all manifests, in the order in which they must be applied. Raises ManifestError.
 
     ``namespace`` is for resources that name none.
     """
@@ -64,7 +64,7 @@ def load(paths: Sequence[str], namespace: str = "") -> list[Manifest]:
 
 
 def sources(path: str) -> list[str]:
-    """Return the files that a path stands for: itself, or all manifests below a folder."""
+    """Return the files of a path: itself, or all manifests below a folder."""
     if path == STDIN:
         return [path]
     here = Path(path)
@@ -102,7 +102,7 @@ def _check(body: Any, source: str, number: int, folder: Path, namespace: str) ->
         body["metadata"].setdefault("namespace", namespace)
     api.parse(body)
     try:
-        # what JSON cannot say (dates, sets) becomes text; what it cannot hold at all is refused here, not while sending
+        # values that JSON lacks (dates, sets) become text; others are refused here, before anything is sent
         plain = msgspec.json.decode(msgspec.json.encode(body))
     except (TypeError, ValueError, RecursionError) as error:
         fix = "use only text, numbers, lists and maps with text keys"
@@ -160,7 +160,7 @@ def _items(body: Any) -> Iterable[Any]:
 
 
 def _resolve(body: Any, folder: Path) -> Path | None:
-    """Make relative paths absolute, in place; return the first that is not here.
+    """Make relative paths absolute, in place; return the first one that does not exist.
 
     These are ``spec.url`` of a Model or Dataset, ``scriptDir`` of a neptune.io service, and ``workingDir`` in the pod
     templates of the others.
@@ -177,7 +177,7 @@ def _resolve(body: Any, folder: Path) -> Path | None:
 
 
 def _folders(worker: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the fields of a worker that name a folder, and where they are. Nothing is known of its form yet."""
+    """Yield the fields of a worker that name a folder, and their parents. The document was not checked yet."""
     script = _dict(worker).get("workerSpec")
     if isinstance(script, dict):
         yield "scriptDir", script
@@ -203,7 +203,7 @@ def _absolute(part: dict[str, Any], field: str, folder: Path, write: Callable[[P
     try:
         path = path.resolve()
         there = path.exists()
-    except (OSError, RuntimeError):  # a name that is too long, links in a circle
+    except (OSError, RuntimeError):  # a name that is too long, or a cycle of links
         there = False
     part[field] = write(path.absolute())
     return None if there else path

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and how they are read."""
+"""Options and arguments that several commands share, and functions to read them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class LinesFormat(StrEnum):
     JSON = "json"
 
 
-#: words for nodes where a kind is named
+#: names for nodes in place of a kind
 NODE_KINDS = frozenset({"nodes", "node", "no"})
-#: units of a time that is so long ago
+#: units of a time in the past
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Broker = Annotated[
@@ -105,12 +105,12 @@ MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help
 
 
 def group(text: str) -> typer.Typer:
-    """Return a command that has commands of its own; ``text`` is its help."""
+    """Return a command with subcommands; ``text`` is its help."""
     return typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=text)
 
 
 def address(option: str, credentials: str = "") -> BrokerAddress:
-    """Return the broker that options or the environment name, with what to show it."""
+    """Return the broker of the options or the environment, with its credentials."""
     from halimede.cli.broker_address import find
 
     return find(option, credentials=credentials)
@@ -146,14 +146,14 @@ def named_target(kind: str, name: str) -> tuple[Kind, str]:
 
 
 def check_finite(numbers: Mapping[str, float | None]) -> None:
-    """Refuse what is no number. It is no type of the options: a shell may say nan."""
+    """Refuse nan and infinity, which the options' type accepts."""
     for name, value in numbers.items():
         if value is not None and not math.isfinite(value):
             raise typer.BadParameter(f"{name}: give a number")
 
 
 def about(what: str, namespace: str) -> str:
-    """Return what an event is about as GM writes it, from that or from ``KIND/NAME``."""
+    """Return the object of an event in GM's form, from that form or from ``KIND/NAME``."""
     from halimede.names import Key
 
     word, _, name = what.partition("/")
@@ -164,7 +164,7 @@ def about(what: str, namespace: str) -> str:
 
 
 def time_of(text: str, now: datetime | None = None, *, option: str = "--since") -> datetime | None:
-    """Return the time that an option names: 90s, 10m, 2h or 1d ago, or a time in ISO form; None for an empty text.
+    """Return the time of an option: 90s, 10m, 2h or 1d ago, or an ISO time; None for an empty text.
 
     Raises InvalidFieldError.
     """

@@ -1,4 +1,4 @@
-"""What a user sees: resources as JSON, YAML or names, tables for people, and one red line for an error."""
+"""The output of commands: resources as JSON, YAML or names, tables, and one red line for an error."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COLOURS = {
     "Failed": "red", "offline": "red", "False": "red", "online,drained": "yellow", "offline,drained": "red",
     "ok": "green", "warning": "yellow", "problem": "red",
 }  # fmt: skip
-#: wide enough that no line is cut or folded: a terminal wraps it, a pipe takes it whole
+#: wide enough that no line is cut or folded: a terminal wraps lines, a pipe receives them whole
 ENDLESS = 10_000
-#: controls that JSON may hold as they are, and marks that change the direction of writing
+#: control characters that JSON allows unescaped, and characters that change the direction of text
 _ACTED_ON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -46,7 +46,7 @@ def fail(text: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return messages as plain data, named as they are on the wire."""
+    """Return messages as plain data, with the field names of the wire."""
     return msgspec.to_builtins(value)
 
 
@@ -59,14 +59,14 @@ def dump(value: Any, form: Format) -> None:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return data as JSON. What terminals act on (C1 controls, a change of direction) is escaped in it."""
+    """Return data as JSON. Characters that terminals interpret (C1 controls, changes of direction) are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def to_yaml(value: Any) -> str:
     """Return data as YAML, in the order of its fields."""
-    from ruamel.yaml import YAML  # only YAML output pays for it
+    from ruamel.yaml import YAML  # here, because only YAML output needs it
 
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
@@ -78,12 +78,12 @@ def to_yaml(value: Any) -> str:
 
 
 def listing(items: Sequence[Any]) -> dict[str, Any]:
-    """Return several objects as one, as kubectl writes them."""
+    """Return several objects as a List, as kubectl does."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table without lines, as command-line users know it; phases are coloured."""
+    """Return a table without lines; phases are colored."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for column in columns:
         made.add_column(column, overflow="fold")
@@ -93,12 +93,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def clean(text: str) -> str:
-    """Make text of others safe to show: no escape sequence reaches the terminal."""
+    """Make untrusted text safe to show: no escape sequence reaches the terminal."""
     return "".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in text)
 
 
 def time_of(stamp: Any) -> datetime | None:
-    """Return an ISO time, in UTC where it names no zone; None for what is none."""
+    """Return an ISO time, in UTC if it names no zone; None for other text."""
     try:
         found = datetime.fromisoformat(str(stamp))
     except ValueError:

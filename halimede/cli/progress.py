@@ -1,4 +1,4 @@
-"""Progress bars on standard error, of which nothing stays; none where that is no terminal."""
+"""Transient progress bars on standard error; none if that is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 def progress_bar() -> Progress:
-    """Return a bar that counts what is done."""
+    """Return a progress bar with counts."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -25,7 +25,7 @@ def progress_bar() -> Progress:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield what takes a stage's name, how much of it is done, and how much there is: a bar for each stage."""
+    """Yield a function that takes a stage's name, its progress and its total: one bar for each stage."""
     with progress_bar() as progress:
         tasks: dict[str, TaskID] = {}
 

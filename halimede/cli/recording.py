@@ -1,7 +1,7 @@
 """A recording: a folder of frames as files, and ``index.jsonl`` with their times and metadata.
 
-A frame's file is in place, under its final name, before its line is in the index; so however a recording ended, all
-that its index names is whole. Pictures are ordinary JPEG and PNG files.
+A frame's file exists under its final name before its line is in the index. So however a recording ended, all files that
+its index names are complete. Pictures are ordinary JPEG and PNG files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from halimede.system.files import write_atomic
 
 INDEX = "index.jsonl"
 ENDINGS = {"jpeg": "jpg", "png": "png", "raw": "raw"}
-#: seconds between frames where nothing says otherwise
+#: default seconds between frames
 PLAIN_GAP_S = 1 / 25
 
 
@@ -51,7 +51,7 @@ class RecordingWriter:
     size: int = 0
 
     def add(self, payload: bytes, offset_ms: float) -> None:
-        """Keep one camera message. Raises DecodeError for what is no frame, HalimedeError when it cannot be kept."""
+        """Store one camera message. Raises DecodeError for an invalid frame, HalimedeError if it cannot be stored."""
         frame = read(payload)
         name = f"{self.frames:08}.{ENDINGS[frame.encoding]}"
         data = memoryview(frame.data)
@@ -75,7 +75,7 @@ class RecordingWriter:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[RecordingWriter]:
-    """Open a new recording; a folder that holds anything is refused."""
+    """Open a new recording; a folder that is not empty is refused."""
     with _kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -88,7 +88,7 @@ def writing(folder: Path) -> Iterator[RecordingWriter]:
 
 
 def load(folder: Path) -> list[RecordingEntry]:
-    """Read the index of a recording; a line that was cut off when it ended is left out."""
+    """Read the index of a recording; a last line that was cut off is skipped."""
     path = folder / INDEX
     entries: list[RecordingEntry] = []
     try:
@@ -113,7 +113,7 @@ def load(folder: Path) -> list[RecordingEntry]:
 
 
 def payload(folder: Path, entry: RecordingEntry, camera: str, sequence: int) -> bytes:
-    """Return a frame as its camera publishes it, with a new id: another frame of the same picture."""
+    """Return a frame as its camera publishes it, with a new id, because it counts as another frame."""
     try:
         data = (folder / entry.file).read_bytes()
     except OSError as error:

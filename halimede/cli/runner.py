@@ -1,4 +1,4 @@
-"""Around every command: the event loop, and what an error, Ctrl-C or a closed pipe means to the shell."""
+"""Runs commands: the event loop, and the exit codes for errors, Ctrl-C and a closed pipe."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FAILED = 1
 
 
 def run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> None:
-    """Run a command to its end; its return value is the exit code. Raises typer.Exit alone."""
+    """Run a command to its end; its return value is the exit code. Raises only typer.Exit."""
     code = _run(command)
     if code:
         raise typer.Exit(code)
 
 
 def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    from halimede.cli.output import fail  # help texts need no tables
+    from halimede.cli.output import fail  # here, because help texts need no tables
 
     _quiet()
     try:
@@ -38,7 +38,7 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader (such as `head`) has had enough; keep the interpreter from flushing into the closed pipe
+        # the reader (such as `head`) has closed the pipe; keep the interpreter from flushing into it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -50,7 +50,7 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
 
 
 def _quiet() -> None:
-    """Keep the library's log lines out of a command's output; HALIMEDE_LOG_LEVEL brings them back."""
+    """Keep log lines of the library out of a command's output, unless HALIMEDE_LOG_LEVEL is set."""
     from halimede import log
 
     log.configure("CRITICAL")

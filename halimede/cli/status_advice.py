@@ -1,4 +1,4 @@
-"""Advice on problems, in one line each, for ``status`` and ``doctor``. Pure."""
+"""Remedies for problems, in one line each, for ``status`` and ``doctor``. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from halimede.cli import tables
 from halimede.messages import NodeInfo
 
-#: phases from the worst to the best; what is not here is neither
+#: phases from the worst to the best; an unknown one counts as the worst
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready")
 FINE = frozenset({"Running", "Ready", "Unused", "Stopped", "Terminating"})
-#: what to do about a condition's reason; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
+#: the remedy for a condition's reason; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it names: `halimede apply -f FILE`",
     "DatasetNotFound": "apply the Dataset that it names: `halimede apply -f FILE`",
@@ -36,7 +36,7 @@ WITH_LOGS = frozenset({"ji", "mei"})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to do: about what, what is the matter, and the next step."""
+    """A problem: its object, its description, and the next step."""
 
     about: str
     what: str
@@ -44,12 +44,12 @@ class Task:
 
 
 def phase_rank(phase: str) -> int:
-    """Sort phases by this: the worst first; one that is not known is among the worst."""
+    """Return a sort key of phases: the worst first, with unknown ones."""
     return WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
 
 
 def rank(body: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Sort resources by this: the worst first, then by name."""
+    """Return a sort key of resources: the worst first, then by name."""
     return (
         phase_rank(tables.phase(body)),
         str(tables.dig(body, "metadata", "namespace")),
@@ -64,13 +64,13 @@ def reason(body: Mapping[str, Any]) -> str:
 
 
 def on_resources(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Task]:
-    """Return what there is to do about resources, the worst first."""
+    """Return the problems of resources, the worst first."""
     wrong = sorted((body for body in bodies if tables.phase(body) not in FINE), key=rank)
     return [_on_resource(kind, body) for body in wrong]
 
 
 def on_manager(said: Mapping[str, Any]) -> list[Task]:
-    """Return what there is to do about the global manager, by its own word."""
+    """Return the problems that the global manager reports of itself."""
     tasks = []
     if said.get("store"):
         do = "until then its statuses are in memory alone, and edits are refused: docs/operations.md, A full disk"
@@ -82,7 +82,7 @@ def on_manager(said: Mapping[str, Any]) -> list[Task]:
 
 
 def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
-    """Return what there is to do about nodes. ``version`` is GM's."""
+    """Return the problems of nodes. ``version`` is GM's."""
     if not nodes:
         return [
             Task("nodes", "no local controller has ever connected", "start one: `python -m services.lc --node NAME`")

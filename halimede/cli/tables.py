@@ -1,4 +1,4 @@
-"""Which columns each kind of resource has, and how a row is read from a resource. Nothing here talks to anyone."""
+"""The columns of each kind of resource, and how a row is read from a resource. Uses no connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cell = Callable[[Mapping[str, Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column of a kind: its title, how it is read, and whether only the wide table has it."""
+    """One column of a kind: its title, how its cells are read, and whether only the wide table has it."""
 
     title: str
     cell: Cell
@@ -45,14 +45,14 @@ def _metric(key: str) -> Cell:
 
 
 def dig(body: Any, *path: str) -> Any:
-    """Return what lies at a path of plain data, or None."""
+    """Return the value at a path of plain data, or None."""
     for step in path:
         body = body.get(step) if isinstance(body, Mapping) else None
     return body
 
 
 def text(value: Any) -> str:
-    """Return a value as a cell; ``-`` for nothing."""
+    """Return a value as a cell; ``-`` if it is empty."""
     return "-" if value is None or value == "" else str(value)
 
 
@@ -62,16 +62,16 @@ def metrics(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def phase(body: Mapping[str, Any]) -> str:
-    """Return the phase as people want to read it: one that is being deleted says so."""
+    """Return the phase to show: Terminating while the resource is being deleted."""
     if dig(body, "metadata", "deletionTimestamp"):
         return "Terminating"
     status = body.get("status")
-    # what has its default is left out of a message
+    # a message omits fields that have their default
     return text(status.get("phase", Status().phase)) if isinstance(status, Mapping) else "-"
 
 
 def condition(body: Mapping[str, Any]) -> str:
-    """Return why a resource is in its phase: reason and message of the current condition."""
+    """Return the reason and message of the current condition."""
     conditions = dig(body, "status", "conditions") or []
     if not conditions:
         return "-"
@@ -85,13 +85,13 @@ def _nodes(body: Mapping[str, Any]) -> str:
 
 
 def tiers(body: Mapping[str, Any]) -> list[str]:
-    """Return the tiers of a service from the edge to the cloud, where it has some in between."""
+    """Return the tiers of a service from edge to cloud; empty if it has none in between."""
     between = [str(tier.get("name")) for tier in dig(body, "spec", "tiers") or []]
     return ["edge", *between, "cloud"] if between else []
 
 
 def running(body: Mapping[str, Any]) -> str:
-    """Say how many workers of each tier run; nothing of a service without."""
+    """Return the number of running workers of each tier; empty for a service without tiers."""
     names = Counter(w.get("name") for w in dig(body, "status", "workers") or [] if w.get("phase") == "Running")
     return ", ".join(f"{names[tier]} {tier}" for tier in tiers(body))
 

@@ -1,1 +1,1 @@
-"""The commands: what each ``halimede COMMAND`` does."""
+"""The commands: the implementation of each ``halimede COMMAND``."""

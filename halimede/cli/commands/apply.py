@@ -1,4 +1,4 @@
-"""``halimede apply``: what a manifest asks for, in the order in which it can be had."""
+"""``halimede apply``: creates or changes the resources of manifests, in the order of their references."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def apply(
 
 
 def named(key: Key) -> str:
-    """Return how a resource is named to people, as in ``-o name``."""
+    """Return the name of a resource for output, as in ``-o name``."""
     return f"{kind_of(key.plural).kind.lower()}/{key.name}"
 
 

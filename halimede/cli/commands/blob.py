@@ -1,4 +1,4 @@
-"""``halimede blob``: files over the bus. To put one is to give it, as any source, to who is told to keep it."""
+"""``halimede blob``: files over the bus. ``put`` serves a file to a keeper, which downloads it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from halimede.models.cache import in_thread
 from halimede.models.materialize import deliver
 from halimede.names import check_name
 
-#: seconds: for an answer, without progress before it is given up, between two lines about it, and at most in all
+#: seconds: for a reply, without progress before the transfer is aborted, between two lines of progress, and in all
 ANSWER_S, SILENT_S, TELL_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="Its SHA-256; sha256:DIGEST and a bus URL work too.")]
 
@@ -111,7 +111,7 @@ def delete(digest: Digest, broker: o.Broker = "", credentials: o.Credentials = "
 
 
 async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
-    """Have ``gm`` or a node keep a file; print its URL and digest."""
+    """Let ``gm`` or a node store a file; print its URL and digest."""
     keeper = _source("--to", to)
     digest, size = await in_thread(_measure, file)
 
@@ -154,7 +154,7 @@ async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> No
 
 
 async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str) -> None:
-    """Bring a file to ``out``."""
+    """Download a file to ``out``."""
     digest = _digest(digest)
     if source != ANY:
         _source("--from", source)
@@ -174,12 +174,12 @@ async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str)
         opener = BusOpener(client)
         found = await with_fallback(fetch, url(source, digest), "", Cache(aside), progress, openers={SCHEME: opener})
     await in_thread(deliver, found.path, out)
-    await in_thread(shutil.rmtree, aside, True)  # noqa: FBT003 - what cannot be removed does no harm
+    await in_thread(shutil.rmtree, aside, True)  # noqa: FBT003 - a folder that cannot be removed does no harm
     sys.stdout.write(f"{out} ({found.size:,} bytes)\n")
 
 
 async def delete_file(broker: BrokerAddress, digest: str) -> None:
-    """Have GM forget a file."""
+    """Let GM delete a file."""
     digest = _digest(digest)
     async with _asking(broker) as client:
         await client.order(GM, BlobOrder(op="remove", digest=digest), timeout_s=ANSWER_S)
@@ -198,7 +198,7 @@ async def _asking(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
 
 
 async def _watch(ordered: asyncio.Task[object], given: Callable[[], int], size: int, to: str) -> None:
-    """Wait for an order; tell how much of the file has gone, and give up when nothing goes any more."""
+    """Wait for a transfer; print its progress, and abort it when there is none."""
     loop = asyncio.get_running_loop()
     seen, since = 0, loop.time()
     while not (await asyncio.wait([ordered], timeout=TELL_S))[0]:

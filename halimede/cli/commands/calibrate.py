@@ -1,4 +1,4 @@
-"""``halimede calibrate``: finds rule, threshold and mixture of a service on samples, and writes them as manifests."""
+"""``halimede calibrate``: fits a service's rule, threshold and mixture on samples, and writes them as manifests."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from halimede.calibration.service import Deadline
     from halimede.evaluation.service import Chain
 
-    #: a service, the place of the tier in it, and what came of it
+    #: a service, the index of the tier in it, and the result
     Found = tuple[Chain, int, Calibrated]
 
-#: of a round trip without data, and of a link nobody has measured
+#: defaults of a link that was not measured: a round trip without data, and its speed
 LINK_MS, LINK_KBPS = 20.0, 10_000.0
 
 
@@ -102,7 +102,7 @@ def calibrate(
 
 
 def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> Found:
-    """Read and calibrate, showing progress."""
+    """Read the data and calibrate, with progress."""
     from halimede.calibration.service import calibrated, tier_index
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.service import read_chain
@@ -115,7 +115,7 @@ def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: st
 
 
 def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
-    """Write both files, each whole or not at all."""
+    """Write both files, each atomically."""
     from halimede.calibration.service import manifests, name_of
     from halimede.mining.calibration_file import write_artefact
     from halimede.system.files import write_atomic

@@ -31,15 +31,15 @@ Names = dict[str, list[str]]
 HEAD = """\
 # Who there is on this site's broker. Edit it, then run `halimede certs init` with this folder again.
 """
-#: a site file of ten thousand long names
+#: enough for a site file with ten thousand long names
 MOST_BYTES = 4 * 1024 * 1024
 SOON = 30
-#: names that a summary shows before it only counts
+#: names in a summary; more are only counted
 SHOWN = 12
 
 
 class AclTarget(StrEnum):
-    """Brokers whose form of access rules can be written."""
+    """Brokers for which access rules can be written."""
 
     MOSQUITTO = "mosquitto"
     EMQX = "emqx"
@@ -279,7 +279,7 @@ def secrets(
 
 
 def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, days: int) -> None:
-    """Make a site, or bring its files in line with its ``site.yaml``."""
+    """Make a site, or update its files to its ``site.yaml``."""
     options = {**given, **{key: value for key, value in others.items() if value}}
     with _usable(folder):
         there = _known(folder) if (folder / "nodes").is_dir() else _read(folder)
@@ -295,7 +295,7 @@ def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, day
 
 
 def _change(folder: Path, names: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
-    """Add users to a site, or take them out of it."""
+    """Add users to a site, or remove them."""
     trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists who is"
     with _opened(folder) as site:
         changed = _plain(site)
@@ -336,7 +336,7 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
 
 
 def _show_users(folder: Path, form: Format) -> int:
-    """Show who there is; return 1 where a certificate is missing, does not serve or has expired."""
+    """Show the users; return 1 if a certificate is missing, invalid or expired."""
     now = datetime.now(UTC)
     with _opened(folder) as site:
         found = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
@@ -360,7 +360,7 @@ def _show_users(folder: Path, form: Format) -> int:
 def _make(
     site: Site, folder: Path, *, days: int = certificates.DAYS, rotate: bool = False, only: list[str] | None = None
 ) -> None:
-    """Make what is missing; the list of who there is comes last, so that a command that fails changed nothing in it."""
+    """Make missing files; ``site.yaml`` is written last, so that a command that fails does not change it."""
     folder = folder.absolute()
     if site.passwords:
         report = passwords.make_passwords(site, folder, rotate=rotate)
@@ -449,14 +449,14 @@ def _given(*names: list[str] | None) -> Names:
 
 
 def _plain(site: Site) -> dict[str, Any]:
-    """Return a site with every field, as a user finds it most easily."""
+    """Return a site with the fields that users edit."""
     found = {name: getattr(site, name) for name in site.__struct_fields__}
     optional = {"prefix", "install", "pools", "passwords", "bridges"}
     return {key: value for key, value in msgspec.to_builtins(found).items() if value or key not in optional}
 
 
 def _known(folder: Path) -> Site:
-    """Return the site of a folder. Raises InvalidFieldError where there is none."""
+    """Return the site of a folder. Raises InvalidFieldError if there is none."""
     if found := _read(folder):
         return found
     kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
@@ -495,6 +495,6 @@ def _usable(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[Site]:
-    """Yield the site of a folder; what goes wrong with its files is said in one line."""
+    """Yield the site of a folder; errors of its files become one line."""
     with _usable(folder):
         yield _known(folder)

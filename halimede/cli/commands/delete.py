@@ -107,7 +107,7 @@ async def delete_node(broker: BrokerAddress, name: str, *, ignore_missing: bool)
 
 
 def keys_of(paths: Sequence[str], namespace: str) -> list[Key]:
-    """Return what manifests name, in the order in which it can be deleted."""
+    """Return the keys of manifests, in the order in which they can be deleted."""
     return [manifest.resource.key for manifest in reversed(load(paths, namespace))]
 
 

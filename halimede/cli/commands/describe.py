@@ -1,4 +1,4 @@
-"""``halimede describe``: one resource as a person wants to read it."""
+"""``halimede describe``: one resource in a readable form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from halimede.names import Key
 EVENTS_SHOWN = 15
 #: classes that are drawn, and characters of the longest bar and of a class's name
 DRAWN, WIDTH, NAME = 25, 40, 40
-#: characters of a digest that are shown: as many as `halimede rollback --to` is usually given
+#: characters of a digest that are shown: enough for `halimede rollback --to`
 SHORT = 12
 
 
@@ -100,7 +100,7 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
 
 
 def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of a service that says how each of its workers fares."""
+    """Return columns and rows for the workers in a service's status."""
     tiers = tables.tiers(body)
     rows = []
     for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _tier_rank(tiers, w)):
@@ -115,12 +115,12 @@ def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _tier_rank(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
-    """Order workers as samples go through their tiers; without any, as they are told."""
+    """Return the position of a worker's tier; without tiers the order is that of the status."""
     return tiers.index(worker.get("name")) if worker.get("name") in tiers else 0
 
 
 def _spec(body: Mapping[str, Any]) -> Iterator[str]:
-    """Say a service in words; show any other spec as it is."""
+    """Yield lines that describe a service; another spec is shown as it is."""
     spec = body.get("spec") or {}
     if isinstance(dig(spec, "edgeWorkers"), Sequence) and isinstance(dig(spec, "application"), Mapping):
         yield from _several(spec)
@@ -143,7 +143,7 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _several(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Say a multi-edge service in words."""
+    """Yield lines that describe a multi-edge service."""
     application = spec["application"]
     yield f"{_called(application)}, {application.get('entry') or 'installed'}"
     for worker in spec["edgeWorkers"]:
@@ -170,7 +170,7 @@ def _where(worker: Mapping[str, Any]) -> str:
 
 
 def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Say how samples go up, where that is not as they came."""
+    """Yield lines about the encoding of uploads, unless it is the default."""
     encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
     how = "as they came" if encoding == "as-it-came" else f"as {encoding}"
     if most is not None:
@@ -220,7 +220,7 @@ def _part(out: Console, title: str, content: RenderableType) -> None:
 
 
 def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield titles and contents of what is known of a dataset; nothing before it was counted."""
+    """Yield titles and contents about a dataset; nothing before it was counted."""
     facts = dig(body, "status", "dataset")
     if not isinstance(facts, Mapping):
         return
@@ -242,7 +242,7 @@ def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType
 
 
 def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
-    """Return a bar for each of the most frequent classes, and what the others have together."""
+    """Return a bar for each of the most frequent classes, and the total of the others."""
     counts = [(str(each.get("name")), int(each.get("count") or 0)) for each in classes]
     total, longest = sum(count for _, count in counts), max(count for _, count in counts)
     drawn = Table.grid(padding=(0, 2))
@@ -262,7 +262,7 @@ def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
 
 
 def size(number: int) -> str:
-    """Return bytes as people read them."""
+    """Return bytes in a readable unit."""
     value, unit = float(number), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000 or unit == "TB":
@@ -272,7 +272,7 @@ def size(number: int) -> str:
 
 
 def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """Yield titles and contents of what a status says of models; nothing where it says nothing."""
+    """Yield titles and contents about the models in a status; nothing if it has none."""
     status = body.get("status") or {}
     if url := status.get("url"):
         lines = [str(url), f"version {text(status.get('servingVersion'))}"]
@@ -304,7 +304,7 @@ def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]
 
 
 def choice(model: Any) -> str:
-    """Return which Model a worker asks for, in words: its name, or what selects it."""
+    """Return a worker's choice of a Model as text: its name, or its selector."""
     if name := dig(model, "name"):
         return str(name)
     selector = dig(model, "selector") or {}
@@ -322,5 +322,5 @@ def _content(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shape(extents: list[int]) -> str:
-    """Return a shape as people write it, open axes as a question mark."""
+    """Return a shape as text, with open axes as a question mark."""
     return " x ".join("?" if extent < 0 else str(extent) for extent in extents) or "scalar"

@@ -1,6 +1,6 @@
-"""``halimede doctor``: everything that can be checked from where the command runs, and what to do about it.
+"""``halimede doctor``: all checks that are possible from here, and a remedy for each problem.
 
-Each check rests on those before it: where the broker cannot be reached there is nothing more to say about it.
+Each check needs the ones before it: if the broker is not reachable, the others are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from halimede.cli.output import COLOURS, clean, console, dump
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError
 
-#: how long a GM that is just being restarted is waited for
+#: seconds to wait for a GM that is restarting
 PATIENCE_S = 2.0
 
 
@@ -80,7 +80,7 @@ async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
 
 
 async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
-    """Run the checks for which the broker has to let us in."""
+    """Run the checks that need a connection to the broker."""
     client = Client.to(broker, patience_s=PATIENCE_S)
     try:
         await client.__aenter__()

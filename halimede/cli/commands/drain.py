@@ -1,4 +1,4 @@
-"""``halimede drain`` and ``halimede uncordon``: a node emptied for maintenance, and given back."""
+"""``halimede drain`` and ``halimede uncordon``: empties a node for maintenance, and allows its use again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drain(
 
 
 async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: float) -> int:
-    """Empty a node and wait until no worker is left on it. Returns the exit code."""
+    """Drain a node and wait until it has no worker. Returns the exit code."""
     async with Client.to(broker) as client:
         answer = await client.drain(node)
         print(f"node {node} is drained: nothing is placed on it until `halimede uncordon {node}`", flush=True)
@@ -51,7 +51,7 @@ async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s:
 
 
 def stranded(node: str, each: Mapping[str, Any]) -> str:
-    """Say that a role of a service has no other node, and what can be done about it."""
+    """Return a message that a role of a service has no other node, with the remedy."""
     namespace, _, name = str(each["service"]).partition("/")
     return (
         f"service {name} in namespace {namespace}: its {each['role']} worker has no other node and waits for {node}: "
@@ -103,7 +103,7 @@ def uncordon(node: o.NodeArgument, broker: o.Broker = "", credentials: o.Credent
 
 
 async def uncordon_node(broker: BrokerAddress, node: str) -> None:
-    """Let a node be used again."""
+    """Uncordon a node."""
     async with Client.to(broker) as client:
         await client.uncordon(node)
     print(f"node {node} is given back: what belongs there comes back by itself")

@@ -1,4 +1,4 @@
-"""``halimede evaluate``: a service's models and rules on data, as a table, a plot, a page and figures."""
+"""``halimede evaluate``: measures a service's models and rules on data; writes a table, a plot, a page and JSON."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def evaluate(
 
 
 def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink) -> EvaluationReport:
-    """Read and evaluate, showing progress."""
+    """Read the data and evaluate, with progress."""
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.evaluate import evaluate as evaluated
     from halimede.evaluation.service import read_chain
@@ -94,7 +94,7 @@ def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink
 
 
 def _write(report: EvaluationReport, out: Path) -> None:
-    """Write all files. A picture is left out, and it is said, where there is nothing that draws it."""
+    """Write all files. Without a plotting library, the plot is left out with a message."""
     from halimede.evaluation.report import page, write_plot
 
     try:
@@ -104,7 +104,7 @@ def _write(report: EvaluationReport, out: Path) -> None:
         try:
             write_plot(report, out / PLOT)
         except ImportError as error:
-            (out / PLOT).unlink(missing_ok=True)  # of an earlier run
+            (out / PLOT).unlink(missing_ok=True)  # left by an earlier run
             warn(f"no plot: {error.name} is not installed: pip install 'halimede[demo]'")
     except OSError as error:
         raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error

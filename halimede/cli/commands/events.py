@@ -1,7 +1,7 @@
-"""``halimede events``: what GM has written down, and what it writes from now on.
+"""``halimede events``: the events that GM has recorded, and new ones with ``--follow``.
 
-Following, one asks for what comes after the last event that was seen, page by page: neither a GM or a broker that was
-away nor a burst of events leaves a gap, and nothing is shown twice.
+To follow, it requests page by page the events after the last one that was shown. So neither a restart of GM or broker
+nor a burst of events leaves a gap, and no event is shown twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from halimede.cli.runner import run
 from halimede.messages import Event
 
 POLL_S = 1.0
-#: events in one answer
+#: events in one reply
 PAGE = 500
 
 
@@ -79,7 +79,7 @@ def events(
 
 @dataclass(frozen=True, slots=True)
 class EventSelection:
-    """Which events: about one thing (or all), of one type (or both), from a time on, the newest ``limit`` of them."""
+    """Selects events: about one object (or all), of one type (or both), from a time on, the newest ``limit``."""
 
     about: str = ""
     type: str = ""
@@ -88,18 +88,18 @@ class EventSelection:
 
     @property
     def some(self) -> bool:
-        """Whether events are left out for what they are."""
+        """Whether the selection depends on an event's content."""
         return bool(self.type or self.since)
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is wanted."""
+        """Whether an event is selected."""
         if self.type and event.type != self.type:
             return False
         return self.since is None or _time(event) >= self.since
 
 
 async def show_events(broker: BrokerAddress, choice: EventSelection, form: Format, *, follow: bool) -> None:
-    """Show the newest events that were chosen, oldest first, and with ``follow`` those that come."""
+    """Show the newest selected events, oldest first, and with ``follow`` also new ones."""
     async with Client.to(broker) as client:
         found = await page(client, choice, after=0, most=0 if choice.some else choice.limit)
         after = max((event.sequence for event in found), default=0)

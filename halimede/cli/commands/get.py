@@ -77,7 +77,7 @@ async def show_resources(broker: BrokerAddress, kind: Kind, name: str, namespace
 
 
 async def fetch(client: Client, kind: Kind, name: str, namespace: str) -> tuple[list[ResourceBody], bool]:
-    """Return what was asked for, sorted by namespace and name, and whether the list was cut."""
+    """Return the requested resources, sorted by namespace and name, and whether the list was cut."""
     if name:
         return [await client.get(kind.plural, name, namespace)], False
     bodies, cut = await client.list(kind.plural, namespace)
@@ -92,7 +92,7 @@ def key(body: Mapping[str, Any]) -> tuple[str, str]:
 def _print(
     kind: Kind, bodies: Sequence[Mapping[str, Any]], form: Format, *, single: bool, all_namespaces: bool
 ) -> None:
-    """Print resources in the form that was asked for."""
+    """Print resources in the requested form."""
     if form in {Format.JSON, Format.YAML}:
         dump(bodies[0] if single else listing(bodies), form)
     elif form is Format.NAME:
@@ -104,8 +104,8 @@ def _print(
 
 
 async def watch_resources(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
-    """Show resources and go on showing them until Ctrl-C: a live table on a terminal, a line a change elsewhere."""
-    from halimede.cli.follow import follow  # only watching pays for its MQTT client
+    """Show resources until Ctrl-C: as a live table on a terminal, else as a line for each change."""
+    from halimede.cli.follow import follow  # here, because only watching needs its MQTT client
 
     async with Client.to(broker) as client:
         bodies, _ = await fetch(client, kind, name, namespace)
@@ -127,18 +127,18 @@ async def watch_resources(broker: BrokerAddress, kind: Kind, name: str, namespac
 
 
 async def _merged(client: Client, kind: Kind, body: ResourceBody | None, document: StatusDocument) -> ResourceBody:
-    """Return the resource with a new status; its spec is asked for only when it is another than we know."""
+    """Return the resource with a new status; its spec is requested only if its generation has changed."""
     known = tables.dig(body, "metadata", "uid"), tables.dig(body, "metadata", "generation")
     if body is None or known != (document.uid, document.generation):
         try:
             body = await client.get(kind.plural, document.name, document.namespace)
-        except ApiRefusedError:  # deleted meanwhile: its topic is cleared next
+        except ApiRefusedError:  # deleted in between: the next message clears its topic
             body = {"metadata": {"name": document.name, "namespace": document.namespace, "uid": document.uid}}
     return {**body, "status": plain(document.status)}
 
 
 class _Lines:
-    """For pipes: one line a change."""
+    """For pipes: prints one line for each change."""
 
     def __init__(self, kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> None:
         self._form = form
@@ -171,7 +171,7 @@ class _Lines:
 
 
 class _Screen:
-    """For terminals: the table itself, drawn again on every change."""
+    """For terminals: draws the whole table again on each change."""
 
     def __init__(self, kind: Kind, *, wide: bool, all_namespaces: bool) -> None:
         self._kind, self._wide, self._all = kind, wide, all_namespaces

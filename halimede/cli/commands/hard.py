@@ -1,4 +1,4 @@
-"""``halimede hard``: the hard samples that edge workers keep, listed, shown and brought here."""
+"""``halimede hard``: lists, shows and exports the hard samples that edge workers store."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from halimede.messages import KeptEntry, KeptReply, KeptRequest
 from halimede.names import check_label, check_name
 
 COLUMNS = ("TIME", "SERVICE", "CAMERA", "EDGE", "SCORE", "FINAL", "SCORE", "BY", "REASON", "HARDNESS", "NODE", "ID")
-#: samples of one worker that are brought here at a time
+#: samples of one worker that are downloaded at a time
 AT_ONCE = 8
 
 
 class Truth(StrEnum):
-    """Whose answer a data set takes for the truth."""
+    """Whose answer a data set uses as the label."""
 
     EDGE = "edge"
     CLOUD = "cloud"
@@ -46,7 +46,7 @@ class ExportLayout(StrEnum):
 
 
 class Answerer(StrEnum):
-    """Who gave the final answer."""
+    """Which tier gave the final answer."""
 
     ANY = "any"
     EDGE = "edge"
@@ -203,7 +203,7 @@ def _request_of(
     reason: str,
     disagree: bool,
 ) -> KeptRequest:
-    """Return what is asked for, with all names checked."""
+    """Return the request, with all names checked."""
     if service:
         check_name("SERVICE", service)
     if camera:
@@ -227,7 +227,7 @@ def _request_of(
 
 @asynccontextmanager
 async def _connected(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
-    """Connect, and listen for answers."""
+    """Connect, and subscribe to replies."""
     async with Client.to(broker) as client:
         kept = KeptSamples(client.bus)
         await kept.start()
@@ -235,7 +235,7 @@ async def _connected(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
 
 
 async def show_list(broker: BrokerAddress, wanted: KeptRequest, limit: int, form: Format) -> None:
-    """List the newest samples that fit, of all workers together."""
+    """List the newest matching samples of all workers together."""
     async with _connected(broker) as kept:
         replies = await kept.pages(wanted)
         found = [(reply, entry) for reply in replies for entry in await _first(kept, reply, wanted, limit)]
@@ -256,10 +256,10 @@ async def show_list(broker: BrokerAddress, wanted: KeptRequest, limit: int, form
 
 
 async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None:
-    """Show what is known of one sample as JSON, and write its picture to a file or into a folder."""
+    """Print one sample as JSON, and write its picture to a file or into a folder."""
     async with _connected(broker) as kept:
         reply = await kept.sample(id_)
-    assert reply.sample is not None  # noqa: S101  # an answer without one is an error
+    assert reply.sample is not None  # noqa: S101  # a reply without one raises an error
     shown = answers_of(reply)
     if out:
         shown["file"] = str(_write(out, id_ + SUFFIXES[reply.sample.image.form], reply.data))
@@ -267,7 +267,7 @@ async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None
 
 
 async def export_samples(broker: BrokerAddress, wanted: KeptRequest, folder: Path, by: By, form: Form) -> int:
-    """Write all samples that fit as a data set; return the exit code: 1 when there is none of them."""
+    """Write all matching samples as a data set; return the exit code: 1 if there are none."""
     made = Export(folder, by, form)
     async with _connected(broker) as kept:
         replies = await kept.pages(wanted)
@@ -295,7 +295,7 @@ def _write(out: Path, name: str, data: bytes) -> Path:
 
 
 async def _bring(kept: KeptSamples, reply: KeptReply, wanted: KeptRequest, made: Export) -> None:
-    """Write a worker's samples. What it no longer gives is left out."""
+    """Write a worker's samples; skip those that it no longer has."""
     waiting: list[KeptEntry] = []
 
     async def flush() -> None:

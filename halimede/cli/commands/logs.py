@@ -1,7 +1,7 @@
-"""``halimede logs``: what workers wrote, asked of the nodes over the bus.
+"""``halimede logs``: the logs of workers, requested from their nodes over the bus.
 
-Each log has a task of its own, so a node that does not answer holds nobody else up; lines are shown as they arrive.
-Following a service, one looks again now and then for its workers: they may have moved.
+Each log has its own task, so a node that does not reply delays no other; lines are shown when they arrive. When
+following a service, its workers are looked up periodically, because they may move.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import LogsRequest, NodeInfo, ResourceBody
 from halimede.names import check_name
 
-#: seconds between two looks at a log, and at who the workers are
+#: seconds between two requests for a log, and between two lookups of the workers
 POLL_S, SEARCH_S = 0.5, 3.0
 PART_BYTES = 262_144
-#: bytes to read for each line that was asked for, so that the last lines are there whatever their length
+#: bytes to request for each line, so that the last lines are complete in general
 BYTES_A_LINE = 1024
 #: logs that are followed at a time
 MOST_LOGS = 500
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
-#: fields of a log line that have their own place, or that the prefix says already
+#: fields of a log line that are shown in their own place, or in the prefix
 PLACED = frozenset({"event", "timestamp", "level", "worker", "service", "node", "namespace"})
 
 
@@ -118,9 +118,9 @@ def logs(
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """Whose logs, and which lines of them. ``name``: a service or worker, empty for all; ``role`` empty for both.
+    """Selects logs and their lines. ``name``: a service or worker, empty for all; ``role`` empty for both.
 
-    ``tail``: begin with so many lines, negative for all; ``since``: leave out older ones.
+    ``tail``: start with so many lines, negative for all; ``since``: leave out older ones.
     """
 
     name: str
@@ -132,13 +132,13 @@ class LogSelection:
 
     @property
     def direct(self) -> bool:
-        """Whether node and worker are named: then GM is not asked."""
+        """Whether node and worker are named: then no request to GM is needed."""
         return bool(self.node and self.name)
 
 
 @dataclass(slots=True)
 class Log:
-    """One worker's log as far as it has been read."""
+    """The state of reading one worker's log."""
 
     node: str
     worker: str
@@ -150,12 +150,12 @@ class Log:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Where it is."""
+        """Its node and its worker."""
         return self.node, self.worker
 
 
 async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool) -> int:
-    """Show the logs that were chosen, and with ``follow`` what comes. Returns the exit code."""
+    """Show the selected logs, and with ``follow`` new lines. Returns the exit code."""
     async with Client.to(broker) as client:
         found = await find(client, choice)
         several = len(found) > 1 or (follow and not choice.direct)
@@ -168,7 +168,7 @@ async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool
 
 
 async def find(client: Client, choice: LogSelection) -> list[Log]:
-    """Return the logs that are meant; raise when there are none."""
+    """Return the selected logs; raise if there are none."""
     if choice.direct:
         return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
@@ -197,7 +197,7 @@ async def find(client: Client, choice: LogSelection) -> list[Log]:
 
 
 def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
-    """Return the workers of a service, by the same rule by which GM sends and LC starts them."""
+    """Return the workers of a service, by the same rule as GM and LC."""
     resource = api.parse(body)
     if resource.kind.api_version == NEPTUNE:
         resource = api.parse(to_sedna(resource))
@@ -226,14 +226,14 @@ async def _follow(client: Client, choice: LogSelection, found: Sequence[Log]) ->
                 for log in await _found_again(client, choice):
                     if log.key not in following and len(following) < MOST_LOGS:
                         following[log.key] = log
-                        log.started = True  # all that it wrote is new
+                        log.started = True  # the worker is new: show its log from the start
                         start(log)
 
 
 async def _found_again(client: Client, choice: LogSelection) -> list[Log]:
     try:
         return await find(client, choice)
-    except HalimedeError:  # GM is being restarted, or the service is gone for now: what is known goes on
+    except HalimedeError:  # GM is restarting, or the service is missing for now: follow the known logs
         return []
 
 
@@ -245,7 +245,7 @@ async def _follow_one(client: Client, choice: LogSelection, log: Log) -> None:
 
 
 async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
-    """Return what is new of one log; what is in the way is said once, and does not stop the others."""
+    """Return new lines of one log; report an error once, without stopping the others."""
     first = not log.started
     try:
         from_end = first and choice.tail >= 0
@@ -260,7 +260,7 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
 
 
 async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
-    """Return the lines from where reading stopped to the end, or the last ``lines`` of the log."""
+    """Return the lines since the last read, or the last ``lines`` of the log."""
     found: list[str] = []
     offset = -max(1, lines) * BYTES_A_LINE if from_end else log.offset
     while True:
@@ -269,7 +269,7 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
         if reply.error:
             raise HalimedeError(reply.error)
         if reply.offset < log.offset:
-            log.rest = ""  # rotated: it starts anew
+            log.rest = ""  # the log was rotated: read it from the start
         *whole, log.rest = (log.rest + reply.text).split("\n")
         found += whole
         log.offset = offset = reply.offset
@@ -279,7 +279,7 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
 
 
 def show_line(worker: str, line: str, *, several: bool) -> None:
-    """Print a line, after its worker's name where there are several; in colour on a terminal."""
+    """Print a line, with its worker's name if there are several workers; in color on a terminal."""
     if not sys.stdout.isatty():
         print(f"{worker}  {line}" if several else line, flush=True)
         return
@@ -306,7 +306,7 @@ def pretty(line: str) -> Text:
 
 
 def lines_since(lines: Iterable[str], start: datetime) -> Iterator[str]:
-    """Return the lines from a time on. One without a time of its own belongs to the line before it."""
+    """Return the lines since a time. A line without a time belongs to the line before it."""
     recent = False
     for line in lines:
         if (told := time_of(_fields(line).get("timestamp"))) is not None:

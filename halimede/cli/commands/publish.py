@@ -1,6 +1,6 @@
-"""``halimede publish``: pictures, or the frames of a video, stream or device, as a camera would send them.
+"""``halimede publish``: publishes pictures, or frames of a video, stream or device, as a camera does.
 
-How a video is read is ``halimede.cameras``'s part; here it ends with the command.
+``halimede.cameras`` reads the video; its process ends with the command.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from halimede.tracing import FrameRecord, TraceBuffer, write
 from halimede.tracing.export import exporting
 from halimede.tracing.steps import PUBLISH
 
-#: messages on their way at a time
+#: unacknowledged messages at a time
 WINDOW = 20
-#: seconds that a frame is tried again while the broker is away
+#: seconds for which a frame is retried while the broker is not reachable
 PATIENCE_S = 30.0
 RETRY_S = 0.2
-#: frames a second, where nobody says how many
+#: default frames per second
 FPS = 25.0
 
 VIDEOS = frozenset({
     ".264", ".265", ".asf", ".avi", ".flv", ".h264", ".h265", ".hevc", ".ivf", ".m4v", ".mjpeg", ".mjpg", ".mkv",
     ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm",
 })  # fmt: skip
-#: frames on their way at a time: of a file enough to keep a distant broker busy, of a live camera only the newest
+#: unacknowledged frames at a time: of a file enough for a distant broker, of a live camera only the newest
 FILE_WINDOW, LIVE_WINDOW = 20, 2
 NEEDED = ("av", "numpy", "PIL")
 
@@ -130,14 +130,14 @@ class PublishPlan:
 
 @dataclass(slots=True)
 class PublishSummary:
-    """What became of it."""
+    """The outcome of sending."""
 
     sent: int = 0
     unheard: int = 0
 
 
 async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
-    """Send all pictures of a plan in order, showing progress, and report what became of them."""
+    """Send all pictures of a plan in order, with progress, and print a summary."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     async with Client.to(broker) as client:
         pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
@@ -197,9 +197,9 @@ async def send_all(
 
 
 async def send_frame(bus: Bus, address: Address[bytes], data: bytes, qos: int, properties: Properties = None) -> bool:
-    """Publish one frame with these user properties; return whether anybody takes it.
+    """Publish one frame with these user properties; return whether there is a subscriber.
 
-    While the broker is away try again. A frame of ours keeps its id, so it counts once.
+    Retries while the broker is not reachable. A frame with an id keeps it, so it counts once.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE_S
@@ -233,14 +233,14 @@ def _warn_unheard(plan: PublishPlan, frames: int) -> None:
 
 
 def is_stream(paths: Sequence[str]) -> bool:
-    """Say whether one of these is no picture and no folder of them."""
+    """Whether one of the paths is neither a picture nor a folder."""
     return any(
         "://" in path or path.startswith(("@", "/dev/")) or Path(path).suffix.lower() in VIDEOS for path in paths
     )
 
 
 async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> None:
-    """Send a source's frames until its end or Ctrl-C, and say what became of them. Raises HalimedeError."""
+    """Send a source's frames until its end or Ctrl-C, and print a summary. Raises HalimedeError."""
     from halimede.cameras.camera import Camera
     from halimede.cameras.ipc_messages import SourceError
     from halimede.cameras.publisher import CameraPublisher

@@ -1,4 +1,4 @@
-"""``halimede record``: a camera's frames into a folder, as they come, until a limit or Ctrl-C."""
+"""``halimede record``: writes a camera's frames into a folder, until a limit or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from halimede.cli.runner import run
 from halimede.errors import DecodeError, HalimedeError
 from halimede.names import check_label
 
-#: frames that wait for the disk; more than that the broker holds back or, at QoS 0, are lost and counted
+#: frames that wait for the disk; above that the broker queues frames or, at QoS 0, they are lost and counted
 QUEUE = 100
 POLL_S = 0.2
 
@@ -56,7 +56,7 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """Where a recording ends. 0 of seconds or frames: no limit."""
+    """Limits of a recording. 0 of seconds or frames: no limit."""
 
     seconds: float
     frames: int
@@ -64,7 +64,7 @@ class RecordLimits:
 
 
 class Recorder:
-    """Takes frames one by one; ``full`` is set when there is a reason to end, ``error`` when it is a bad one."""
+    """Records frames; ``full`` is set when the recording must end, ``error`` if the reason is an error."""
 
     def __init__(self, tape_: RecordingWriter, limits: RecordLimits) -> None:
         self.full = asyncio.Event()
@@ -77,7 +77,7 @@ class Recorder:
         self._began = -1.0
 
     async def __call__(self, delivery: Delivery[bytes]) -> None:
-        """Keep a frame, unless the recording has ended."""
+        """Store a frame, unless the recording has ended."""
         if self.full.is_set():
             return
         now = asyncio.get_running_loop().time()
@@ -106,7 +106,7 @@ class Recorder:
 
 
 async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespace: str, limits: RecordLimits) -> None:
-    """Record until a limit or cancelled, and say what there is."""
+    """Record until a limit or cancelled, and print a summary."""
     filter_ = topics.CAMERA_FRAME.filter(ns=namespace, camera=check_label("--camera", camera))
     async with Client.to(broker) as client:
         with recording.writing(Path(folder)) as tape_:
@@ -115,7 +115,7 @@ async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespa
             try:
                 await _until(recorder, tape_, limits, str(filter_))
             finally:
-                # the handler at work finishes before the index is closed; nothing new is kept
+                # the running handler finishes before the index is closed; later frames are ignored
                 recorder.full.set()
                 await client.bus.unsubscribe(filter_)
                 _report(folder, tape_, recorder, client.bus.stats.dropped)

@@ -1,4 +1,4 @@
-"""``halimede replay``: a recording, or a plain folder of pictures, published as the camera would."""
+"""``halimede replay``: publishes a recording, or a plain folder of pictures, as the camera would."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from halimede.errors import HalimedeError, RefusedError, TooLargeError, first_er
 from halimede.names import check_label
 from halimede.topic import Address
 
-#: seconds between two looks whether somebody takes the camera's frames
+#: seconds between two checks for a subscriber to the camera's frames
 WAIT_S = 0.5
-#: a broker's own limit is known once it is connected
+#: no limit here, because the broker's limit is known only after connecting
 NO_LIMIT = 1 << 40
 
 
@@ -67,7 +67,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What is to be played, and how. ``fps`` 0: with the recording's own times."""
+    """The recording to replay, and how. ``fps`` 0: with the recording's own times."""
 
     folder: str
     camera: str
@@ -88,7 +88,7 @@ class ReplayFrames:
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What became of the frames. ``late``: the most that one left behind its time, in seconds."""
+    """The outcome for the frames. ``late``: the longest delay of a frame in seconds."""
 
     sent: int = 0
     unheard: int = 0
@@ -98,7 +98,7 @@ class ReplaySummary:
 
 
 async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
-    """Play, and say at the end what became of the frames. Returns the exit code."""
+    """Replay, and print a summary at the end. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     reel = load(Path(plan.folder), plan)
     async with Client.to(broker) as client:
@@ -132,7 +132,7 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
                 offset_ms=0.0,
                 size=picture.path.stat().st_size,
                 encoding=picture.encoding,
-                id="0" * 32,  # a frame of ours, so that it has an id and a sequence
+                id="0" * 32,  # as in a recorded frame, so that it gets an id and a sequence
             )
             for picture in found
         ]
@@ -141,7 +141,7 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
 
 
 def due(entries: Sequence[RecordingEntry], gap_s: float, speed: float) -> list[RecordingEntry]:
-    """Return the frames with the offsets at which they are to leave: evenly, or as they came (``gap_s`` 0)."""
+    """Return the frames with the offsets at which they are sent: evenly, or as recorded (``gap_s`` 0)."""
     if gap_s:
         return [replace(entry, offset_ms=i * gap_s * 1000) for i, entry in enumerate(entries)]
     first = entries[0].offset_ms
@@ -149,7 +149,7 @@ def due(entries: Sequence[RecordingEntry], gap_s: float, speed: float) -> list[R
 
 
 def length_ms(entries: Sequence[RecordingEntry]) -> float:
-    """Return how long one round takes: until the next would begin."""
+    """Return the length of one round: the time until the next one starts."""
     last = entries[-1].offset_ms
     return last + (last / (len(entries) - 1) if len(entries) > 1 else recording.PLAIN_GAP_S * 1000)
 
@@ -160,7 +160,7 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
 
     async def send(data: bytes) -> None:
         try:
-            heard = await send_frame(bus, address, data, qos=1)  # others count meanwhile
+            heard = await send_frame(bus, address, data, qos=1)  # other tasks count meanwhile
             tally.unheard += not heard
             tally.sent += 1
         except (RefusedError, TooLargeError) as error:
@@ -178,7 +178,7 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
         began, skip = loop.time(), int(plan.wait)
         async with asyncio.TaskGroup() as group:
             for sequence, (time, entry) in enumerate(_rounds(reel.entries, loop=plan.loop)):
-                if sequence < skip:  # it has told that somebody listens
+                if sequence < skip:  # it was sent to find out whether there is a subscriber
                     continue
                 await asyncio.sleep(max(0.0, began + time - loop.time()))
                 data = await asyncio.to_thread(recording.payload, reel.folder, entry, plan.camera, sequence)
@@ -189,7 +189,7 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
 
 
 async def _wait_for_reader(bus: Bus, address: Address[bytes], first: bytes, tally: ReplaySummary) -> None:
-    """Send the first frame until somebody takes it. It keeps its id, so it counts once."""
+    """Send the first frame until there is a subscriber. It keeps its id, so it counts once."""
     while True:
         if await send_frame(bus, address, first, qos=1):
             tally.sent += 1
@@ -198,7 +198,7 @@ async def _wait_for_reader(bus: Bus, address: Address[bytes], first: bytes, tall
 
 
 def _rounds(entries: Sequence[RecordingEntry], *, loop: bool) -> Iterator[tuple[float, RecordingEntry]]:
-    """Yield the frames with the seconds at which they are due, once or for ever."""
+    """Yield the frames with the seconds at which they are due, once or without end."""
     whole = length_ms(entries)
     for number in count() if loop else range(1):
         for entry in entries:

@@ -1,4 +1,4 @@
-"""``halimede results``: the final answers as they come, each frame once."""
+"""``halimede results``: shows final answers as they arrive, each frame once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from halimede.cli.output import clean, console, warn
 from halimede.cli.runner import run
 from halimede.messages import Result
 
-#: ids remembered, so that a result that was sent again is shown once
+#: remembered ids, so that a repeated result is shown once
 REMEMBERED = 100_000
 HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS':>8}  NOTE"
 
@@ -69,7 +69,7 @@ class Once:
 
 
 async def show_results(broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format) -> None:
-    """Show results until ``limit`` (0: no limit) or Ctrl-C: of the service of that name, of whichever kind."""
+    """Show results until ``limit`` (0: no limit) or Ctrl-C, of the service of that name, of any kind."""
     filters = [topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)]
     await _warn_if_unknown(broker, service, namespace)
     out = console()
@@ -115,7 +115,7 @@ def _notes(result: Result) -> Iterator[str]:
 
 
 async def _warn_if_unknown(broker: BrokerAddress, service: str, namespace: str) -> None:
-    """Say when there is no such service, or there would be silence. GM may be away: results flow without it."""
+    """Warn if there is no such service, because no result would arrive. GM may be offline: results need no GM."""
     try:
         async with Client.to(broker, patience_s=0.0) as client:
             known = {body["metadata"]["name"] for body in await client.services(namespace)}

@@ -1,6 +1,6 @@
-"""``halimede rollback``: a Model or InferenceModel goes back to the version before, which its status remembers.
+"""``halimede rollback``: returns a Model or InferenceModel to an earlier version, which its status remembers.
 
-Nothing is kept apart for it: the spec becomes that of an earlier version, and everything else follows as from any edit.
+The command edits the spec to that of an earlier version; everything else follows as after any edit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
 from halimede.messages import ResourceBody, ServedVersion, Status
 from halimede.names import Key
 
-#: characters of a digest by which a version may be named
+#: least characters of a digest that identify a version
 LEAST = 4
 
 
@@ -55,7 +55,7 @@ def rollback(
 
 
 async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
-    """Go back to version ``to``, or to the one before. Returns the exit code."""
+    """Return to version ``to``, or to the previous one. Returns the exit code."""
     if not kind.versioned:
         known = " and ".join(each.plural for each in plurals() if each.versioned)
         raise InvalidFieldError("KIND", kind.plural, f"only {known} have versions")
@@ -78,7 +78,7 @@ async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str
 
 
 def choose(body: ResourceBody, to: str) -> ServedVersion:
-    """Return the version that is meant: by its name or digest, else the latest that is not the present one."""
+    """Return the version of that name or digest, else the latest one that is not the present one."""
     versions = _status(body).versions
     listed = ", ".join(version.version for version in versions) or "none"
     if to:
@@ -94,7 +94,7 @@ def choose(body: ResourceBody, to: str) -> ServedVersion:
 
 
 def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
-    """Return what changes in the spec. Raises HalimedeError for a version that is not known well enough any more."""
+    """Return the change of the spec. Raises HalimedeError if too little is known about the version."""
     spec: Mapping[str, Any] = body["spec"]
     plural_versions = spec.get("versions") or spec.get("manifest") or []
     if version.version in _names(plural_versions):
@@ -118,7 +118,7 @@ def kubectl(body: ResourceBody, key: Key, change: Mapping[str, Any]) -> str:
 
 
 def _is_present(body: ResourceBody, version: ServedVersion) -> bool:
-    """Whether a version is what the spec asks for now."""
+    """Whether a version is the one in the spec now."""
     spec, status = body["spec"], _status(body)
     listed = spec.get("versions") or spec.get("manifest") or []
     names = _names(listed)

@@ -28,7 +28,7 @@ from halimede.messages import Identity, IdentityAnswer, IdentityQuery, Sighting,
 from halimede.names import check_label, check_name
 
 ANSWER_S = 10.0
-#: longer ones are no identities (messages.multiedge)
+#: the longest identity (messages.multiedge)
 MOST_ID = 64
 SIGHTINGS = ("TIME", "CAMERA", "BOX", "ALIKE", "NODE", "FRAME")
 PEOPLE = ("IDENTITY", "SEEN", "CAMERAS", "FIRST", "LAST", "LAST CAMERA", "ALIKE")
@@ -104,14 +104,14 @@ def seen(
 
 @dataclass(frozen=True, slots=True)
 class ServiceQuery:
-    """Which service is asked."""
+    """The service that is queried."""
 
     namespace: str
     name: str
 
 
 async def show_sightings(broker: BrokerAddress, service: ServiceQuery, query: IdentityQuery, form: Format) -> None:
-    """Ask, and show the answer. Raises HalimedeError when nobody answers, or nobody is known by that identity."""
+    """Send a query and show the answer. Raises HalimedeError without a reply, or if the identity is unknown."""
     if len(query.identity) > MOST_ID:
         raise InvalidFieldError("IDENTITY", query.identity, f"an identity has {MOST_ID} characters at most")
     async with Client.to(broker) as client:
@@ -133,7 +133,7 @@ async def show_sightings(broker: BrokerAddress, service: ServiceQuery, query: Id
 
 
 async def ask(bus: Bus, service: ServiceQuery, query: IdentityQuery) -> IdentityAnswer:
-    """Ask a service's gallery. Raises UnreachableError."""
+    """Query a service's gallery. Raises UnreachableError."""
     names = {"ns": service.namespace, "service": service.name, "client": bus.client_id}
     requests: RpcClient[IdentityAnswer] = RpcClient(bus, topics.IDENTITY_ANSWER.at(**names))
     await requests.start()
@@ -147,7 +147,7 @@ async def ask(bus: Bus, service: ServiceQuery, query: IdentityQuery) -> Identity
 
 
 async def follow_tracks(broker: BrokerAddress, service: ServiceQuery, identity: str, camera: str, form: Format) -> None:
-    """Show who is seen, until Ctrl-C."""
+    """Show sightings as they happen, until Ctrl-C."""
     filter_ = topics.TRACK.filter(ns=service.namespace, service=service.name)
     if form is not Format.JSON:
         print(f"{'TIME':<23}  {'IDENTITY':<16}  {'CAMERA':<16}  {'ALIKE':>5}  BOX", flush=True)
@@ -230,7 +230,7 @@ def box(at: Sighting) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Return a time of a camera's clock as people read it; ``-`` for one that no calendar has."""
+    """Return a time of a camera's clock as text; ``-`` if it is out of the calendar's range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     except (ValueError, OverflowError, OSError):

@@ -1,13 +1,13 @@
 """``halimede serve`` and ``halimede router``: models over REST and gRPC.
 
-Their options are the server's own, since images have no typer.
+Their options are defined by the server itself, because its images do not contain typer.
 """
 
 from __future__ import annotations
 
 import typer
 
-#: options go on as they are, --help included
+#: options are passed on, including --help
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 serve = typer.Typer(add_completion=False, rich_markup_mode="rich")
 router = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -25,7 +25,7 @@ from halimede.cli.status_advice import Task
 from halimede.cli.tables import dig, text
 from halimede.messages import NodeInfo
 
-#: how long a GM that is just being restarted is waited for
+#: seconds to wait for a GM that is restarting
 PATIENCE_S = 2.0
 SHOWN_SERVICES, SHOWN_TASKS, SHOWN_NAMES = 20, 20, 5
 
@@ -48,7 +48,7 @@ def status(
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was seen. ``error``: why the rest could not be looked at."""
+    """The observed state. ``error``: why the rest is missing."""
 
     broker: str
     reachable: bool = True
@@ -57,7 +57,7 @@ class Snapshot:
     round_trip_ms: float | None = None
     gm: Mapping[str, Any] | None = None
     nodes: Sequence[NodeInfo] = ()
-    #: by their kind in short
+    #: by the short name of their kind
     services: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     served: Sequence[Mapping[str, Any]] = ()
     models: Sequence[Mapping[str, Any]] = ()
@@ -67,11 +67,11 @@ class Snapshot:
 
     @property
     def every(self) -> list[Mapping[str, Any]]:
-        """Whatever answers: services of all kinds, and models that are served."""
+        """All services, and models that are served."""
         return [*(body for bodies in self.services.values() for body in bodies), *self.served]
 
     def tasks(self) -> list[Task]:
-        """Return what there is to do, the most important first."""
+        """Return the tasks, the most important first."""
         if not self.reachable or self.refused:
             return [Task("broker", self.error, "`halimede doctor` looks closer")]
         if self.gm is None:
@@ -87,7 +87,7 @@ class Snapshot:
 
 
 async def show_status(broker: BrokerAddress, form: Format) -> int:
-    """Show how everything is. Returns 0 when all is well, else 1."""
+    """Show the state of the system. Returns 0 without a problem, else 1."""
     seen = await take_snapshot(broker)
     tasks = seen.tasks()
     if form in {Format.JSON, Format.YAML}:
@@ -98,7 +98,7 @@ async def show_status(broker: BrokerAddress, form: Format) -> int:
 
 
 async def take_snapshot(broker: BrokerAddress) -> Snapshot:
-    """Look at everything once."""
+    """Read the whole state once."""
     seen = Snapshot(str(broker))
     try:
         async with Client.to(broker, patience_s=PATIENCE_S) as client:
@@ -128,7 +128,7 @@ async def read_resources(seen: Snapshot, client: Client) -> None:
 
 
 def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return a snapshot for programs."""
+    """Return a snapshot as plain data."""
     return {
         "healthy": not tasks,
         "broker": {
@@ -155,7 +155,7 @@ def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
-    """Print a snapshot for people."""
+    """Print a snapshot as text."""
     speed = "" if seen.round_trip_ms is None else f", round trip {seen.round_trip_ms:g} ms"
     version = f", {seen.broker_version}" if seen.broker_version else ""
     state = ": not there" if not seen.reachable else ": there, and does not let us in" if seen.refused else ""

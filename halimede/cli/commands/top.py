@@ -1,7 +1,7 @@
-"""``halimede top``: the system as it works, live; read from retained topics, so it goes on while GM is away.
+"""``halimede top``: a live view of the system, from retained topics, so it works while GM is offline.
 
-A status document says how things stand until the next one comes, so the count at the beginning of a window is that of
-the last document before it; whoever says nothing new has counted nothing.
+A status document holds until the next one arrives. So the count at the start of a window is that of the last document
+before it, and a service without a new document has counted nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from halimede.cli.runner import run
 from halimede.errors import HalimedeError, first_error
 from halimede.messages import GmPresence, Load, NodeInfo, Peer, Presence, StatusDocument
 
-#: seconds over which a rate is taken
+#: seconds over which a rate is computed
 WINDOW_S = 5.0
-#: documents kept of one service: GM sends at most one a second
+#: documents that are kept of one service: GM sends at most one a second
 MOST_POINTS = 32
-#: seconds between two questions to GM, which knows what topics do not tell (drained nodes, workers)
+#: seconds between two requests to GM, which has facts that no topic has (drained nodes, workers)
 ASK_S = 2.0
-#: status documents come at most once a second: less than this is no measurement
+#: least seconds of a measurement: status documents arrive at most once a second
 LEAST_MEASURE_S = 3.0
 Row = Mapping[str, Any]
 
@@ -86,13 +86,13 @@ class RatePoint:
 
 @dataclass(slots=True)
 class ServiceRates:
-    """A service's newest document, and its counts until then."""
+    """A service's newest document, and its earlier counts."""
 
     document: StatusDocument
     points: deque[RatePoint] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
 
     def rate(self, now: float, read: Callable[[RatePoint], float]) -> float:
-        """Return how much was counted a second, over the last ``WINDOW_S`` or as long as it is known."""
+        """Return the increase per second, over the last ``WINDOW_S`` or since the first document."""
         last, start = self.points[-1], now - WINDOW_S
         base = self.points[0]
         for point in self.points:
@@ -115,7 +115,7 @@ class TopState:
     gm: GmPresence | None = None
 
     def take(self, now: float, document: StatusDocument, plural: str = "") -> None:
-        """Take a status document of a kind (``plural``). Another uid is another service: its counts start anew."""
+        """Record a status document of a kind (``plural``). Another uid is another service with new counts."""
         key = plural, document.namespace, document.name
         known = self.services.get(key)
         if known is None or known.document.uid != document.uid:
@@ -124,7 +124,7 @@ class TopState:
         known.points.append(_point(now, document))
 
     def view(self, now: float, sort: str) -> dict[str, Any]:
-        """Return what there is to show, as plain data."""
+        """Return the data to show, as plain data."""
         services = [_service(now, each) for each in self.services.values()]
         services.sort(key=SORTS[sort])
         return {
@@ -155,7 +155,7 @@ class TopState:
             "status": ("online" if online else "offline") + (",drained" if info and info.drained else ""),
             "services": info.resources if info else 0,
             "workers": info.workers if info else 0,
-            # a will does not repeat what the birth said
+            # a will does not repeat the content of the birth
             "version": (presence.version if presence else "") or (info.version if info else ""),
         }
 
@@ -206,7 +206,7 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["namespace"], row["name"]
 
 
-#: by what services are sorted; those that are equal by name
+#: sort keys of services; equal ones are sorted by name
 SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "phase": lambda row: (status_advice.phase_rank(row["phase"]), *_name(row)),
     "name": _name,
@@ -217,7 +217,7 @@ SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 
 async def show_system(broker: BrokerAddress, seconds: float, sort: str, form: Format, *, once: bool) -> None:
-    """Show everything, again and again until cancelled, or once after one measurement."""
+    """Show the system repeatedly until cancelled, or once after one measurement."""
     state = TopState()
     async with Client.to(broker, patience_s=0.0) as client:
         await listen(client.bus, state)
@@ -239,7 +239,7 @@ async def listen(bus: Bus, state: TopState) -> None:
         state.services.pop((names["plural"], names["ns"], names["name"]), None)
 
     def mirror(found: dict[tuple[str, str, str], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the handlers that keep what each worker of a service has retained."""
+        """Return the handlers that keep the retained messages of each worker of a service."""
 
         async def keep(delivery: Delivery[Any]) -> None:
             names = delivery.names
@@ -272,7 +272,7 @@ async def listen(bus: Bus, state: TopState) -> None:
 
 async def _ask(client: Client, state: TopState) -> None:
     while True:
-        with contextlib.suppress(HalimedeError):  # GM is away: the screen says so
+        with contextlib.suppress(HalimedeError):  # GM is offline: the screen shows that
             state.infos = {node.name: node for node in await client.nodes()}
         await asyncio.sleep(ASK_S)
 
@@ -304,7 +304,7 @@ async def _show(
 
 
 async def _lines(view: Any, seconds: float, form: Format) -> None:
-    """For pipes: one document a line, or one table after the other."""
+    """For pipes: prints one document per line, or one table after another."""
     while True:
         await asyncio.sleep(seconds)
         if form is Format.JSON:
@@ -375,7 +375,7 @@ NODE_COLUMNS = (
 
 
 def screen(view: Row, width: int, *, rows: int) -> RenderableType:
-    """Return a view as it is shown on a terminal so wide and high (``rows`` 0: as long as it gets)."""
+    """Return a view for a terminal of this width and height (``rows`` 0: any height)."""
     parts: list[RenderableType] = [_head(view)]
     blocks = (
         (SERVICE_COLUMNS, view["services"]),
@@ -423,7 +423,7 @@ def _block(columns: Sequence[ScreenColumn], rows: Sequence[Row], width: int, mos
 
 
 def _shares(wanted: Sequence[int], rows: int) -> list[int]:
-    """Divide the lines of a screen among tables: each gets a few, what is left goes to the first."""
+    """Divide the lines of a screen among tables: each gets a few, the first gets the rest."""
     frame = 3  # a blank line, the header, and "and n more"
     free = max(0, rows - frame * sum(1 for want in wanted if want))
     shares = [min(want, max(1, free // 4)) for want in wanted]

@@ -1,4 +1,4 @@
-"""``halimede trace``: one frame's way through edge and cloud, asked of the workers that remember it."""
+"""``halimede trace``: the steps of one frame at edge and cloud, requested from the workers that remember it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from halimede.errors import HalimedeError, InvalidFieldError, NoSubscriberError
 from halimede.messages import Result, Span, TraceReply, TraceRequest
 from halimede.names import check_name
 
-#: seconds in which workers answer: until nothing more has come for a while, and at most
+#: seconds for replies: until none has arrived for a while, and at most
 QUIET_S, LONGEST_S = 0.5, 3.0
 #: seconds after which the broker drops the request
 EXPIRY_S = 10
-#: seconds between a result and the question for its frame: the worker first hears that the broker has it
+#: seconds between a result and the request for its frame: the worker first receives the broker's acknowledgement
 SETTLE_S = 0.3
-#: answers that are kept
+#: the most replies
 MOST = 256
 WIDTH = 40
-#: how many frames each worker remembers; the number itself is the worker's (halimede.tracing.record)
+#: the number of frames that each worker remembers is the worker's own (halimede.tracing.record)
 HOW = (
     "each worker remembers its last 4,096 frames, until it is restarted. "
     "Ids: `halimede results -f SERVICE -o json` (field id); or `halimede trace --last`"
 )
 STYLES = {"edge": "green", "cloud": "cyan"}
 MS = 1e6
-#: steps by which the parts of an answer are told apart
+#: steps that separate the parts of an answer
 REQUEST, REPLY = "offload.request", "reply"
-#: milliseconds by which clocks may differ before it is worth a word
+#: milliseconds by which clocks may differ before a note is shown
 TOLERANCE_MS = 1.0
 
 
@@ -100,7 +100,7 @@ def trace(
 
 @dataclass(frozen=True, slots=True)
 class FrameQuery:
-    """Which frame: an id, or the next one that is answered, maybe of a service, maybe a hard one."""
+    """Selects a frame: by id, or the next one that is answered, optionally of a service, optionally a hard one."""
 
     id: str = ""
     service: str = ""
@@ -110,7 +110,7 @@ class FrameQuery:
 
 
 async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None:
-    """Show a frame's way. Raises HalimedeError when nobody remembers it, or no result comes."""
+    """Show a frame's steps. Raises HalimedeError if no worker remembers it, or if no result arrives."""
     if wanted.id and not re.fullmatch(r"[0-9a-f]{32}", wanted.id):
         raise InvalidFieldError("FRAME_ID", wanted.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
     async with Client.to(broker) as client:
@@ -131,7 +131,7 @@ async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -
 
 
 async def ask(bus: Bus, id_: str) -> list[TraceReply]:
-    """Ask all workers for a frame; return the answers of those that know it."""
+    """Request a frame from all workers; return the replies of those that know it."""
     rpc = RpcClient(bus, topics.TRACE_REPLY.at(client=bus.client_id))
     await rpc.start()
     request, body = topics.TRACE_REQUEST.at(client=bus.client_id), TraceRequest(id=id_)
@@ -145,7 +145,7 @@ async def ask(bus: Bus, id_: str) -> list[TraceReply]:
 
 
 async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
-    """Wait for the next result that fits, and until its worker has written it down."""
+    """Wait for the next matching result, and until its worker has recorded it."""
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def result(delivery: Delivery[Result]) -> None:
@@ -218,7 +218,7 @@ def _as_json(timeline: Waterfall) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class WaterfallRow:
-    """One step: where, when (milliseconds after the edge received the frame), how long, and what is known of it."""
+    """One step: its worker, its start (milliseconds after the edge received the frame), duration and attributes."""
 
     worker: str
     node: str
@@ -238,17 +238,16 @@ class Waterfall:
 
     @property
     def length_ms(self) -> float:
-        """From the first begin to the last end."""
+        """The time from the first start to the last end."""
         ends = [row.start_ms + row.duration_ms for row in self.rows]
         return max(ends, default=0.0) - min((row.start_ms for row in self.rows), default=0.0)
 
 
 def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
-    """Return one timeline for each edge worker that had the frame; what no edge claims comes last, on its own clock.
+    """Return one timeline for each edge worker that had the frame; replies without an edge come last, on their clocks.
 
-    Clocks of two machines are never compared: the cloud's steps are placed inside the edge's request to that worker, in
-    its middle, since the way there and the way back take about as long. What the clocks say only tells how far they
-    disagree.
+    Clocks of two machines are never compared: the cloud's steps are placed in the middle of the edge's request to that
+    worker, because both directions take about the same time. The clocks are only used to show their difference.
     """
     edges = [reply for reply in replies if reply.role == "edge" and reply.spans]
     clouds = [reply for reply in replies if reply.role == "cloud" and reply.spans]
@@ -269,7 +268,7 @@ def _same(edge: TraceReply, cloud: TraceReply) -> bool:
 def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
     rows = _rows(edge, _start(edge.spans))
     remarks = []
-    #: who has a place, and where its own clock's zero is: a tier in between asks others itself
+    #: replies with a position, and the zero of their clocks: a tier in between sends requests itself
     placed = [(edge, _start(edge.spans))]
     left = list(clouds)
     while found := next(_placeable(placed, left), None):
@@ -296,7 +295,7 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
 def _placeable(
     placed: Sequence[tuple[TraceReply, int]], left: Sequence[TraceReply]
 ) -> Iterator[tuple[TraceReply, TraceReply, int, Span]]:
-    """Yield who was asked by somebody that has a place: both, the asker's zero, and the request."""
+    """Yield a reply whose request is in a placed one: both, the requester's zero, and the request."""
     for cloud in left:
         for asker, zero in placed:
             if request := _request(asker.spans, cloud.worker):
@@ -319,7 +318,7 @@ def _rows(reply: TraceReply, zero_ns: int) -> list[WaterfallRow]:
 
 
 def _ordered(rows: list[WaterfallRow]) -> list[WaterfallRow]:
-    """Order by begin; what contains another step comes before it."""
+    """Sort by start; a step comes before the steps that it contains."""
     return sorted(rows, key=lambda row: (round(row.start_ms, 6), row.step.count("."), -row.duration_ms))
 
 
@@ -328,7 +327,7 @@ def _start(spans: Sequence[Span]) -> int:
 
 
 def _busy(spans: Sequence[Span]) -> int:
-    """How long the cloud had it, until its reply began to leave."""
+    """Return the time from the cloud's first step to the start of its reply."""
     begin = _start(spans)
     return max((s.start_ns if s.name == REPLY else s.start_ns + s.duration_ns) - begin for s in spans)
 

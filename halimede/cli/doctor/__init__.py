@@ -11,7 +11,7 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: what was found, and what to do if it is not well."""
+    """The result of one check, and the remedy if there is a problem."""
 
     name: str
     level: Level
@@ -20,17 +20,17 @@ class Check:
 
 
 def ok(name: str, found: str) -> Check:
-    """All is well."""
+    """Return a check without a problem."""
     return Check(name, "ok", found)
 
 
 def warning(name: str, found: str, do: str) -> Check:
-    """It works, but not as well or as safely as it should."""
+    """Return a check of something that works, but not well or not safely."""
     return Check(name, "warning", found, do)
 
 
 def problem(name: str, found: str, do: str) -> Check:
-    """It does not work."""
+    """Return a check of something that does not work."""
     return Check(name, "problem", found, do)
 
 

@@ -1,4 +1,4 @@
-"""The checks of ``doctor`` that concern the broker, from its name to its access rules, each after what it rests on."""
+"""The checks of ``doctor`` for the broker, from its host name to its access rules; each needs the ones before."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from halimede.errors import BusError, InvalidFieldError, RefusedError
 from halimede.messages import Synced
 
 LOOPBACK = ("127.", "::1", "localhost")
-#: days that a certificate should still be good for
+#: days that a certificate should still be valid
 EXPIRY_DAYS = 30
-#: milliseconds beyond the network's own: the delayed acknowledgement takes 40
+#: milliseconds above the network's own: a delayed acknowledgement takes 40
 NAGLE_MS = 25.0
 ROUND_TRIPS = 11
-#: bytes of a camera's picture as it is (640x480x3), how many are sent, and milliseconds from which one is too slow: a
-#: quarter of the time that the cloud's answer to it has by default
+#: bytes of a camera's raw picture (640x480x3), how many are sent, and milliseconds above which one is too slow: a
+#: quarter of the default deadline of the cloud's answer
 LARGE, LARGE_ROUND_TRIPS, LARGE_MS = 921_600, 5, 500.0
-#: bytes of topic and properties; seconds that one may take
+#: bytes of topic and properties; seconds for one large frame
 RESERVED, LARGE_PATIENCE_S = 1024, 10.0
-#: how many times a connection is made to see how far the broker is
+#: connections that are made to measure the distance of the broker
 DIALS = 3
-#: publishes under way that a broker should take: below, frames of fast cameras wait for one another
+#: in-flight publishes that a broker should accept: with fewer, frames of fast cameras wait for one another
 RECEIVE_MAXIMUM = 100
-#: seconds for the connection, and again for the answer
+#: seconds for the connection, and again for the reply
 TIMEOUT_S = 5.0
 V311, V5 = 4, 5
 CONNECT, CONNACK, CLEAN = 0x10, 0x20, 0x02
 KEEPALIVE_S = 10
-#: in a v5 CONNACK
+#: reason code in a v5 CONNACK
 UNSUPPORTED_VERSION = 0x84
 V311_CONNACK_BYTES = 2
 
 
 async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
-    """Look up the name, connect, shake hands, and find out the protocol's version; a problem ends it."""
+    """Resolve the name, connect, do the TLS handshake, and check the protocol's version; a problem ends it."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -77,7 +77,7 @@ async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
 
 
 async def tls(settings: MqttSettings) -> Check:
-    """Look at the broker's certificate, or at its absence."""
+    """Check the broker's certificate, or that there is none."""
     if not settings.secure:
         if settings.host.startswith(LOOPBACK):
             return ok("encryption", "none, on this machine's own loopback")
@@ -105,7 +105,7 @@ async def tls(settings: MqttSettings) -> Check:
 
 
 async def version(settings: MqttSettings) -> Check:
-    """Find out whether the broker speaks MQTT v5."""
+    """Check whether the broker supports MQTT v5."""
     name = "protocol"
     try:
         speaks = await speaks_v5(settings, settings.context())
@@ -121,7 +121,7 @@ async def version(settings: MqttSettings) -> Check:
 
 
 async def strangers(settings: MqttSettings) -> Check:
-    """Find out whether the broker lets anybody in."""
+    """Check whether the broker accepts clients without credentials."""
     name = "strangers"
     try:
         answer = await greet(settings, _stranger(settings), V5)
@@ -134,7 +134,7 @@ async def strangers(settings: MqttSettings) -> Check:
 
 
 async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
-    """Measure the broker's answer to frames to oneself, small and large, and say what it is that takes long."""
+    """Measure the round trip of small and large frames, and name the cause of a slow one."""
     name = "round trip"
     try:
         network_ms = await _distance_ms(settings)
@@ -163,7 +163,7 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
 
 
 async def _distance_ms(settings: MqttSettings) -> float:
-    """Return the least time that a connection took to be made: one way to the broker's system and back, without it."""
+    """Return the shortest time to make a connection: one round trip of the network, without the broker."""
     loop, times = asyncio.get_running_loop(), []
     for _ in range(DIALS):
         began = loop.time()
@@ -174,13 +174,13 @@ async def _distance_ms(settings: MqttSettings) -> float:
 
 
 async def _large(bus: Bus, small_ms: float) -> Check:
-    """Measure the broker's answer to a large frame, which it sends back beside it."""
+    """Measure the round trip of a large frame, which the broker also delivers to this client."""
     name = "large frames"
     if bus.max_packet < LARGE + RESERVED:
         return ok(name, "the broker takes none of 900 KB: not measured")
     do = "the way is narrow: send less of each frame by `encoding` and `maxBytes` (docs/uploads.md); raise deadlineMs"
     try:
-        # a tenth first: a line that is narrow is not to be filled for minutes
+        # a tenth first: a slow link must not be filled for minutes
         (tenth,) = await latency.round_trips(bus, 1, bytes(LARGE // 10), timeout_s=LARGE_PATIENCE_S)
         if tenth >= LARGE_MS:
             return warning(name, f"{tenth:.0f} ms for 90 KB to the broker and back", do)
@@ -194,7 +194,7 @@ async def _large(bus: Bus, small_ms: float) -> Check:
 
 
 def limits(grants: Grants) -> list[Check]:
-    """Judge what the broker can do, by what it said when it let us in."""
+    """Check the limits that the broker announced in its CONNACK."""
     name, checks = "limits", []
     for able, what in (
         (grants.retain, "retained messages"),
@@ -216,7 +216,7 @@ def limits(grants: Grants) -> list[Check]:
 
 
 async def rules(bus: Bus) -> Check:
-    """Try what an operator must not do: to speak as GM to a node, here one that does not exist."""
+    """Try what an operator must not do: publish as GM to a node, here one that does not exist."""
     name = "access rules"
     try:
         await bus.publish(topics.SYNCED.at(node=f"doctor-{secrets.token_hex(8)}"), Synced(epoch=0, count=0))
@@ -229,7 +229,7 @@ async def rules(bus: Bus) -> Check:
 
 
 def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:
-    """Return a context that shows the broker nothing of ours."""
+    """Return a context without this client's credentials."""
     if not settings.secure:
         return None
     authority = settings.credentials.folder / "ca.crt" if settings.credentials else Path()
@@ -238,9 +238,9 @@ def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """What came back: a reason code (0: let in) or None when the connection was closed without a word.
+    """The broker's reply: a reason code (0: accepted), or None if it closed the connection without one.
 
-    ``level`` is the version in which the broker answered.
+    ``level`` is the protocol version of the reply.
     """
 
     code: int | None
@@ -248,7 +248,7 @@ class ProbeReply:
 
     @property
     def wait_for_connack(self) -> bool:
-        """Whether the client may stay."""
+        """Whether the broker accepted the client."""
         return self.code == 0
 
 
@@ -265,7 +265,7 @@ async def open_stream(
 async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: int) -> ProbeReply:
     """Send a CONNECT of a version without any credentials, and nothing else. Raises OSError and TimeoutError.
 
-    The bus speaks MQTT v5 with our credentials only; this shows what a broker replies to an older or unknown client.
+    The bus only uses MQTT v5 with credentials; this shows how a broker replies to an older or unknown client.
     """
     reader, writer = await open_stream(settings, context)
     try:
@@ -283,7 +283,7 @@ async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: i
 
 
 async def speaks_v5(settings: MqttSettings, context: ssl.SSLContext | None) -> bool | None:
-    """Whether the broker speaks MQTT v5; None when it says too little to tell."""
+    """Whether the broker supports MQTT v5; None if its reply does not show it."""
     answer = await greet(settings, context, V5)
     if answer.code is not None:
         return answer.level == V5 and answer.code != UNSUPPORTED_VERSION

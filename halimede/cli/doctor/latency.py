@@ -1,8 +1,8 @@
 """Checks of the broker's round trip and limits, measured with a unique camera name.
 
-An operator may publish and read camera frames, so a frame to oneself works under every access rule. It is read at
-QoS 0: a broker without ``set_tcp_nodelay`` then holds its acknowledgement back until the system's delayed
-acknowledgement of the frame, for 40 ms (Nagle's algorithm), and that is what gives it away.
+An operator may publish and receive camera frames, so this works under every access rule. The frames are received at
+QoS 0: a broker without ``set_tcp_nodelay`` then delays its acknowledgement until the system's delayed TCP
+acknowledgement of the frame, for 40 ms (Nagle's algorithm), and that delay shows the missing option.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from halimede.bus.message import Packet
 from halimede.bus.port import Bus
 from halimede.errors import BusError
 
-#: seconds that the broker's word on its version may take
+#: seconds to wait for the broker's version
 VERSION_S = 0.5
 VERSION = "$SYS/broker/version"
 
 
 async def round_trips(bus: Bus, count: int, body: bytes = b"halimede doctor", *, timeout_s: float = 5.0) -> list[float]:
-    """Publish frames to oneself, one after the other; return the milliseconds of each until the broker's answer.
+    """Publish frames to this client, one after another; return the milliseconds until each acknowledgement.
 
-    Raises RefusedError where an operator's rights are missing, DisconnectedError.
+    Raises RefusedError without an operator's rights, DisconnectedError.
     """
     address = topics.CAMERA_FRAME.at(ns="default", camera=f"doctor-{secrets.token_hex(8)}")
     loop, times = asyncio.get_running_loop(), []
@@ -40,7 +40,7 @@ async def round_trips(bus: Bus, count: int, body: bytes = b"halimede doctor", *,
 
 
 async def round_trip_ms(bus: Bus) -> float | None:
-    """Return the middle one of a few round trips, None where they are not allowed."""
+    """Return the median of a few round trips, None if they are not allowed."""
     try:
         return round(median(await round_trips(bus, 5)), 2)
     except BusError:
@@ -48,7 +48,7 @@ async def round_trip_ms(bus: Bus) -> float | None:
 
 
 async def broker_version(bus: Bus) -> str:
-    """Return what the broker says that it is, empty where it does not say it to us."""
+    """Return the broker's name and version, empty if this client may not read them."""
     said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(packet: Packet) -> None:

@@ -1,11 +1,11 @@
-"""The checks of ``doctor`` that concern this machine: its disks, a broker's allocator, and its TCP congestion control.
+"""The checks of ``doctor`` for this machine: its disks, a broker's allocator, and its TCP congestion control.
 
-A Mosquitto whose allocator is not pinned may be fast for a while, so its time tells too little. Its environment shows
-it, where we may read it: on Linux, for a process of our own user.
+A Mosquitto with default allocator settings may be fast for a while, so a measurement is not enough. Its environment
+shows the settings, if this user may read it: on Linux, for the user's own processes.
 
-BBR spaces packets by timers, at the rate that it believes the line to have. Over loopback there is no line to spare,
-and each timer is processor time: about a quarter of what a broker spends on a frame of 150 KB. Our clients ask for none
-of it on such connections (``bus/transport.py``); a broker and the clients of others take what the machine has set.
+BBR paces packets with timers, at the estimated rate of the link. Over loopback there is no link to protect, and each
+timer costs processor time: about a quarter of a broker's work on a frame of 150 KB. Halimede's clients disable it on
+such connections (``bus/transport.py``); a broker and other clients use the machine's setting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from halimede.access.mosquitto import ENVIRONMENT
 from halimede.cli.doctor import Check, ok, problem, warning
 
-#: bytes of disk that should be free, and that must be
+#: bytes of free disk that are recommended, and required
 ENOUGH, LEAST = 2 * 2**30, 200 * 2**20
 PROC = Path("/proc")
 LISTENING = "0A"
@@ -25,7 +25,7 @@ CONGESTION_FILE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 def check_allocator(port: int, proc: Path = PROC) -> Check | None:
-    """Look at the environment of the Mosquitto that listens on a port of this machine; None: there is none to see."""
+    """Check the environment of the Mosquitto that listens on a port of this machine; None: it cannot be read."""
     sockets = set(_listening(port, proc))
     for process in proc.glob("[0-9]*") if sockets else ():
         try:
@@ -47,7 +47,7 @@ def check_allocator(port: int, proc: Path = PROC) -> Check | None:
 
 
 def _listening(port: int, proc: Path) -> Iterator[str]:
-    """Give what the links of file descriptors of sockets say that listen on a port."""
+    """Yield the link targets of file descriptors of sockets that listen on a port."""
     for table in ("tcp", "tcp6"):
         file = proc / "net" / table
         for line in file.read_text().splitlines()[1:] if file.is_file() else ():
@@ -62,7 +62,7 @@ def _sockets(process: Path) -> Iterator[str]:
 
 
 def check_congestion(file: Path = CONGESTION_FILE) -> Check | None:
-    """Look at what new connections of this machine are given; None: there is nothing to see, as beside Linux."""
+    """Check the congestion control of new connections; None: it cannot be read, as on other systems than Linux."""
     try:
         return judge_congestion(file.read_text().strip())
     except OSError:
@@ -70,7 +70,7 @@ def check_congestion(file: Path = CONGESTION_FILE) -> Check | None:
 
 
 def judge_congestion(control: str) -> Check:
-    """Judge a congestion control of TCP by its name, for a broker that is reached over loopback."""
+    """Judge a TCP congestion control by its name, for a broker that is reached over loopback."""
     if not control.startswith("bbr"):
         return ok("congestion", f"TCP's control is {control}, which does not pace what stays on this machine")
     found = f"TCP's control is {control}, which paces: a broker on this machine spends a quarter more on large frames"
@@ -82,7 +82,7 @@ def judge_congestion(control: str) -> Check:
 
 
 def disks(home: Path) -> list[Check]:
-    """Look at the free space where a system of this machine keeps its files."""
+    """Check the free space where a local system stores its files."""
     if not home.exists():
         return [ok("disk", f"no system keeps files on this machine ({home})")]
     checks, seen = [], set()

@@ -1,4 +1,4 @@
-"""The checks of ``doctor`` that concern what runs on the bus: GM, nodes, services, cameras, clocks, dead letters."""
+"""The checks of ``doctor`` for the system: GM, nodes, services, cameras, clocks, dead letters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from halimede.cli.tables import dig, phase
 from halimede.errors import HalimedeError
 from halimede.messages import CameraStatus, DeadLetter, GmPresence, NodeInfo
 
-#: seconds that one listens for dead letters and for a second GM
+#: seconds to wait for dead letters and for a second GM
 LISTEN_S = 1.0
-#: seconds that clocks may differ; and that a report may be old, for one leaves now and then only
+#: seconds that clocks may differ; and the age of a report that is acceptable, because reports are sent periodically
 CLOCK_S, REPORT_S = 2.0, 60.0
 SHOWN = 5
-#: cameras that are looked at, and of these how many are named
+#: cameras that are checked, and how many of these are named
 MOST_CAMERAS, SHOWN_CAMERAS = 1000, 10
 CAMERA_REMEDIES = {
     "Gone": "start again who read it; if it is gone for good, clear {topic}: an empty retained message",
@@ -38,7 +38,7 @@ CAMERA_REMEDY = "check its address, and that it is on: docs/cameras.md says what
 
 
 async def examine(client: Client) -> AsyncGenerator[Check, None]:
-    """Look at everything that runs; without a GM that is little."""
+    """Check the whole system; without a GM few checks are possible."""
     (letters, stores), cameras = await asyncio.gather(listen(client.bus), camera_statuses(client.bus, LISTEN_S))
     loop = asyncio.get_running_loop()
     asked, began = datetime.now(UTC), loop.time()
@@ -68,7 +68,7 @@ async def examine(client: Client) -> AsyncGenerator[Check, None]:
 
 
 async def listen(bus: Bus) -> tuple[list[DeadLetter], set[str]]:
-    """Return the dead letters of a second, and the stores of the GMs that announce themselves."""
+    """Return the dead letters of a second, and the stores of all GMs that are online."""
     letters: list[DeadLetter] = []
     stores: set[str] = set()
 
@@ -89,7 +89,7 @@ async def listen(bus: Bus) -> tuple[list[DeadLetter], set[str]]:
 
 
 def manager(said: Mapping[str, Any], stores: set[str]) -> Check:
-    """Judge GM: one, of our version."""
+    """Check GM: there must be one, of this version."""
     name, theirs = "global manager", said.get("version")
     if len(stores) > 1:
         return problem(name, f"{len(stores)} of them announce themselves", "stop all but one: a broker has one")
@@ -100,7 +100,7 @@ def manager(said: Mapping[str, Any], stores: set[str]) -> Check:
 
 
 def clock(theirs: str, asked: datetime, took_s: float) -> Check:
-    """Compare GM's clock with ours; half of the time that the answer took may be either way."""
+    """Compare GM's clock with this machine's; the tolerance includes half of the request's duration."""
     name = "clock"
     try:
         offset = (datetime.fromisoformat(theirs) - asked).total_seconds() - took_s / 2
@@ -114,7 +114,7 @@ def clock(theirs: str, asked: datetime, took_s: float) -> Check:
 
 
 def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
-    """Compare the times of workers' last reports with ours: only one in the future means that a clock is wrong."""
+    """Compare the times of workers' last reports with this clock: only a time in the future proves a wrong clock."""
     ahead = {f"{node.get('node')} (+{-age:.0f} s)" for _, node, age in _reports(bodies, now) if age < -CLOCK_S}
     if ahead:
         return warning("node clocks", f"ahead of ours: {_some(sorted(ahead))}", "set the clocks by NTP")
@@ -122,7 +122,7 @@ def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
 
 
 def worker_reports(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
-    """Judge how old the last reports of running workers are."""
+    """Check the age of the last reports of running workers."""
     silent = {
         f"{dig(body, 'metadata', 'name')} on {node.get('node')} for {age:.0f} s"
         for body, node, age in _reports(bodies, now)
@@ -146,7 +146,7 @@ def _reports(
 
 
 def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Check]:
-    """Judge the nodes."""
+    """Check the nodes."""
     tasks = status_advice.on_nodes(nodes, version)
     if not nodes:
         return [problem("nodes", task.what, task.do) for task in tasks]
@@ -157,7 +157,7 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Check]:
 
 
 def on_services(found: Mapping[str, Sequence[Mapping[str, Any]]], models: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """Judge services, by their kind in short, and models."""
+    """Check services, by the short name of their kind, and models."""
     checks = []
     for kind, bodies in (*found.items(), ("model", models)):
         failed = {f"{kind}/{dig(body, 'metadata', 'name')}" for body in bodies if phase(body) == "Failed"}
@@ -169,7 +169,7 @@ def on_services(found: Mapping[str, Sequence[Mapping[str, Any]]], models: Sequen
 
 
 def dead_letters(letters: Sequence[DeadLetter]) -> Check:
-    """Judge what nobody could read."""
+    """Check for messages that could not be read."""
     if not letters:
         return ok("dead letters", f"none in {LISTEN_S:g} s")
     first = letters[0]
@@ -182,7 +182,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 async def camera_statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
-    """Return the topics and statuses of cameras, as they are published within some seconds."""
+    """Return the topics and statuses of cameras that arrive within some seconds."""
     found: dict[str, CameraStatus] = {}
 
     async def take(delivery: Delivery[CameraStatus]) -> None:
@@ -199,7 +199,7 @@ async def camera_statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraSta
 
 
 def on_cameras(statuses: Iterable[tuple[str, CameraStatus]]) -> list[Check]:
-    """Judge cameras. Where none is read for others there is nothing to say."""
+    """Check cameras; without a camera process there is no check."""
     every = list(statuses)
     bad = [(topic, status) for topic, status in every if status.state in {"stalled", "failed", "gone"}]
     if not bad:
