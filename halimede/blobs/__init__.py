@@ -1,7 +1,7 @@
 """Files over MQTT for nodes that reach only the broker: by digest, in pieces, resumed and verified.
 
-``BlobServer`` gives what a cache holds, ``BlobClient`` and ``BlobDownload`` request it, ``BusOpener`` makes that a way
-for the fetcher, and ``BlobAdmin`` does what operators ask of a source (``halimede blob put``, ``list``, ``delete``).
+``BlobServer`` serves files of a cache, ``BlobClient`` and ``BlobDownload`` request them, ``BusOpener`` makes them a
+source of the fetcher, and ``BlobAdmin`` carries out operators' orders (``halimede blob put``, ``list``, ``delete``).
 """
 
 from halimede.blobs.client import BlobClient

@@ -1,7 +1,7 @@
-"""What operators ask of a source: keep a file that they have, list what is here, remove one.
+"""Carries out operators' orders to a source: store one of their files, list files, remove one.
 
-To keep a file is to fetch it from who asks, as any other file: resumed, verified, and nothing is seen of it before it
-is complete. Orders may be repeated: the same thing is done once, and answered each time.
+To store a file, the source downloads it from the operator like any other file: resumed, verified, and invisible until
+it is complete. Orders may be repeated: each is carried out once, and answered each time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from halimede.models.cache import in_thread
 from halimede.models.source_types import TransferLimits
 
 log = structlog.get_logger()
-#: files of one list, orders of one asker and askers that wait, orders that the bus holds
+#: files in one list, waiting orders of one requester, waiting requesters, orders in the subscription's queue
 LISTED, ORDERS, ASKERS, QUEUE = 1000, 8, 64, 100
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedCache:
-    """A cache, the bytes that it may hold (0: others look after that), and whether files are removed by hand."""
+    """A cache, its limit in bytes (0: others enforce it), and whether users may remove files."""
 
     cache: Cache
     most_bytes: int = 0
@@ -39,7 +39,7 @@ class ManagedCache:
 
 
 class BlobAdmin:
-    """Does one order after the other. The caller enters the bus, and runs ``run``."""
+    """Carries out one order after another. The caller enters the bus, and runs ``run``."""
 
     def __init__(self, bus: Bus, name: str, store: ManagedCache, client: BlobClient) -> None:
         self._bus = bus
@@ -54,7 +54,7 @@ class BlobAdmin:
         await self._bus.subscribe(topics.BLOB_ORDER.filter(source=self._name), self._ordered, queue=QUEUE)
 
     async def run(self) -> None:
-        """Do what is asked until cancelled."""
+        """Carry out orders until cancelled."""
         while True:
             delivery = await self._orders.take()
             asker, order = delivery.names["asker"], delivery.body
@@ -113,7 +113,7 @@ class BlobAdmin:
         for digest in found[:LISTED]:
             try:
                 blobs.append(BlobEntry(digest=digest, size=cache.path(digest).stat().st_size))
-            except FileNotFoundError:  # it has just been evicted
+            except FileNotFoundError:  # evicted just now
                 continue
         return BlobAnswer(outcome="listed", blobs=blobs, truncated=len(found) > LISTED)
 
@@ -133,7 +133,7 @@ class BlobNode:
     """Serves and requests files. Takes a bus that is not entered yet; ``run`` it until cancelled.
 
     Attributes:
-        opener: the fetcher's opener for ``bus://``. While this does not run, it fails as when the broker is away.
+        opener: the fetcher's opener for ``bus://``. While this does not run, it fails as without a broker.
 
     """
 
@@ -145,7 +145,7 @@ class BlobNode:
         self._desk = BlobAdmin(bus, name, store, self.client)
 
     async def run(self) -> None:
-        """Give, ask and keep until cancelled."""
+        """Serve, request and store files until cancelled."""
         async with self.bus:
             try:
                 for part in (self.client, self.source, self._desk):

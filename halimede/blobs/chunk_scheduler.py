@@ -1,7 +1,7 @@
-"""One file on its way, without a clock or a bus: what to ask for now, what has come, what is to be asked for again.
+"""Schedules the requests for the pieces of one file: new ones, received ones, lost ones. No clock, no bus.
 
-Pieces come in any order and any number of times; they are given on in order, once. What is asked for or waits to be
-given on is bounded, so a slow reader holds the source back and not the memory.
+Pieces may arrive in any order and repeatedly; each is passed on once, in order. Requested and waiting pieces are
+bounded, so a slow reader slows the source down and does not fill the memory.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-#: pieces that may wait to be given on, beside those in flight
+#: pieces that may wait to be passed on, in addition to those in flight
 AHEAD = 4
 #: bytes of one piece
 SMALLEST, FIRST, LARGEST = 16 * 1024, 64 * 1024, 1024 * 1024
 #: pieces in flight
 MOST = 16
-#: seconds from question to answer: below, more is asked for; above, less
+#: seconds from request to reply: below the first, request more; above the second, less
 FAST, SLOW = 0.1, 0.75
-#: seconds until a piece counts as lost
+#: seconds until a piece counts as lost: least, initial, and most
 SOONEST, FIRST_WAIT, LATEST = 1.0, 4.0, 20.0
 
 
 class FlowControl:
-    """Decides from replies and silence: pieces in flight, bytes of each, and how long to wait for one.
+    """Adapts to replies and losses: the pieces in flight, the bytes of each, and the timeout of one.
 
-    Many small pieces in flight fill a fast line as well as few large ones, but a slow line must not be filled for
-    seconds: what a node has to say itself waits behind it.
+    Many small pieces in flight fill a fast link as well as few large ones, but a slow link must not be filled for
+    seconds, because the node's own messages wait behind them.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class FlowControl:
         self._deviation = 0.0
 
     def came(self, seconds: float) -> None:
-        """Take note of a piece that came so long after it was asked for."""
+        """Record that a piece arrived so many seconds after its request."""
         if self._mean is None:
             self._mean, self._deviation = seconds, seconds / 2
         else:
@@ -49,7 +49,7 @@ class FlowControl:
             self._less()
 
     def lost(self) -> None:
-        """Take note of a piece that did not come."""
+        """Record that a piece was lost."""
         self.wait_s = min(LATEST, self.wait_s * 2)
         self._less()
 
@@ -70,7 +70,7 @@ class FlowControl:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """A piece to ask for. ``again``: it was lost once."""
+    """A piece to request. ``again``: it was lost once."""
 
     offset: int
     length: int
@@ -89,9 +89,9 @@ class ChunkScheduler:
 
     def __init__(self, offset: int, size: int, pace: FlowControl | None = None) -> None:
         self.size = size
-        #: what has been given on
+        #: bytes that have been passed on
         self.given = offset
-        #: how often in a row pieces were late, and nothing came
+        #: consecutive timeouts without any piece
         self.misses = 0
         self._pace = pace or FlowControl()
         self._next = offset
@@ -101,11 +101,11 @@ class ChunkScheduler:
 
     @property
     def done(self) -> bool:
-        """Whether all has been given on."""
+        """Whether the whole file has been passed on."""
         return self.given >= self.size
 
     def ask(self, now: float) -> list[ChunkRequest]:
-        """Return what is to be asked for now; it counts as asked for."""
+        """Return the pieces to request now; they count as requested."""
         found = []
         while len(self._out) < self._pace.window:
             if self._lost:
@@ -120,16 +120,16 @@ class ChunkScheduler:
         return found
 
     def came(self, offset: int, data: memoryview, now: float) -> bool:
-        """Take a piece; return whether it was asked for and is not here yet. A shorter one is asked for in part."""
+        """Add a piece; return whether it was requested and is new. The rest of a shorter one is requested again."""
         out = self._out.get(offset)
         asked = out.ask.length if out else dict(self._lost).get(offset, 0)
         if not 0 < len(data) <= asked:
             return False
         if out:
             del self._out[offset]
-            if not out.ask.again:  # else it may answer either question
+            if not out.ask.again:  # otherwise it may be the reply to either request
                 self._pace.came(now - out.sent)
-        else:  # it was given up too soon
+        else:  # its timeout was too short
             self._lost.remove((offset, asked))
             heapq.heapify(self._lost)
         self._here[offset] = data
@@ -139,7 +139,7 @@ class ChunkScheduler:
         return True
 
     def give(self) -> list[memoryview]:
-        """Return the pieces that are next, in order; they count as given on."""
+        """Return the next pieces in order; they count as passed on."""
         found = []
         while (data := self._here.pop(self.given, None)) is not None:
             found.append(data)
@@ -147,7 +147,7 @@ class ChunkScheduler:
         return found
 
     def expire(self, now: float) -> int:
-        """Count as lost what did not come in time; return how much."""
+        """Count pieces that did not arrive in time as lost; return their number."""
         late = [out.ask for out in self._out.values() if out.deadline <= now]
         for asked in late:
             del self._out[asked.offset]
@@ -158,7 +158,7 @@ class ChunkScheduler:
         return len(late)
 
     def another(self) -> None:
-        """Go on with another source: what was asked for is asked for again, at a pace that has to be found anew."""
+        """Continue with another source: request the pieces in flight again, and adapt from the start."""
         for out in self._out.values():
             heapq.heappush(self._lost, (out.ask.offset, out.ask.length))
         self._out.clear()
@@ -166,5 +166,5 @@ class ChunkScheduler:
         self.misses = 0
 
     def wake(self, now: float) -> float:
-        """Return how many seconds there are until something has to be asked for again."""
+        """Return the seconds until a request must be repeated."""
         return max(0.0, min((out.deadline for out in self._out.values()), default=now) - now)

@@ -1,6 +1,6 @@
-"""The asking side's connection: who has a file, pieces of it for those who read, and orders of an operator.
+"""The requester's connection: finds the sources of a file, receives its pieces, and sends orders of an operator.
 
-Answers are known by correlation data that nobody can guess, and by who gave them, which the broker has checked.
+Replies are identified by correlation data that cannot be guessed, and by their sender, which the broker has checked.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from halimede.bus.rpc import PendingReplies, RpcClient
 from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError
 from halimede.messages import BlobAnswer, BlobChunk, BlobOrder, BlobQuery
 
-#: seconds: for the first answer to a query, and for more of them after it; between two repetitions of an order
+#: seconds: for the first reply to a query, and for more of them after it; between two repetitions of an order
 QUERY_S, MORE_S, ORDER_S = 2.0, 0.2, 10.0
-#: answers to one question that are looked at, and pieces that wait
+#: most replies to one query, and pieces in the queue
 ANSWERS, PIECES = 16, 64
-#: seconds for which a source is not asked again for a file whose bytes were wrong, and how many such are remembered
+#: seconds for which a source is not asked again for a file after wrong bytes, and the number of such entries
 DISTRUST_S, DISTRUSTED = 600.0, 1000
 
 
 class Listener(Protocol):
-    """Takes what comes with its ticket."""
+    """Receives the pieces of its ticket."""
 
     async def came(self, delivery: Delivery[BlobChunk]) -> None:
-        """Take a piece."""
+        """Process a piece."""
 
 
 class BlobClient:
-    """Asks for files under a name (``lc.edge0``). The caller enters the bus, and calls ``start`` once.
+    """Requests files under a name (``lc.edge0``). The caller enters the bus, and calls ``start`` once.
 
     Attributes:
-        late: pieces that nobody (any more) waits for: late, repeated or forged.
+        late: pieces that are not, or no longer, expected: late, repeated or forged.
 
     """
 
@@ -50,20 +50,20 @@ class BlobClient:
         self._wrong: dict[tuple[str, str], float] = {}
 
     async def start(self) -> None:
-        """Subscribe to pieces and answers for us."""
+        """Subscribe to pieces and replies for this client."""
         await self.bus.subscribe(topics.BLOB_CHUNK.filter(asker=self.name), self._chunk, queue=PIECES)
         await self._answers.start()
 
     def attach(self, ticket: bytes, listener: Listener) -> None:
-        """Hand pieces with this ticket to a listener, until ``detach``."""
+        """Pass pieces with this ticket to a listener, until ``detach``."""
         self._readers[ticket] = listener
 
     def detach(self, ticket: bytes) -> None:
-        """Nobody waits for pieces with this ticket any more."""
+        """Drop further pieces with this ticket."""
         self._readers.pop(ticket, None)
 
     async def who_has(self, digest: str) -> list[str]:
-        """Return who says to have a file, first answer first. Raises BusError."""
+        """Return the sources that report to have a file, in the order of their replies. Raises BusError."""
         answers = self._answers.gather(
             topics.BLOB_QUERY.at(asker=self.name),
             BlobQuery(digest=digest),
@@ -80,9 +80,9 @@ class BlobClient:
         return list(dict.fromkeys(found))
 
     async def order(self, source: str, order: BlobOrder, *, timeout_s: float) -> BlobAnswer:
-        """Have a source do something; it is asked again until it answers: it does the same thing once.
+        """Send an order to a source, and repeat it until the source replies: it carries it out once.
 
-        Raises HalimedeError when it refuses or does not answer, NoSubscriberError when it is not there, BusError.
+        Raises HalimedeError when it refuses or does not reply, NoSubscriberError when it is offline, BusError.
         """
         with self._answers.pending(ANSWERS, lambda delivery: delivery.names["source"] == source) as pending:
             try:
@@ -97,7 +97,7 @@ class BlobClient:
         return answer
 
     def tls_error(self, digest: str, sources: Sequence[str]) -> None:
-        """Note that a file had wrong bytes, of which these gave some."""
+        """Record that a file had wrong bytes, of which these sources sent some."""
         now = asyncio.get_running_loop().time()
         self._wrong = {known: until for known, until in self._wrong.items() if until > now}
         for source in sources:
@@ -105,11 +105,11 @@ class BlobClient:
                 self._wrong[digest, source] = now + DISTRUST_S
 
     def trusts(self, digest: str, source: str) -> bool:
-        """Whether a source is asked for a file."""
+        """Whether a source may be asked for a file."""
         return self._wrong.get((digest, source), 0.0) <= asyncio.get_running_loop().time()
 
     async def _repeat(self, source: str, order: BlobOrder, pending: PendingReplies[BlobAnswer]) -> BlobAnswer:
-        """Send an order until its source answers."""
+        """Repeat an order until its source replies."""
         address = topics.BLOB_ORDER.at(source=source, asker=self.name)
         while True:
             with contextlib.suppress(DisconnectedError):

@@ -1,6 +1,6 @@
-"""What a process shows of itself over HTTP: whether it lives, whether it is ready, and its figures for Prometheus.
+"""A process's HTTP endpoint: liveness, readiness, and metrics for Prometheus.
 
-The only socket that a service opens; on loopback unless told otherwise. It reads, and changes nothing.
+The only socket that a service opens; on loopback unless configured otherwise. It is read-only.
 """
 
 from halimede.observe.http import Accepts, Check, Health, HttpServer, parse_bind

@@ -1,9 +1,8 @@
 """A small HTTP server in each process: ``/healthz``, ``/readyz``, ``/metrics``, and a service's own paths.
 
-It answers GET and HEAD alone unless a service asks for more (``Accepts``), and on loopback only to a loopback name (a
-foreign page cannot rebind its name to us).
-Requests, connections and the time until a connection asks something are bounded. Whatever goes wrong in it is its own
-affair: the service goes on.
+It accepts only GET and HEAD unless a service allows more (``Accepts``), and on loopback only requests to a loopback
+name (which prevents DNS rebinding by a foreign page). Requests, connections and the time until a connection's first
+request are bounded. Errors in the server do not affect the service.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ FIX = "write host:port, :port for all addresses, port 0 for any free one, or off
 MAX_LINE, MAX_HEADERS = 4096, 16 * 1024
 #: connections at a time; for one more the longest idle one is closed
 MOST_CONNECTIONS = 64
-#: seconds until a connection has asked something, that it may idle afterwards, and that open answers get at the end
+#: seconds until a connection's first request, of idle time afterwards, and for open responses at the end
 ASKING_S, IDLE_S, CLOSING_S = 10.0, 30.0, 0.5
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-#: returns what is wrong, or nothing
+#: returns the problem, or an empty text
 Check = Callable[[], str]
 
 
 class Health:
-    """The checks of one process. ``live`` and ``ready`` add one; ``report`` asks them, which costs nothing otherwise.
+    """The checks of one process. ``live`` and ``ready`` add one; only ``report`` runs them.
 
-    A process that does not live should be started again; one that is not ready should be left alone.
+    A process that is not live should be restarted; one that is not ready should receive no work.
     """
 
     def __init__(self) -> None:
@@ -52,17 +51,17 @@ class Health:
         self._ready: dict[str, Check] = {}
 
     def live(self, name: str, check: Check) -> None:
-        """Add a check of whether the process lives."""
+        """Add a liveness check."""
         self._live[name] = check
 
     def ready(self, name: str, check: Check) -> None:
-        """Add a check of whether it is ready to do its work."""
+        """Add a readiness check."""
         self._ready[name] = check
 
     def report(self, *, readiness: bool) -> tuple[bool, dict[str, str]]:
-        """Return whether all is well, and each check's reason (``ok`` where there is none).
+        """Return whether all checks pass, and each check's reason (``ok`` if it passes).
 
-        A process that does not live is not ready. A check that raises has failed.
+        A process that is not live is not ready. A check that raises has failed.
         """
         checks = self._live | (self._ready if readiness else {})
         found = {name: _asked(check) for name, check in checks.items()}
@@ -72,7 +71,7 @@ class Health:
 def _asked(check: Check) -> str:
     try:
         return check()
-    except Exception as error:  # noqa: BLE001 - a check that cannot be made is no good news
+    except Exception as error:  # noqa: BLE001 - a check that raises has failed
         return f"the check failed: {type(error).__name__}"
 
 
@@ -85,7 +84,7 @@ def plain(status: int, text: str) -> web.Response:
 class Accepts:
     """Limits of a server: methods, bytes of a body, connections (0: a few); and the form of a refusal.
 
-    ``closing_s``: seconds that open answers get at the end. ``admits``: whether a client may make a request.
+    ``closing_s``: seconds for open responses at the end. ``admits``: whether a client may make a request.
     ``tls``: a context for HTTPS.
     """
 
@@ -101,10 +100,10 @@ class Accepts:
 class HttpServer:
     """Serves between ``async with`` and its end; with ``off`` it does nothing.
 
-    ``or_any``: a port that is taken is no error, any free one will do.
+    ``or_any``: if the port is in use, use any free one.
 
     Attributes:
-        url: where it is once it runs, empty when it does not.
+        url: its address while it runs, else empty.
 
     """
 
@@ -127,11 +126,11 @@ class HttpServer:
         self._accepts = accepts
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
-        #: connections without a request, the longest idle first, and what closes those that have made none yet
+        #: connections without a request, the longest idle first, with the timer that closes those without a first one
         self._idle: dict[RequestHandler, asyncio.TimerHandle | None] = {}
 
     async def __aenter__(self) -> Self:
-        """Listen. Raises InvalidFieldError when the address cannot be had."""
+        """Listen. Raises InvalidFieldError if the address cannot be used."""
         address = parse_bind(self._bind)
         if address is None:
             return self
@@ -164,7 +163,7 @@ class HttpServer:
         return self
 
     def stop_listening(self) -> None:
-        """Take no new connections; those that are there go on."""
+        """Accept no new connections; existing ones continue."""
         if self._listener:
             self._listener.close()
             self._listener = None
@@ -192,7 +191,7 @@ class HttpServer:
             return await loop.create_server(lambda: self._admit(server), host or None, 0, ssl=self._accepts.tls)
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:
-        """Return what serves a new connection. For one too many the longest idle one is closed, else the new one."""
+        """Return the protocol of a new connection. At the limit, the longest idle one is closed, else the new one."""
         most = self._accepts.connections or MOST_CONNECTIONS
         if len(self._idle) >= most:
             for lost in [each for each in self._idle if not each.transport]:
@@ -201,7 +200,7 @@ class HttpServer:
             return _Full()
         connection = server()
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._expect, connection)  # after its transport is there
+        loop.call_soon(loop.call_soon, self._expect, connection)  # after its transport is set
         return connection
 
     def _expect(self, connection: RequestHandler) -> None:
@@ -209,7 +208,7 @@ class HttpServer:
             self._idle[connection] = asyncio.get_running_loop().call_later(ASKING_S, self._give_up, connection)
 
     def _close_longest_idle(self) -> bool:
-        """Close the connection whose last request ended first, if one has no request and no response on its way."""
+        """Close the connection whose last request ended first, if one has no request and no response in flight."""
         for connection in self._idle:
             if connection.transport and not connection.transport.get_write_buffer_size():
                 self._give_up(connection)
@@ -253,7 +252,7 @@ class _Full(asyncio.Protocol):
     """Closes a connection as soon as it is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport, and let it go."""
+        """Close the transport."""
         transport.close()
 
 

@@ -39,16 +39,16 @@ class Scrape(Collector):
         self._collect = collect
 
     def collect(self) -> Iterable[Metric]:
-        """Return the figures as they are now."""
+        """Return the present metrics."""
         return self._collect()
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing ahead: there may be nothing to count yet."""
+        """Return nothing in advance, because there may be no metrics yet."""
         return ()
 
 
 def registry(role: str, *collect: Callable[[], Iterable[Metric]]) -> CollectorRegistry:
-    """Return the registry of a process: its version, its memory and CPU, and what ``collect`` bring."""
+    """Return the registry of a process: its version, its memory and CPU, and the metrics of ``collect``."""
     made = CollectorRegistry()
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
@@ -64,7 +64,7 @@ def counter(name: str, text: str, samples: Samples | float) -> Metric:
 
 
 def ledger_counters(ledger: Ledger, exporter: ExportedBy) -> Iterator[Metric]:
-    """Return those counters of a worker that ``exporter`` exports."""
+    """Yield the counters of a worker that ``exporter`` exports."""
     for count in Count:
         if exporter in count.exported_by:
             yield counter(f"worker_{count.metric}", count.text, ledger[count])
@@ -76,7 +76,7 @@ def gauge(name: str, text: str, samples: Samples | float) -> Metric:
 
 
 def times(name: str, text: str, samples: Distributions) -> Metric:
-    """Return a distribution of times in seconds: labels, our histogram of milliseconds, their exact sum if known."""
+    """Return a distribution of times in seconds from labels, histograms of milliseconds, and exact sums if known."""
     return _distribution(name, text, samples, BOUNDS, unit=1000.0)
 
 
@@ -107,10 +107,10 @@ def _distribution(name: str, text: str, samples: Distributions, bounds: Sequence
 def spread(
     histogram: Histogram | None, bounds: Sequence[float], *, unit: float
 ) -> tuple[list[tuple[str, float]], float]:
-    """Return Prometheus' cumulative buckets for a histogram of ours, and about the sum of its values.
+    """Return Prometheus' cumulative buckets for a histogram, and the approximate sum of its values.
 
-    ``unit``: how many of the histogram's units make one of the bounds'. One of our buckets counts below a bound when
-    its middle is, so each count is at most half a bucket (2.5 %) off its place.
+    ``unit``: the number of the histogram's units in one unit of the bounds. A bucket counts below a bound if its middle
+    is below it, so each count is wrong by at most half a bucket (2.5 %).
     """
     counts = sorted((int(key), count) for key, count in (histogram.buckets if histogram else {}).items())
     middles = [(math.exp((index - 0.5) * GROWTH) / unit, count) for index, count in counts]
@@ -120,7 +120,7 @@ def spread(
 
 
 def buses(connections: Iterable[Bus]) -> list[Metric]:
-    """Return the figures of a process's connections to the broker, by client id."""
+    """Return the metrics of a process's connections to the broker, by client id."""
     found = [({"client": each.client_id}, each) for each in connections]
     return [
         gauge("bus_connected", "Whether the broker has accepted this client.", [(k, b.connected) for k, b in found]),
