@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -253,7 +254,7 @@ def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
         wanted=[output.name for output in request.outputs],
         binary=bool(contents) or not request.inputs,
         binary_of={},
-        timeout_s=timeout_of(_parameters(request.parameters)),
+        timeout_s=timeout_of(_parameters(request.parameters)) if request.parameters else math.inf,
         model=request.model_name,
         version=request.model_version,
     )
