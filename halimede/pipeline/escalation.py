@@ -1,7 +1,7 @@
 """Escalation: requests the next tier's answer to a sample, or returns why this worker's answer stands.
 
-One function for edge workers, tiers, members and JointModels: the sample is encoded as its service asks for,
-sent, and the upload policy learns what came of it; then both answers are mixed where calibration fitted a mixture.
+Edge workers, tiers, members and JointModels share one function. It encodes the sample as the service specifies, sends
+it, and reports the outcome to the upload policy. If calibration fitted a mixture, both answers are then fused.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class NextTier:
     """The next tier: its deadline and the counter of its uploads.
 
     Attributes:
-        by: its name in results.
-        hard: what is asked counts as a hard sample.
-        deadline_s: seconds that it has at most.
-        uploads: what counts an audit that went up; None: audits count among all that went up only by their bytes.
+        by: name of the next tier in results.
+        hard: escalated samples count as hard samples.
+        deadline_s: the most seconds for a request.
+        uploads: counter of uploaded audits; None: audits are counted only in the uploaded bytes.
 
     """
 
@@ -61,10 +61,10 @@ class NextTier:
 
 
 class Escalation:
-    """Asks ``client`` about samples.
+    """Sends samples to ``client`` for an answer.
 
-    ``policy`` decides about which; None: about those that mining calls hard. ``encoder`` encodes what goes up; None: it
-    goes as it came.
+    ``policy`` selects the samples to escalate; None: those that mining calls hard. ``encoder`` encodes uploads; None:
+    frames are sent as received.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Escalation:
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
             if sample.decision:
-                self.forget(sample.decision)  # it was to be an audit
+                self.forget(sample.decision)  # the sample was selected for an audit
             return KEPT
         verdict = outcome.verdict or EASY
         if policy is None:
@@ -133,7 +133,7 @@ class Escalation:
         trace, began = None if decision.audit else sample.trace, time.monotonic()
         left_s = self.time_left(sample, concluded.requested_at)
         if decision.audit and self.tier.deadline_s < math.inf:
-            left_s = self.tier.deadline_s  # nobody waits for it
+            left_s = self.tier.deadline_s  # an audit has no requester that waits
         frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
         try:
             if self._encoder is None or left_s <= 0:
@@ -149,7 +149,7 @@ class Escalation:
             concluded.reason, concluded.sent = error.reason, error.sent
             log.debug("request not answered", frame=frame.id.hex(), reason=error.reason, detail=error.detail[:256])
         except Exception:
-            # a defect in asking must not cost the sample its answer
+            # an unexpected error of the request must not cost the sample its answer
             log.exception("offload failed", frame=frame.id.hex())
         finally:
             now = concluded.replied_at = loop.time()
@@ -190,7 +190,7 @@ class Escalation:
         try:
             mixed = mix(self.policy.mixture, here, there)
         except Exception:
-            # answers of models may be of any form: one that cannot be mixed is the next tier's
+            # predictions of models may have any form: if both cannot be fused, the next tier's counts
             log.exception("predictions not fused", frame=sample.frame.id.hex())
             return
         if mixed is not there:

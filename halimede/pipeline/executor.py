@@ -1,9 +1,9 @@
 """Runs model calls in a thread or on the event loop, and detects calls that do not return.
 
-What runs on the event loop stops everything else in the process. So it is kept to models of this project (a user's code
-may wait for anything), to calls that measurements say are short, and to so many samples at a time that nobody notices.
+A call on the event loop blocks everything else in the process. So only models of this project run there (a user's code
+may block without limit), only if their calls are measured as short, and only with few samples per call.
 
-Nothing can end a thread but the end of its process. So a stuck call ends the process, and its supervisor restarts it.
+Only the end of its process ends a thread. So a stuck call ends the process, and its supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from halimede.errors import HalimedeError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: milliseconds of CPU time that a sample may cost usually; twice that ends it
+#: milliseconds of CPU time per sample up to which calls run on the event loop; above twice that they stop doing so
 SHORT_MS = 0.3
-#: milliseconds that no call may take for each of its samples, and calls in a row that have to keep to that
+#: most milliseconds per sample of a single call, and consecutive calls that must stay below that
 LONGEST_MS, ENOUGH = 2.0, 50
-#: milliseconds for which a call may block the loop, and bytes of frames that it may read in them
+#: most milliseconds for which a call may block the loop, and most bytes of frames that it may read
 BLOCK_MS, BLOCK_BYTES = 1.0, 4 * 1024 * 1024
 #: weight of the newest call in the running mean
 NEWEST = 0.1
-#: milliseconds added to what a sample was measured to cost, which may be nothing
+#: milliseconds added to the measured cost of a sample, which may be 0
 LEAST_MS = 0.001
-#: checks in a row that have to find a call stuck: a process that was stopped for a while finds its clock ahead
+#: consecutive checks that must find a call stuck: a process that was suspended finds its clock advanced
 CHECKS = 3
 
 
 class ModelStuckError(HalimedeError):
-    """A model call did not return. Only the end of the process ends its thread."""
+    """A model call did not return. Only the end of the process can end its thread."""
 
 
 class ModelThread:
     """The thread in which one model runs: models need not be thread-safe, and the event loop stays responsive.
 
-    Leaving the block does not wait for a call under way. ``make`` makes another kind of thread, by its name.
+    Leaving the block does not wait for a running call. ``make`` creates another kind of executor, by its name.
     """
 
     def __init__(self, name: str = "model", make: Callable[[str], Executor] | None = None) -> None:
@@ -67,7 +67,7 @@ class ModelThread:
         self._executor = None
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` in the thread, after what was asked for earlier."""
+        """Run ``work`` in the thread, after earlier calls."""
         if self._executor is None:
             raise RuntimeError("use the model's thread inside its `async with` block")
         loop = asyncio.get_running_loop()
@@ -79,12 +79,12 @@ class ModelThread:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or waits in the thread, as far as its callers know: then ``inline`` may be used."""
+        """Whether the thread has no running or queued call of its callers: then ``inline`` may be used."""
         return not self._calls and self._began is None and self._executor is not None
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the call under way has taken so far, 0 when there is none."""
+        """Seconds since the start of the running call, 0 without one."""
         began = self._began
         return time.monotonic() - began if began is not None else 0.0
 
@@ -93,7 +93,7 @@ class ModelThread:
         await watch(lambda: self.busy_s, limit_s)
 
     def inline(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` here and now, as a call of this thread's that ``watch`` sees. Only while it is ``idle``."""
+        """Run ``work`` in the calling thread, as a call that ``watch`` observes. Only while ``idle``."""
         self._began = time.monotonic()
         try:
             return work(*args, **kwargs)
@@ -114,8 +114,8 @@ async def watch(busy_s: Callable[[], float], limit_s: float) -> None:
 class LoopWatchdog:
     """Ends the process from a thread when a call takes longer than ``limit_s``, also one that blocks the event loop.
 
-    Use it with ``with``. ``busy_s``: seconds that the longest call under way has taken; ``text``: the line written to
-    standard error before the process ends with ``code``. Where the loop still runs, ``watch`` comes first.
+    Use it with ``with``. ``busy_s`` returns the duration of the longest running call in seconds; ``text`` is the line
+    written to standard error before the process ends with ``code``. While the event loop runs, ``watch`` reacts first.
     """
 
     def __init__(
@@ -156,21 +156,21 @@ class LoopWatchdog:
 
 
 class InlinePolicy:
-    """Decides from the CPU time of a model's calls so far whether they may run on the event loop. Pure.
+    """Decides from the CPU time of a model's earlier calls whether they may run on the event loop. Pure.
 
-    CPU time, because a busy machine that lets a call wait says nothing about the model. ``first_ms``: what one sample
-    cost in a trial run; a model for which that is short may run on the loop from its first call on.
+    It uses CPU time, because the duration of a call on a busy machine does not describe the model. ``first_ms`` is the
+    cost of one sample in a trial run; if that is short, the model may run on the loop from its first call.
     """
 
     def __init__(self, first_ms: float | None = None) -> None:
         self._each_ms = SHORT_MS if first_ms is None else first_ms
         short = first_ms is not None and first_ms <= SHORT_MS
         self._in_a_row = ENOUGH if short else 0
-        #: samples that one call on the event loop may answer; 0: none, calls belong in a thread
+        #: most samples of one call on the event loop; 0: calls run in a thread
         self.max_samples = int(BLOCK_MS / (self._each_ms + LEAST_MS)) if short else 0
 
     def learn(self, samples: int, ms: float) -> None:
-        """Take in one call: how many samples it answered, and the milliseconds of CPU time that it took."""
+        """Record one call: its number of samples, and its milliseconds of CPU time."""
         each = ms / samples if samples > 1 else ms
         mean = self._each_ms = self._each_ms + NEWEST * (each - self._each_ms)
         self._in_a_row = self._in_a_row + 1 if each <= LONGEST_MS else 0

@@ -1,6 +1,6 @@
-"""Samples through a model: decoded, prepared, run in batches, mined. One bad sample fails alone.
+"""Runs samples through a model: decoding, preparation, batches, mining. One bad sample fails alone.
 
-Runs in the model's thread, or on the event loop where the model is that short.
+Runs in the model's thread, or on the event loop if the model is short enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halimede.mining import Miner, Verdict, is_ours, judge, judge_sample
 
 log = structlog.get_logger()
 
-#: of a sample that no model could answer
+#: verdict on a sample that the model could not answer
 HARD = Verdict(hard=True)
 
 
@@ -28,11 +28,11 @@ class InferenceOutcome(Struct, eq=False):
     """The outcome of inference on one sample: a prediction or an error.
 
     Attributes:
-        unfit: the sample itself is to blame (unreadable, of the wrong shape), as it will be each time; otherwise the
-            model failed on it.
-        batch: samples in its model call; ``ms``: that call's time; ``began``: when it began (monotonic).
-        decoded: when its decoding began and ended, where that was part of the call.
-        verdict: what mining made of the prediction, where there is mining; ``mined``: when that began and ended.
+        unfit: the sample itself is the cause of the error (unreadable, of the wrong shape), so that each attempt
+            fails; otherwise the model failed on it.
+        batch: samples in its model call; ``ms``: duration of that call; ``began``: when it began (monotonic).
+        decoded: begin and end of its decoding, if that was part of the call.
+        verdict: the verdict of mining, if there is mining; ``mined``: begin and end of mining.
 
     """
 
@@ -56,15 +56,15 @@ class Inferable(Protocol):
 
     @property
     def input(self) -> Array | None:
-        """The model's input, if it is prepared already."""
+        """The model's input, if the sample is already prepared."""
 
     @property
     def mined(self) -> bool:
-        """Whether mining judges it."""
+        """Whether mining applies to it."""
 
 
 class PlainSample(Struct, eq=False):
-    """A sample with no other fields: see ``Inferable``."""
+    """A sample with only these fields: see ``Inferable``."""
 
     frame: Frame
     input: Array | None = None
@@ -79,7 +79,7 @@ def prepare(model: Model, frame: Frame) -> Array:
         raise
     except SampleError as error:
         raise DecodeError(str(error)) from error
-    except Exception as error:  # pre-processing may be a user's own
+    except Exception as error:  # pre-processing may be user code
         log.exception("frame not decoded", frame=frame.id.hex())
         raise DecodeError(f"pre-processing failed: {type(error).__name__}: {error}") from error
 
@@ -87,11 +87,11 @@ def prepare(model: Model, frame: Frame) -> Array:
 class Inference:
     """Runs a batch: at most ``limit`` samples in one call of the model, then mining.
 
-    ``miner`` judges each prediction, or (``mines_samples``) each sample as it was decoded; None: nothing is mined.
+    ``miner`` judges each prediction, or (``mines_samples``) each decoded sample; None: no mining.
     """
 
     def __init__(self, limit: int, miner: Miner | None = None, *, mines_samples: bool = False) -> None:
-        #: whether nothing of a user's own runs here but the model
+        #: whether no user code but the model runs here
         self.ours = miner is None or is_ours(miner)
         self._limit = limit
         self._miner = None if mines_samples else miner
@@ -130,7 +130,7 @@ class Inference:
         return outcome
 
     def _read(self, model: Model, sample: Inferable, outcome: InferenceOutcome) -> Array | None:
-        """Return the model's input of a sample, None where the outcome has its error."""
+        """Return the model's input of a sample; None if reading it failed: the outcome has the error."""
         began, frame, array = time.monotonic(), sample.frame, None
         try:
             image = decode(frame)

@@ -1,12 +1,12 @@
-"""The two intakes of a pipeline: requests are refused under load, frames of cameras wait.
+"""The two intakes of a pipeline: requests are refused under load, camera frames wait.
 
-``RequestIntake`` takes the requests of other workers from a topic. It refuses rather than queues without end, lets
-nothing be computed twice or that nobody waits for any more, and answers only on the reply topics of its own service,
-whatever response topic a request carries.
+``RequestIntake`` takes the requests of other workers from a topic. It refuses requests when its bounded queue is full,
+and computes no request twice or after its deadline. It replies only to reply topics of its own service, whatever
+response topic a request has.
 
-``FrameIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses for load.
-A frame is accepted once it is decoded and prepared, so that what cannot be answered is refused while its source can
-still be informed. From then on it is counted in the ledger until the broker has taken its result.
+``FrameIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses a frame
+because of load. A frame is accepted once it is decoded and prepared, so that an invalid frame is refused while its
+source still waits. The ledger counts it from then on until the broker has acknowledged its result.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from halimede.tracing.steps import ARRIVE, DECODE, MINE, RECEIVE
 
 log = structlog.get_logger()
 
-#: a raw frame up to this size (bytes) is prepared on the event loop: a hop to a thread would cost more
+#: a raw frame up to this size (bytes) is prepared on the event loop: a thread would cost more
 INLINE_BYTES = 64 * 1024
-#: seconds that a sample without a deadline, or with a longer one, is kept at most
+#: the longest time in seconds for which a sample is kept, also without a deadline
 LONGEST_S = 600.0
-#: reply topics that are remembered
+#: the most reply topics that are remembered
 MAX_REQUESTERS = 4096
 
 
@@ -58,12 +58,12 @@ class RequestLimits:
     """Bounds of a worker that answers requests.
 
     Attributes:
-        queue, queue_bytes: samples that are inside, and their bytes.
+        queue, queue_bytes: samples without an answer, and their bytes.
         batch: samples in one call of the model.
-        replies: replies that wait for the broker's acknowledgement.
-        horizon_s: credits and batches are kept to what takes about this long, so that a slow model is known as slow
-            before its queue is full of samples that will be too late.
-        delay_s: how long a sample may wait for others to be batched with.
+        replies: replies without the broker's acknowledgement.
+        horizon_s: credits and batches are limited to the samples that the model answers in about this time, so that
+            a slow model is known before its queue is full of samples that will be late.
+        delay_s: the longest wait of a sample for others in its batch.
 
     """
 
@@ -79,9 +79,9 @@ class RequestIntake:
     """Takes the requests on a channel to ``pipeline``. ``run`` until cancelled; ``stop`` before the pipeline's drain.
 
     Attributes:
-        advertiser: publishes what this worker can take; None: it does so itself, on the channel's load topic.
-        busy: whether the model has too much to do for others' samples just now.
-        escalation: asks a next tier; None: this is the last one. ``ledger`` counts that.
+        advertiser: publishes this worker's load; None: the intake does so itself, on the channel's load topic.
+        busy: whether the model is too busy for samples of other workers.
+        escalation: requests a next tier; None: this is the last one. ``ledger`` counts those requests.
 
     """
 
@@ -105,7 +105,7 @@ class RequestIntake:
         self.times = CloudTimes()
         self.metrics = IntakeMetrics.in_cloud(self.times, ledger)
         self.escalation = escalation
-        #: requests that have no answer yet
+        #: requests without an answer
         self.inside: dict[Key, Sample] = {}
         #: set once requests reach this worker
         self.ready = asyncio.Event()
@@ -116,7 +116,7 @@ class RequestIntake:
         self._trace_buffer = trace_buffer or TraceBuffer()
         self._busy = busy
         self._bytes = 0
-        #: reply topics that were checked: the same few come with every request
+        #: verified reply topics: requests use the same few topics again
         self._requesters: dict[str, Address[Reply]] = {}
         self.responder = ReplyResponder(
             bus,
@@ -152,7 +152,7 @@ class RequestIntake:
         return Load(credits=credits_, service_ms=service_ms, queued=waiting, tier=self._channel.tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
-        """Accept a request, answer it from memory, or refuse it. Raises InvalidFieldError for a bad reply topic."""
+        """Accept a request, repeat its remembered reply, or refuse it. Raises InvalidFieldError: bad reply topic."""
         packet, frame = delivery.packet, delivery.body
         began, now = time.monotonic(), asyncio.get_running_loop().time()
         reply_to, correlation = self._requester(packet), packet.correlation
@@ -168,7 +168,7 @@ class RequestIntake:
         if reply := self.responder.remembered.get(key):
             self.responder.repeat(reply_to, correlation, reply)
         elif sample and size - sample.size <= self._limits.queue_bytes - self._bytes:
-            # sent again: the newest correlation is answered
+            # a repeated request: the reply has the newest correlation data
             self._bytes += size - sample.size
             sample.frame, sample.correlation, sample.until = frame, correlation, now + left_s
             sample.size, sample.pixels = size, pixels
@@ -192,7 +192,7 @@ class RequestIntake:
             self._pipeline.submit(sample)
 
     def _requester(self, packet: Packet) -> Address[Reply]:
-        """Return the reply topic of a request. Raises InvalidFieldError unless it is a worker's of this channel."""
+        """Return a request's reply topic. Raises InvalidFieldError unless a worker of this channel owns it."""
         known = self._requesters.get(packet.response_topic)
         if known is not None and 0 < len(packet.correlation) <= MAX_CORRELATION:
             return known
@@ -203,7 +203,7 @@ class RequestIntake:
         return address
 
     def _is_full(self, size: int, left_s: float) -> bool:
-        """Whether a new request exceeds the bounds, or would be answered too late after those before it."""
+        """Whether a new request exceeds the bounds, or the requests before it would make its answer late."""
         limits, pipeline = self._limits, self._pipeline
         return (
             len(self.inside) >= limits.queue
@@ -214,7 +214,7 @@ class RequestIntake:
 
     def leave(self, sample: Sample) -> None:
         """Release a request that has its answer, or needs none."""
-        assert sample.reply_to is not None  # noqa: S101  # it is a request
+        assert sample.reply_to is not None  # noqa: S101  # requests always have a reply topic
         del self.inside[sample.reply_to.text, sample.frame.id]
         self._bytes -= sample.size
         self.advertiser.touch()
@@ -225,7 +225,7 @@ class RequestIntake:
         if hopeless:
             self.responder.refuse(sample, "expired", "no time left for the model")
         else:
-            # its requester counted the time from before the message travelled, and has given up
+            # the requester counts its deadline from before the transfer of the message, so it has already expired there
             self._trace_buffer.done(sample.trace)
         self.leave(sample)
 
@@ -240,14 +240,15 @@ class RequestIntake:
 class EdgeLimits:
     """Bounds of an edge worker.
 
-    There are more slots than hard samples can take up, so that easy ones always get through: of ``patient`` ones,
-    which could wait at their source, so many are let in.
+    There are more slots than hard samples can occupy, so that easy samples always pass. ``patient`` limits the samples
+    whose source can wait.
 
     Attributes:
-        inside: frames accepted that have no result yet.
-        pixels: bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its file.
-        batch: frames in one call of the model; ``horizon_s``: seconds that one may take.
-        remembered: ids of frames, by which repeated ones are known.
+        inside: accepted frames without a result.
+        pixels: bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its
+            file.
+        batch: frames in one call of the model; ``horizon_s``: the longest time of a call in seconds.
+        remembered: ids of frames that are kept to detect repeated ones.
 
     """
 
@@ -260,9 +261,9 @@ class EdgeLimits:
 
 
 class FrameIntake:
-    """Takes frames to ``pipeline``; see ``FrameSink`` for ``offer``.
+    """Takes frames into ``pipeline``; see ``FrameSink`` for ``offer``.
 
-    ``miner`` judges frames before a model has seen them, in the thread of ``decoder``; None: predictions are judged.
+    ``miner`` judges frames before inference, in the thread of ``decoder``; None: predictions are judged.
     """
 
     drops_late = False
@@ -293,7 +294,7 @@ class FrameIntake:
         self._slots = asyncio.Semaphore(limits.inside)
         self._patient = asyncio.Semaphore(limits.patient)
         self._seen: LruCache[bytes, None] = LruCache(limits.remembered)
-        #: frames on their way in, and what is set when they are, where somebody waits for that
+        #: frames that are being accepted; an event if another caller waits for the end of that
         self._entering: dict[bytes, asyncio.Event | None] = {}
         self._limited_log = RateLimitedLogger()
         self._closed = False
@@ -312,7 +313,7 @@ class FrameIntake:
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
     ) -> None:
-        """Accept a frame. One that was accepted before is counted and dropped. Raises DecodeError."""
+        """Accept a frame. A frame that was accepted before is counted and dropped. Raises DecodeError."""
         began = time.monotonic()
         try:
             frame = open_payload(payload, camera)
@@ -320,7 +321,7 @@ class FrameIntake:
             self._ledger.add(Count.REJECTED)
             raise
         frame.id = id_ or frame.id
-        while frame.id in self._entering:  # a copy: if it is refused, or its source goes, this one counts
+        while frame.id in self._entering:  # a copy: it counts if the other is refused or its source disconnects
             entering = self._entering[frame.id] = self._entering[frame.id] or asyncio.Event()
             await entering.wait()
         acks = self.responder.pending_acks
@@ -374,7 +375,7 @@ class FrameIntake:
             if self._is_for_model(sample):
                 await self.prepare(sample)
             if self._closed:
-                # never acknowledged: whoever hands this frame over is cancelled with its source
+                # never acknowledge: the source cancels the caller when it stops
                 await asyncio.get_running_loop().create_future()
         except BaseException as error:
             if sample.decision and self.escalation:
@@ -395,7 +396,7 @@ class FrameIntake:
         return sample
 
     def _is_for_model(self, sample: Sample) -> bool:
-        """Whether the model here is to run a sample: it does not go up at once, and no peer would be sooner."""
+        """Whether this worker's model runs a sample: it is not uploaded at once, and no peer is sooner."""
         if sample.decision and sample.decision.up:
             return False
         peers = self._pipeline.peers
@@ -415,9 +416,9 @@ class FrameIntake:
         return verdict
 
     async def prepare(self, sample: Sample) -> None:
-        """Prepare a sample for its model, which holds it from now on. Raises DecodeError.
+        """Prepare a sample for its model, which then holds it. Raises DecodeError.
 
-        What a canary cannot read is the current model's, if that can.
+        If the canary cannot read it, the current model receives it, provided that one can.
         """
         slot = self._pipeline.slot
         model = slot.choose(sample.frame.id)
@@ -431,7 +432,7 @@ class FrameIntake:
             slot.strike(model, str(error))
 
     async def _prepare_for(self, model: LoadedModel, sample: Sample) -> None:
-        """Decode a sample for a model. Memory is taken before anything is decoded."""
+        """Decode a sample for a model. Memory is reserved before decoding."""
         memory, frame, size = self._memory, sample.frame, sample.pixels
         model.hold()
         try:

@@ -1,6 +1,6 @@
-"""The queue of samples in front of a model, and the choice of its next batch.
+"""The queue of samples before a model, and the selection of its next batch.
 
-Bounded by its intakes, which refuse or wait. No bus and no model: the time is the caller's.
+Intakes bound the queue: they refuse samples or wait. It needs no bus and no model, and its callers pass the time.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable, Sequence
 from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.sample import Sample
 
-#: bytes of decoded pixels that one batch may have
+#: most bytes of decoded pixels in one batch
 BATCH_PIXELS = 256 * 1024 * 1024
 
 
 class ModelQueue:
     """The queue before one model, and its consumers: one task for each of the model's sessions.
 
-    ``rate`` knows how fast the model is. ``delay_s``: seconds that a sample may wait for others to be batched with, at
-    most half of the time that it has.
+    ``rate`` is the model's service rate. ``delay_s``: seconds that a sample may wait for others of its batch, at most
+    half of its remaining time.
     """
 
     def __init__(self, rate: ServiceRate, *, delay_s: float = 0.0) -> None:
         self.waiting: deque[Sample] = deque()
         self._rate = rate
         self.delay_s = delay_s
-        #: consumers that have nothing to do, and whether one of them waits for its batch to fill
+        #: idle consumers, and whether one of them waits for its batch to fill
         self._idle: deque[asyncio.Future[None]] = deque()
         self._filling = False
         self._arrival = asyncio.Event()
@@ -39,7 +39,7 @@ class ModelQueue:
             return
         while self._idle:
             waiter = self._idle.popleft()
-            if not waiter.done():  # it may have been cancelled in this turn of the loop
+            if not waiter.done():  # the waiter may have been cancelled in this iteration of the event loop
                 waiter.set_result(None)
                 return
 
@@ -69,9 +69,9 @@ class ModelQueue:
             self._filling = False
 
     def next(self, now: float, limit: int) -> tuple[list[Sample], list[Sample], list[Sample]]:
-        """Remove and return the next batch of at most ``limit``, the expired samples, and those that would expire.
+        """Remove and return the next batch of at most ``limit``, the expired and the hopeless samples.
 
-        Too late are those that nobody waits for any more, without hope those that the model has no time left for.
+        The deadline of an expired sample is over. The model cannot answer a hopeless sample before its deadline.
         """
         waiting, rate = self.waiting, self._rate
         batch: list[Sample] = []
@@ -100,9 +100,9 @@ class ModelQueue:
         self.waiting.extendleft(reversed(batch))
 
     def withdraw(self, is_taken: Callable[[], bool]) -> Sample | None:
-        """Remove and return the newest sample that a peer may run, if ``is_taken``; None: there is none.
+        """Remove and return the newest sample that a peer may run, if ``is_taken``; None: no such sample.
 
-        The others are nearer to their turn, and the one that is next stays.
+        The model runs older samples sooner, and the next sample always stays.
         """
         for position in range(len(self.waiting) - 1, 0, -1):
             sample = self.waiting[position]
@@ -117,7 +117,7 @@ class ModelQueue:
 class MemoryBudget:
     """Limits the memory of decoded frames to ``limit`` bytes; a larger frame is admitted alone.
 
-    Whoever finds too little left waits, in the order of arrival.
+    Callers that find too little free memory wait in the order of arrival.
     """
 
     def __init__(self, limit: int) -> None:
@@ -127,14 +127,14 @@ class MemoryBudget:
         self._given = asyncio.Event()
 
     def take_now(self, size: int) -> bool:
-        """Take ``size`` bytes if they are free and nobody waits for some; return whether they were."""
+        """Take ``size`` bytes if they are free and no caller waits; return whether they were taken."""
         if self._lock.locked() or (self.taken and self.taken + size > self._limit):
             return False
         self.taken += size
         return True
 
     async def take(self, size: int) -> None:
-        """Take ``size`` bytes, once they are free."""
+        """Take ``size`` bytes as soon as they are free."""
         async with self._lock:
             while self.taken and self.taken + size > self._limit:
                 self._given.clear()

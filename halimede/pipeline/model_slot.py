@@ -1,7 +1,7 @@
 """The models in use: each sample goes to the current model or to its canary.
 
-A sample is given to one model and stays with it, from its pre-processing to its answer. So a model is replaced between
-two batches with nothing lost and nothing answered twice, and the old one is closed once its last sample is answered.
+A sample belongs to one model from its pre-processing to its answer. So a model can be replaced between two batches
+without lost or repeated answers. The old model is closed after its last answer.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: seconds that a model may take to close before its thread is left behind
+#: seconds that a model may take to close; after that its thread is abandoned
 CLOSE_S = 30.0
-#: after a long call on the event loop, a countdown is set to SELDOM more than this; after a very long one, to one more.
-#: The CPU time of the call that finds it here is measured
+#: A long call on the event loop sets a countdown to SELDOM, a very long one to MEASURE. The call that finds the
+#: countdown at MEASURE has its CPU time measured.
 MEASURE, SELDOM = 1, 8
-#: a model that fails on more than this share of so many samples, or more, is reported as failing
+#: a model is reported as failing if it fails on more than this share of at least so many samples
 FAILING_SHARE, FAILING_SAMPLES = 0.5, 20
-#: what a worker does with a batch, in the model's thread
+#: runs a batch in the model's thread
 Infer = Callable[[Model, Sequence["Sample"]], list[InferenceOutcome]]
-#: the worker's exit code for what starting again does not mend by itself: as ``worker.main`` has it
+#: exit code of the worker for a failure that a restart alone does not correct: the same as in ``worker.main``
 STUCK_CODE = 2
 
 
 class LoadedModel:
-    """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where they are not known.
+    """An opened model and its thread. ``version`` and ``digest`` are empty if unknown.
 
-    ``owned``: what ends with it. ``more``: further threads that it may be called from at the same time, of a model that
-    allows it.
+    ``owned`` is closed with it. ``more``: further threads for parallel calls, if the model allows them.
     """
 
     def __init__(  # noqa: PLR0917  # in the order in which they come to be
@@ -62,28 +61,28 @@ class LoadedModel:
         self.threads = (thread, *more)
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
-        #: samples of ``failed`` that another model could have answered, and what went wrong with the last of them
+        #: samples of ``failed`` that another model could have answered, and the error of the last one
         self.errors, self.last_error = 0, ""
-        #: samples and errors at the last judgement of ``failing``, and what it was
+        #: samples and errors at the last update of ``failing``, and its result then
         self._judged = 0, 0
         self._failing = ""
-        #: what it was opened for, where that is known
+        #: the desired model for which it was opened, if known
         self.desired: DesiredModel | None = None
-        #: whether it had its share of the samples as a canary only
+        #: whether it has run only as a canary
         self.on_trial = False
-        #: milliseconds of its calls
+        #: durations of its calls in milliseconds
         self.calls = Distribution()
-        #: whether they are short enough for the event loop
+        #: decides whether its calls are short enough for the event loop
         self.inline_policy = InlinePolicy()
         self._owned = owned or AsyncExitStack()
-        #: samples that are this model's to answer
+        #: samples that this model must still answer
         self._held = 0
-        #: after a long call on the event loop: counts down the calls to ``MEASURE``, whose CPU time is measured
+        #: calls until ``MEASURE``, when the CPU time of a call is measured; set by a long call on the event loop
         self._measured_in = 0
         self._released = asyncio.Event()
 
     def hold(self) -> None:
-        """Count one more sample that this model has to answer."""
+        """Count one more sample that this model must answer."""
         self._held += 1
 
     def release(self) -> None:
@@ -93,7 +92,7 @@ class LoadedModel:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep it open within the block."""
+        """Keep the model open within the block."""
         self.hold()
         try:
             yield
@@ -101,7 +100,7 @@ class LoadedModel:
             self.release()
 
     async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:
-        """Run samples in a thread; return what became of them."""
+        """Run samples in a thread; return their outcomes."""
         thread = next((each for each in self.threads if each.idle), self.thread)
         self._held += 1
         try:
@@ -113,10 +112,10 @@ class LoadedModel:
         return outcomes
 
     def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
-        """Run samples on the event loop, if they are short enough; None: they are a thread's.
+        """Run samples on the event loop if they are short enough; None: they need a thread.
 
-        The time of a call is taken for its CPU time. Where it was long, the machine may just have been busy: then the
-        CPU time of a later call is measured, which takes system calls.
+        The duration of a call counts as its CPU time. After a long call the CPU time of a later one is measured,
+        because the machine may only have been busy. That measurement takes system calls.
         """
         thread, policy, count = self.thread, self.inline_policy, len(samples)
         if not (count <= policy.max_samples and self.model.ours and thread.idle and _is_light(samples)):
@@ -139,7 +138,7 @@ class LoadedModel:
         return outcomes
 
     def _learn(self, samples: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
-        """Count what it answered, and how long its calls took."""
+        """Count answers and failures, and record the durations of the calls."""
         calls: dict[float, float] = {}
         for sample, outcome in zip(samples, outcomes, strict=True):
             sample.version = self.version
@@ -155,7 +154,7 @@ class LoadedModel:
             self.calls.record(ms)
 
     def failing(self) -> str:
-        """Return what is wrong with a model that fails on most samples, empty if it does not. Called at intervals."""
+        """Return the error of a model that fails on most samples, empty if it does not. Called at intervals."""
         samples, errors = self.answered + self.errors, self.errors
         recent, wrong = samples - self._judged[0], errors - self._judged[1]
         if recent >= FAILING_SAMPLES:
@@ -167,29 +166,29 @@ class LoadedModel:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the longest call under way has taken so far."""
+        """Duration of the longest running call in seconds."""
         return max(thread.busy_s for thread in self.threads)
 
     async def retire(self) -> None:
-        """Close it once its last sample is answered."""
+        """Close the model after its last answer."""
         while self._held:
             self._released.clear()
             await self._released.wait()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.thread.call(self.model.close)
-        except Exception as error:  # noqa: BLE001 (a user's own close must not end the model that took over)
+        except Exception as error:  # noqa: BLE001 (the user's own close must not end the model that replaced it)
             log.warning("model not closed", version=self.version, error=type(error).__name__)
         await self._owned.aclose()
 
     async def close(self) -> None:
-        """Close it at the worker's end, whatever it does just now: a model that hangs is not waited for."""
+        """Close the model when the worker ends, without waiting for its calls: one may be stuck."""
         self.model.close()
         await self._owned.aclose()
 
 
 def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[InferenceOutcome], float]:
-    """Run samples; return outcomes, and the milliseconds of CPU that it took this thread."""
+    """Run samples; return their outcomes, and the milliseconds of CPU time of this thread."""
     began = time.thread_time()
     outcomes = infer(model, samples)
     return outcomes, (time.thread_time() - began) * 1000
@@ -207,36 +206,35 @@ def _is_light(samples: Sequence[Sample]) -> bool:
 
 
 class ModelSlot:
-    """Gives each sample to the model in use or to its canary, and closes a model that has answered its last sample.
-
-    ``rollout`` decides which models those are; it is changed through the slot. ``current`` is its current version,
-    which is never missing here, as an attribute: it is read for each sample.
+    """Gives each sample to the current model or its canary, and closes replaced models.
+    ``rollout`` holds these models; change it only through the slot. ``current`` repeats its current version as an
+    attribute that is never None, because each sample reads it.
     """
 
     def __init__(self, current: LoadedModel) -> None:
         self.current = current
         self.rollout = Rollout(current)
-        #: whether models may answer on the event loop: only while a thread watches it
+        #: whether models may run on the event loop: only while a thread watches it
         self.guarded = False
         self._withdrawn: Callable[[], None] | None = None
         self._leaving: dict[LoadedModel, asyncio.Task[None]] = {}
 
     def choose(self, id_: bytes) -> LoadedModel:
-        """Return the model for a sample: the same for the same id, however often it is asked, while nothing changes."""
+        """Return the model for a sample: the same one for the same id until the rollout changes."""
         rollout = self.rollout
         if rollout.canary and zlib.crc32(id_) % 100 < rollout.percent:
             return rollout.canary
         return self.current
 
     def share(self, samples: Sequence[Sample]) -> dict[LoadedModel, list[Sample]]:
-        """Part samples by the model that answers them: the one that a sample was prepared for, or the chosen one."""
+        """Group samples by model: the one that a sample was prepared for, or the chosen one."""
         parts: dict[LoadedModel, list[Sample]] = {}
         for sample in samples:
             parts.setdefault(sample.model or self.choose(sample.frame.id), []).append(sample)
         return parts
 
     def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
-        """Run samples with the one model, on the event loop; None: they take longer, or are another model's."""
+        """Run samples with the current model on the event loop; None: they take longer, or need another model."""
         current = self.current
         if self.rollout.canary or not self.guarded or not current.inline_policy.max_samples:
             return None
@@ -246,11 +244,11 @@ class ModelSlot:
         return current.run_inline(infer, samples)
 
     def before(self, loaded: LoadedModel) -> LoadedModel | None:
-        """Return the model that answers where the canary failed; None for any other model."""
+        """Return the model that answers if the canary fails; None for any other model."""
         return self.current if loaded.on_trial and loaded is not self.current else None
 
     def strike(self, canary: LoadedModel, error: str) -> None:
-        """Count a sample on which only the canary failed; after several it is withdrawn."""
+        """Count a sample on which only the canary failed; after several strikes the canary is withdrawn."""
         if self.rollout.strike(canary, f"it failed where the model before it did not: {error}"):
             withdrawn, self._withdrawn = self._withdrawn, None
             self._leave(canary)
@@ -269,7 +267,7 @@ class ModelSlot:
     def try_out(self, new: LoadedModel | None, percent: int, withdrawn: Callable[[], None] | None = None) -> None:
         """Make ``new`` the canary for a share of the samples; None ends the canary.
 
-        ``withdrawn`` is called when it was withdrawn because it failed too often; ``rollout`` then has its last error.
+        ``withdrawn`` is called if the canary is withdrawn after too many failures; ``rollout`` then has its last error.
         """
         leaving = self.rollout.try_out(new, percent) if new else self.rollout.withdraw()
         self._withdrawn = withdrawn
@@ -279,7 +277,7 @@ class ModelSlot:
             self._leave(old)
 
     def failing(self) -> str:
-        """Return what is wrong with a current model that fails on most samples: see ``LoadedModel.failing``."""
+        """Return the error of a current model that fails on most samples: see ``LoadedModel.failing``."""
         return self.current.failing()
 
     @property
@@ -290,7 +288,7 @@ class ModelSlot:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the longest call under way has taken so far."""
+        """Duration of the longest running call in seconds."""
         return max(loaded.busy_s for loaded in self.loaded)
 
     async def watch(self, limit_s: float) -> None:
@@ -311,19 +309,19 @@ class ModelSlot:
 
     @property
     def lanes(self) -> int:
-        """Calls that may run at a time."""
+        """The number of parallel model calls."""
         return len(self.current.threads)
 
     @property
     def inline_samples(self) -> int:
-        """The number of samples to run at once on the event loop; 0: run them in a thread."""
+        """The number of samples to run in one call on the event loop; 0: run them in a thread."""
         current = self.current
         return (
             current.inline_policy.max_samples if self.guarded and current.model.ours and not self.rollout.canary else 0
         )
 
     async def close(self) -> None:
-        """Close everything at the worker's end."""
+        """Close all models when the worker ends."""
         for task in self._leaving.values():
             task.cancel()
         for loaded in self.loaded:

@@ -1,4 +1,4 @@
-"""Records service rate, times and traces of a pipeline, once a batch, after its answers were sent."""
+"""Records service rate, times and traces of a pipeline, once for each answered batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class IntakeMetrics:
     """Names of the trace steps of an intake, and the distributions of their times.
 
     Attributes:
-        wait: from its arrival to the beginning of its model call; ``call``: that call; ``batch``: samples in it.
-        ledger: counts failures of mining, and how long samples took until they were concluded here.
+        wait: from arrival to the beginning of the model call; ``call``: that call; ``batch``: samples in it.
+        ledger: counts failures of mining, and records the time until samples are concluded.
 
     """
 
@@ -37,17 +37,17 @@ class IntakeMetrics:
 
     @classmethod
     def at_edge(cls, times: EdgeTimes, ledger: Ledger) -> IntakeMetrics:
-        """Return those of frames from cameras."""
+        """Return the metrics of camera frames."""
         return cls(WAIT, MODEL, times.wait, times.decode, times.model, times.batch, ledger, Latency.EDGE)
 
     @classmethod
     def in_cloud(cls, times: CloudTimes, ledger: Ledger | None = None) -> IntakeMetrics:
-        """Return those of requests."""
+        """Return the metrics of requests."""
         return cls(QUEUE, COMPUTE, times.queue, times.decode, times.compute, times.batch, ledger)
 
 
 class Observer:
-    """Keeps the rate, times, traces and counts of one pipeline up to date."""
+    """Updates the rate, times, traces and counts of one pipeline."""
 
     def __init__(self, rate: ServiceRate, trace_buffer: TraceBuffer) -> None:
         self._rate = rate
@@ -55,7 +55,7 @@ class Observer:
         self._limited_log = RateLimitedLogger()
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], concluded: float) -> None:
-        """Record a batch that was answered or passed on at ``concluded`` (loop time)."""
+        """Record a batch that was answered or escalated at ``concluded`` (loop time)."""
         calls: dict[float, list[FrameRecord]] = {}
         for sample, outcome in zip(batch, outcomes, strict=True):
             metrics, trace, began = sample.intake.metrics, sample.trace, outcome.began
@@ -88,13 +88,13 @@ class Observer:
                     self._trace_buffer.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
     def concluded(self, sample: Sample, now: float) -> None:
-        """Record how long a sample took until it was answered or passed on (loop time)."""
+        """Record the time until a sample was answered or escalated (loop time)."""
         metrics = sample.intake.metrics
         if metrics.ledger and metrics.latency is not None:
             metrics.ledger.record(metrics.latency, (now - sample.accepted) * 1000)
 
     def _failed(self, ledger: Ledger, outcome: InferenceOutcome) -> None:
-        """Count a sample that the model failed on, unless the sample itself is to blame."""
+        """Count a sample that the model failed on, unless the sample itself is the cause."""
         if not outcome.unfit:
             ledger.add(Count.MODEL_ERRORS)
         self._limited_log.warning("model failed", error=outcome.error[:256])

@@ -1,10 +1,10 @@
-"""The pipeline: a worker takes a sample, answers it with its model, asks the next tier where that is worth it.
+"""The pipeline: a worker answers each sample with its model, or escalates it to the next tier.
 
 Edge worker, tier, cloud worker, member of a multi-edge service and JointModel are configurations of this class: they
-differ in their intakes, in whom they ask, and in how they respond. ``submit`` takes a sample; ``_consume`` is the loop.
+have different intakes, next tiers and responders. ``submit`` takes a sample; ``_consume`` is the loop.
 
-A sample is in one of four conditions: it waits in the queue, is in the model, is with a peer or the next tier, or has
-its answer. Whatever happens, it leaves with exactly one answer, or with none that anybody waits for.
+A sample is in one of four states: it waits in the queue, is in the model, is at a peer or the next tier, or has its
+answer. Each sample gets exactly one answer, or none if its deadline is over.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Abandonable(Protocol):
 
 
 class PeerClient(SampleClient, Protocol):
-    """Gives samples to peers with spare capacity."""
+    """Sends samples to peers with spare capacity."""
 
     def elsewhere(self) -> bool:
-        """Whether a peer would be done with the next sample before this worker. Asked for each sample."""
+        """Whether a peer would answer the next sample before this worker. Called for each sample."""
 
 
 class Pipeline:
     """Answers samples with the models in ``slot``. ``run`` until cancelled; ``drain`` before that.
 
-    ``rate`` is how fast the model is, ``infer`` runs it on a batch, ``observer`` learns from each batch. A sample may
-    wait ``delay_s`` seconds for others to be batched with. ``peers`` may run samples in place of the model here, in at
-    most ``deadline_s`` seconds; None: there are none.
+    ``rate`` is the model's service rate, ``infer`` runs a batch, ``observer`` records each batch. A sample may wait
+    ``delay_s`` seconds for others of its batch. ``peers`` may run samples in place of the model here, in at most
+    ``deadline_s`` seconds; None: there are none.
     """
 
     def __init__(
@@ -70,28 +70,28 @@ class Pipeline:
         self.rate = rate
         self.observer = observer
         self.peers = peers
-        #: samples that have no answer yet; of them those that a peer or the next tier has
+        #: samples without an answer; how many of them a peer or the next tier has
         self.inside = self.elsewhere = 0
-        #: samples on their way in that are being made the model's input
+        #: samples that are being prepared for the model
         self.preparing = 0
         self._infer = infer
         self._sessions = slot.lanes
         self._deadline_s = deadline_s
         self._queue = ModelQueue(rate, delay_s=delay_s)
-        #: model calls that are under way
+        #: running model calls
         self._calls = 0
-        #: the next turn of the loop begins with a model call (``_run_inline``)
+        #: the next iteration of the event loop begins with a model call (``_run_inline``)
         self._inline_due = False
         self._group: asyncio.TaskGroup | None = None
         self._left = asyncio.Event()
 
     @property
     def running(self) -> bool:
-        """Whether samples are answered now."""
+        """Whether the pipeline answers samples."""
         return self._group is not None
 
     def load(self) -> Load:
-        """Return how much the model has to do, and how much more it takes."""
+        """Return the number of pending samples, and the capacity for more."""
         pending = self.preparing + self.inside - self.elsewhere
         service_ms = round(self.rate.service_ms / self._sessions, 3)
         return Load(credits=max(0, self.rate.places - pending), service_ms=service_ms, queued=pending)
@@ -105,12 +105,13 @@ class Pipeline:
                     group.create_task(self._consume(), name=f"model session {session}")
                 await asyncio.get_running_loop().create_future()
             finally:
-                self._group = None  # it takes no more tasks
+                self._group = None  # the group accepts no more tasks
 
     async def drain(self, timeout_s: float, *others: Abandonable) -> bool:
-        """Answer what is inside; return whether all of it was answered within ``timeout_s`` seconds.
+        """Answer the pending samples; return whether all were answered within ``timeout_s`` seconds.
 
-        In the last third the ``others`` are no longer waited for: an answer of the model here is better than none.
+        In the last third the requests of ``others`` are abandoned: an answer of this worker's model is better than
+        none.
         """
         loop = asyncio.get_running_loop()
         patience = [loop.call_later(timeout_s * 2 / 3, other.abandon) for other in others]
@@ -130,7 +131,7 @@ class Pipeline:
     # --- samples in -----------------------------------------------------------------------------------------------
 
     def submit(self, sample: Sample) -> None:
-        """Take an accepted sample: to the next tier, to a peer, or to the model here."""
+        """Take an accepted sample: send it to the next tier, to a peer, or to the model here."""
         self.inside += 1
         decision = sample.decision
         if decision and decision.up:
@@ -147,7 +148,7 @@ class Pipeline:
             self._give(self._share(sample), "share")
 
     def _give(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Start a request to another worker for a sample, which this worker's model no longer runs."""
+        """Start a request to another worker for a sample that this worker's model does not run."""
         self.elsewhere += 1
         self._spawn(work, name)
 
@@ -168,13 +169,13 @@ class Pipeline:
     # --- the model ------------------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
-        """Take batches to the model, one after the other. THE loop; there is one for each of the model's sessions."""
+        """Run batches one after the other. THE loop; there is one for each of the model's sessions."""
         waiting = self._queue.waiting
         while True:
             await self._queue.arrival()
             outbox = waiting[0].intake.responder.outbox
             if not outbox.ready:
-                await outbox.wait_ready()  # answers that wait for the broker hold the model back
+                await outbox.wait_ready()  # unacknowledged answers pause the model
                 continue
             batch = self._next_batch()
             if not batch:
@@ -185,12 +186,12 @@ class Pipeline:
             finally:
                 self._calls -= 1
             self._conclude(batch, outcomes)
-            await asyncio.sleep(0)  # short models answer on this loop: others get their turn
+            await asyncio.sleep(0)  # yield: a short model answers on this loop, and other tasks must run too
 
     def _next_batch(self) -> list[Sample]:
-        """Take the next batch off the queue, and drop expired samples."""
+        """Remove the next batch from the queue, and drop expired samples."""
         queue = self._queue
-        idle = max(1, self._sessions - self._calls)  # sessions that have nothing to do share what is there
+        idle = max(1, self._sessions - self._calls)  # idle sessions share the queue
         inline = self.slot.inline_samples if self._infer.ours else 0
         limit = min(self.rate.batch, inline or -(-len(queue.waiting) // idle))
         batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), limit)
@@ -206,13 +207,13 @@ class Pipeline:
         return batch
 
     async def _run(self, batch: Sequence[Sample]) -> list[InferenceOutcome]:
-        """Run each model on its samples; the current model runs again what the canary failed on."""
+        """Run each model on its samples; the current model repeats those that the canary failed on."""
         slot, found = self.slot, dict[Sample, InferenceOutcome]()
         if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
             return outcomes
         parts = slot.share(batch)
         for model in parts:
-            model.hold()  # one may be replaced while another one runs
+            model.hold()  # a model may be replaced while another one runs
         try:
             for model, samples in parts.items():
                 found.update(zip(samples, await model.run(self._infer, samples), strict=True))
@@ -236,16 +237,16 @@ class Pipeline:
             return
         for sample in failed:
             if sample.input is not None:
-                sample.intake.release_input(sample)  # it was prepared for the canary
+                sample.intake.release_input(sample)  # the input was prepared for the canary
         for sample, outcome in zip(failed, await current.run(self._infer, failed), strict=True):
             if outcome.prediction is not None:
                 error, found[sample] = found[sample].error, outcome
                 self.slot.strike(canary, error)
             else:
-                sample.version = canary.version  # whose failure the answer reports
+                sample.version = canary.version  # the answer reports the canary's error
 
     def _may_run_inline(self, sample: Sample) -> bool:
-        """Whether the model is idle and so fast that a thread would cost more than the call."""
+        """Whether the model is idle, and so fast that a thread would cost more than the call."""
         return (
             self.slot.inline_samples > 0
             and not self._calls
@@ -257,7 +258,7 @@ class Pipeline:
         )
 
     def _run_waiting(self) -> None:
-        """Run the model on queued samples on the event loop, a bounded number at once."""
+        """Run the model on queued samples on the event loop, a bounded number in one call."""
         self._inline_due = False
         batch = self._next_batch()
         if batch:
@@ -268,7 +269,7 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._guarded, self._run_waiting)
 
     def _run_inline(self, batch: Sequence[Sample]) -> None:
-        """Run the model on a batch on the event loop, or leave it to the consumers if the model is slow."""
+        """Run the model on a batch on the event loop; a slow model leaves it to the consumers."""
         outcomes = self.slot.run_inline(self._infer, batch)
         if outcomes is None:
             self._queue.put_back(batch)
@@ -287,7 +288,7 @@ class Pipeline:
                 sample.intake.release_input(sample)
             self._decide(sample, outcome, now)
         if batch[0].intake.gathers:
-            loop.call_soon(self._guarded, self.observer.observe, batch, outcomes, now)  # once the answers have left
+            loop.call_soon(self._guarded, self.observer.observe, batch, outcomes, now)  # after the answers were sent
         else:
             self.observer.observe(batch, outcomes, now)
 
@@ -304,34 +305,34 @@ class Pipeline:
 
     async def _escalate(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
         """Answer a sample with the next tier's answer, or with this worker's if there is none."""
-        assert sample.intake.escalation is not None  # noqa: S101  # it has decided
+        assert sample.intake.escalation is not None  # noqa: S101  # only ``decide`` of this escalation leads here
         try:
             conclusion = await sample.intake.escalation.request(sample, outcome, decision)
         finally:
             self.elsewhere -= 1
         if conclusion.reply is None and sample.decision and outcome.prediction is None:
-            # mining has spared the model here, which has to answer after all
+            # mining before inference skipped the model here; now it must answer
             (conclusion.outcome,) = await self._run((sample,))
         outbox = sample.intake.responder.outbox
         if not outbox.ready:
-            await outbox.wait_ready()  # the sample stays inside, and so holds its source back
+            await outbox.wait_ready()  # the sample stays inside, so that its source waits
         self._finish(sample, conclusion)
 
     async def _share(self, sample: Sample) -> None:
         """Answer a sample with a peer's model, or with this worker's if no peer answers."""
-        assert self.peers is not None  # noqa: S101  # whoever spawned this has looked
+        assert self.peers is not None  # noqa: S101  # callers check that there are peers
         loop, reply = asyncio.get_running_loop(), None
         try:
             left_s = min(self._deadline_s, sample.until - loop.time())
             reply = await self.peers.ask(sample.frame, left_s, sample.trace)
         except OffloadError as error:
-            if error.fatal:  # it ended workers: not this one, too
+            if error.fatal:  # the sample ended the process of other workers: do not run it here
                 self._give_up(sample, InferenceOutcome(error=error.detail))
                 return
             sample.stays = error.reason is OffloadReason.ERROR
             log.debug("sample answered by edge", frame=sample.frame.id.hex(), reason=error.reason)
         except Exception:
-            # a defect in sharing must not cost the sample its answer
+            # an unexpected error of the peer request must not cost the sample its answer
             log.exception("peer request failed", frame=sample.frame.id.hex())
         finally:
             self.elsewhere -= 1
@@ -372,11 +373,11 @@ class Pipeline:
         self._left.set()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        assert self._group is not None  # noqa: S101  # nothing is concluded before ``run``
+        assert self._group is not None  # noqa: S101  # samples are concluded only within ``run``
         self._group.create_task(work, name=name)
 
     def _guarded(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a callback; a defect in it ends the pipeline, as it would in a task, so that no sample is forgotten."""
+        """Run a callback; an unexpected error ends the pipeline, as in a task: no sample is lost unnoticed."""
         try:
             work(*args, **kwargs)
         except Exception as error:

@@ -1,13 +1,13 @@
 """The two responders of a pipeline: each gives a sample its one answer, as a reply or as a result.
 
-``ReplyResponder`` answers requests: with the model's prediction, the next tier's, or the reason why there is none. It
-remembers for a while what it answered, so that nothing is computed twice for one who requests it again, and which
-frames broke their batches, so that they do not do it for ever. A reply is never sent again: its requester owns deadline
-and retry.
+``ReplyResponder`` answers requests with the model's prediction, the next tier's, or the reason why there is none. It
+remembers recent replies, so that a repeated request is not computed again. It also remembers frames that broke their
+batches, so that they do not do so without limit. It never repeats a reply by itself: the requester owns deadline and
+retry.
 
-``ResultResponder`` publishes the final result of a frame, sent again until the broker has it. So a result may arrive
-twice, under the same id. Results are not kept in order. Each is counted once the broker has taken it, so that counts
-never run ahead of answers.
+``ResultResponder`` publishes the final result of a frame, and repeats it until the broker acknowledges it. So a result
+may arrive twice, under the same id. Results are not ordered. A result is counted after the acknowledgement, so that
+counts never exceed the published answers.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ log = structlog.get_logger()
 
 #: results that wait, and results in flight
 CAPACITY, IN_FLIGHT = 256, 32
-#: a connection that is alive may be slow, and brings all the same what was given to it: what is given to it again only
-#: makes it slower. One that is not alive is found by its keepalive long before
+#: seconds until a result is repeated. A slow connection delivers what it has, and a repetition only makes it slower;
+#: the keepalive detects a lost connection long before
 PATIENCE_S = 60.0
 TOO_LARGE = "result-too-large"
-#: reason in a result of the next tier: this worker's model failed on the sample
+#: reason in a result by the next tier: this worker's model failed on the sample
 EDGE_FAILED = "edge-failed"
-#: characters of a label that a trace shows
+#: most characters of a label in a trace
 SHOWN = 256
 #: replies and strikes that are remembered
 REMEMBERED = 1024
-#: a reply that takes more memory than this (bytes) is not remembered: its sample is computed again on a resend
+#: a reply that takes more memory than this (bytes) is not remembered: a repeated request is computed again
 REMEMBERED_BYTES = 64 * 1024
-#: after breaking this many batches a frame is not tried again
+#: a frame that broke this many batches is not tried again
 STRIKES = 2
-#: seconds that a reply's way is taken to cost at least, and the weight of the newest one in the running mean
+#: least seconds reserved for the delivery of a reply, and the weight of the newest one in the running mean
 LEAST_S, NEWEST = 0.01, 0.2
 MAX_MESSAGE = 4096
 
-#: who requested it, by its reply topic, and the frame's id
+#: the requester, by its reply topic, and the frame's id
 Key = tuple[str, bytes]
 
 
@@ -70,7 +70,7 @@ Key = tuple[str, bytes]
 class RequestStats:
     """Counts since the start. ``refused``: over a limit; ``expired``: past the deadline; ``failed``: no answer.
 
-    ``unfit``: those of the failed that were to blame themselves, unreadable or of the wrong shape.
+    ``unfit``: failed ones whose sample was the cause: unreadable or of the wrong shape.
     """
 
     served: int = 0
@@ -81,7 +81,7 @@ class RequestStats:
 
 
 class ReplyResponder:
-    """Replies to the requests on a channel. ``ledger`` counts uploads to a next tier; None: there is none.
+    """Replies to the requests on a channel. ``ledger`` counts uploads to a next tier; None: no next tier.
 
     ``limit``: replies in flight. ``outbox.run`` sends them.
     """
@@ -97,7 +97,7 @@ class ReplyResponder:
         trace_buffer: TraceBuffer,
         ledger: Ledger | None = None,
     ) -> None:
-        #: what requests were answered, as far as it is remembered
+        #: recent replies by request
         self.remembered: LruCache[Key, Reply] = LruCache(REMEMBERED)
         self.outbox: AckedPublisher[Reply] = AckedPublisher(
             bus,
@@ -108,7 +108,7 @@ class ReplyResponder:
             retry=False,
             substitute=self._unwritable,
         )
-        #: seconds to leave for a reply: its way through the broker, and as much for the request's way here
+        #: seconds to reserve for a reply: its delivery through the broker, and as much for that of the request
         self.return_s = LEAST_S
         self._worker, self._tier = channel.worker, channel.tier
         self._times = times
@@ -149,7 +149,7 @@ class ReplyResponder:
             reply.by = beyond.by or beyond.worker
         if self._ledger:
             self._count(self._ledger, sample, conclusion)
-        assert sample.reply_to is not None  # noqa: S101  # it is a request
+        assert sample.reply_to is not None  # noqa: S101  # requests always have a reply topic
         if reply.error != "failed" and weight(reply.prediction) <= REMEMBERED_BYTES:
             self.remembered.put((sample.reply_to.text, reply.id), reply)
         self._put(sample, reply)
@@ -167,17 +167,17 @@ class ReplyResponder:
         self.reject(reply_to, correlation, id_, self._blame(id_, unfit=True), message)
 
     def repeat(self, reply_to: Address[Reply], correlation: bytes, reply: Reply) -> None:
-        """Send a reply without counting it, if the outbox is ready.
+        """Send a reply without counting it, if the outbox has capacity.
 
-        Whoever does not get it requests it again: as many as may be in flight are not acknowledged, and more of them
-        would only take memory.
+        Without capacity the reply is dropped, and the requester repeats its request: more replies in flight would only
+        take memory.
         """
         if self.outbox.ready:
             self.outbox.put(reply_to, reply, correlation=correlation)
 
     def _put(self, sample: Sample, reply: Reply) -> None:
         trace = sample.trace
-        assert sample.reply_to is not None  # noqa: S101  # it is a request
+        assert sample.reply_to is not None  # noqa: S101  # requests always have a reply topic
         self.outbox.put(
             sample.reply_to,
             reply,
@@ -217,7 +217,7 @@ class ReplyResponder:
             ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
 
     def _unwritable(self, reply: Reply, error: Exception) -> Reply | None:
-        """Return the reply that a prediction cannot be sent."""
+        """Return a reply which reports that the prediction cannot be sent."""
         self._limited_log.warning("prediction not sent", error=str(error))
         if reply.error:
             return None
@@ -225,7 +225,7 @@ class ReplyResponder:
 
 
 def weight(prediction: Prediction | None) -> int:
-    """Return the estimated size of a prediction in bytes; infinite for one that cannot be encoded."""
+    """Return the estimated size of a prediction in bytes; infinite if it cannot be encoded."""
     if prediction is None:
         return 0
     try:
@@ -248,7 +248,7 @@ class Origin:
 
 
 class ResultOutbox(Outbox, Protocol):
-    """Takes results (``AckedPublisher``)."""
+    """Takes results for publication (``AckedPublisher``)."""
 
     @property
     def waiting(self) -> int:
@@ -275,18 +275,18 @@ class ResultSink(Protocol):
     """Accepts answered samples, to show or store them."""
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Take a sample. Never waits."""
+        """Take a sample. Never blocks."""
 
 
 def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
-    """Return the outbox of results: bounded, each result sent again until the broker has taken it."""
+    """Return the outbox of results: bounded, and it repeats each result until the broker acknowledges it."""
     return AckedPublisher(
         bus, "result", limit=limit, capacity=capacity, timeout_s=PATIENCE_S, retry=True, substitute=_without_prediction
     )
 
 
 def _without_prediction(result: Result, error: Exception) -> Result | None:
-    """Return a result that can be sent in place of one that is too large, or that cannot be written."""
+    """Return a substitute for a result that is too large or cannot be encoded."""
     log.warning("result truncated", frame=result.id, error=str(error))
     if result.reason == TOO_LARGE:
         return None
@@ -294,10 +294,10 @@ def _without_prediction(result: Result, error: Exception) -> Result | None:
 
 
 class ResultResponder:
-    """Makes final results, and hands them to ``outbox``.
+    """Makes final results, and gives them to ``outbox``.
 
-    ``tier``: who is asked about hard samples. ``previews`` gets the samples that somebody else was asked about,
-    ``keeper`` all hard ones.
+    ``tier``: the next tier, which answers hard samples. ``previews`` gets the samples that another worker was requested
+    to answer, ``keeper`` all hard samples.
     """
 
     return_s = 0.0
@@ -317,7 +317,8 @@ class ResultResponder:
         #: degraded answers by reason
         self.degraded: Counter[str] = Counter()
         self.outbox = outbox
-        #: by a frame's id: callbacks of the sources that keep it until it is answered; it may come more than once
+        #: by a frame's id: callbacks of the sources that keep it until it is answered; a source may send it more than
+        #: once
         self.pending_acks: dict[bytes, list[Callable[[], None]]] = {}
         self.times = EdgeTimes()
         self._origin = origin
@@ -349,7 +350,7 @@ class ResultResponder:
             self._keeper.offer(sample.frame, edge, result)
 
     def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
-        """Return the result: the reply's prediction, or this worker's, degraded if the sample was to be escalated."""
+        """Return the result: the reply's prediction or this worker's, degraded if it needed the next tier."""
         outcome, decision, reply = conclusion.outcome, conclusion.decision, conclusion.reply
         origin, frame, edge = self._origin, sample.frame, outcome.prediction
         final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()
@@ -387,17 +388,17 @@ class ResultResponder:
         )
 
     def _taken(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
-        """Count a result that the broker has taken."""
+        """Count a result that the broker has acknowledged."""
         trace = sample.trace
         trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
         self._trace_buffer.done(trace)
         pending = self.pending_acks.pop(sample.frame.id, ())
         for answered in pending:
             answered()
-        if reason >= FAILURE:  # not even without its prediction: it counts as lost, and its source need not keep it
+        if reason >= FAILURE:  # refused even without its prediction: it is lost, and its source need not keep it
             log.error("result lost", frame=result.id)
             return
-        # the first one is first: a worker that is killed here must not have answered more than it accepted
+        # ACCEPTED first: a worker that is killed here must not have answered more than it accepted
         counts = [Count.ACCEPTED, Count.ANSWERED] if pending else [Count.ANSWERED]
         if result.by == "cloud":
             counts.append(Count.CLOUD)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halimede.pipeline.model_slot import LoadedModel
     from halimede.pipeline.observer import IntakeMetrics
 
-#: of a sample that the next tier is not asked about
+#: decision for a sample that is not escalated
 KEPT = UploadDecision(ask=False, hard=False)
 
 
@@ -26,13 +26,13 @@ class Conclusion(Struct, eq=False):
     """The outcome of a sample, from which its responder makes the answer.
 
     Attributes:
-        outcome: of the model here, or of a peer's.
-        decision: whether the next tier was asked, and why.
-        reply: the next tier's; None: the outcome stands.
-        reason: why the outcome stands although the sample is hard.
-        sent: the sample went up.
-        mixed: the mixture of both answers, where one was made; ``overruled``: it names another label than the reply.
-        requested_at: the loop's time when the next tier was requested, ``replied_at``: when that ended; 0: it was not.
+        outcome: of this worker's model or of a peer's.
+        decision: whether the next tier was requested, and why.
+        reply: the next tier's reply; None: the outcome is the answer.
+        reason: why the outcome is the answer although the sample is hard.
+        sent: the sample was uploaded.
+        mixed: the fusion of both answers, if there is one; ``overruled``: its label differs from the reply's.
+        requested_at: loop time of the request to the next tier, ``replied_at``: of its end; 0: no request.
 
     """
 
@@ -48,20 +48,20 @@ class Conclusion(Struct, eq=False):
 
 
 class Sample(Struct, eq=False):
-    """An accepted sample. Times are the loop's, but for those that belong to its trace, which are monotonic.
+    """An accepted sample. Times are loop times; those of its trace are monotonic.
 
     Attributes:
-        intake: where it came from, and who is to be answered.
-        accepted: when it was accepted; ``until``: when its answer is of no more use; infinite where no deadline is set.
-        size: bytes that it takes while it is inside; ``pixels``: those of it decoded.
-        queued: when it began to wait for the model, ``began``: when it arrived (monotonic).
-        input: the model's input, where it was prepared before it was accepted, for ``model``.
-        version: of the model that has seen it; ``mined``: whether mining judges it.
-        reply_to, correlation: where the answer to a request goes.
-        patient: it holds one of the few slots of samples that could wait at their source.
-        peer: the other edge worker whose model answered it; ``stays``: no peer may be asked any more.
-        decision: what was decided before the model has seen it, where mining judges samples.
-        uploaded: bytes that went up, of one that was encoded anew for that.
+        intake: accepted the sample, and has its responder.
+        accepted: when it was accepted; ``until``: its deadline; infinite if none is set.
+        size: bytes that it takes until it is answered; ``pixels``: decoded ones among them.
+        queued: when it was queued for the model, ``began``: when it arrived (monotonic).
+        input: the model's input, if it was prepared before acceptance, for ``model``.
+        version: of the model that ran it; ``mined``: whether mining applies to it.
+        reply_to, correlation: topic and correlation data of the reply to a request.
+        patient: it occupies one of the few slots of samples whose source can wait.
+        peer: the other edge worker whose model answered it; ``stays``: no further peer may be requested.
+        decision: the decision before inference, if mining judges samples.
+        uploaded: size of the upload in bytes, if the sample was encoded again for it.
 
     """
 
@@ -88,18 +88,18 @@ class Sample(Struct, eq=False):
 
 
 class Outbox(Protocol):
-    """Where answers wait for the broker (``AckedPublisher``)."""
+    """Holds answers until the broker acknowledges them (``AckedPublisher``)."""
 
     @property
     def immediate(self) -> bool:
-        """Whether the next answer leaves at once."""
+        """Whether the next answer is sent at once."""
 
     @property
     def ready(self) -> bool:
-        """Whether one more answer can be taken."""
+        """Whether it has capacity for one more answer."""
 
     async def wait_ready(self) -> None:
-        """Wait until one more answer can be taken."""
+        """Wait until it has capacity for one more answer."""
 
 
 class Responder(Protocol):
@@ -107,24 +107,24 @@ class Responder(Protocol):
 
     @property
     def outbox(self) -> Outbox:
-        """Where answers wait for the broker."""
+        """Holds answers until the broker acknowledges them."""
 
     @property
     def return_s(self) -> float:
         """Seconds of a sample's deadline to reserve for sending its answer."""
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Answer a sample. Called once for each."""
+        """Answer a sample. Called once for each sample."""
 
 
 class Intake(Protocol):
-    """An entry of samples into the pipeline: it counts and bounds the open ones.
+    """An entry of samples into the pipeline: it counts and bounds the samples without an answer.
 
     Attributes:
-        responder: answers its samples. ``escalation``: asks the next tier about them; None: nobody does.
-        metrics: what is noted of them.
-        drops_late: whether samples are dropped that nobody waits for any more.
-        gathers: whether several may arrive in one turn of the loop, to be run in one batch.
+        responder: answers its samples. ``escalation``: requests the next tier; None: there is no next tier.
+        metrics: what is recorded of its samples.
+        drops_late: whether samples are dropped after their deadline.
+        gathers: whether several samples may arrive in one iteration of the event loop, to be run in one batch.
 
     """
 
@@ -133,18 +133,18 @@ class Intake(Protocol):
 
     @property
     def responder(self) -> Responder:
-        """See above."""
+        """See the attributes of the class."""
 
     @property
     def escalation(self) -> Escalation | None:
-        """See above."""
+        """See the attributes of the class."""
 
     @property
     def metrics(self) -> IntakeMetrics:
-        """See above."""
+        """See the attributes of the class."""
 
     async def prepare(self, sample: Sample) -> None:
-        """Make a sample the model's input before it waits for the model. Raises DecodeError."""
+        """Make the model's input from a sample before it is queued for the model. Raises DecodeError."""
 
     def release_input(self, sample: Sample) -> None:
         """Release the prepared input of a sample."""

@@ -1,7 +1,7 @@
-"""Encodes samples for upload in a thread of its own; ``transcode_policy`` decides how.
+"""Encodes samples for upload in a separate thread; ``transcode_policy`` decides how.
 
-What goes as it came costs a comparison and a count. What is read to be written anew is read under the limits that all
-decoding has. Where a picture was made smaller, boxes of the answer come back in the pixels of the frame as it was.
+A frame that is sent as received costs only a comparison and a count. A frame that is encoded again is decoded under the
+limits of all decoding. If the picture was made smaller, the boxes of the answer are scaled to the original frame.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: seconds between two log lines about samples that cannot be written as they should
+#: least seconds between two log lines about samples that cannot be encoded
 EVERY_S = 60.0
-#: weight of the mean size of what was written that a new one leaves
+#: weight of the older sizes in the running mean of encoded sizes
 KEPT = 0.9
 
 
@@ -54,7 +54,7 @@ class Upload(Struct, frozen=True, gc=False):
     ms: float = 0.0
 
     def read(self, reply: Reply) -> Reply:
-        """Return an answer with its boxes in the pixels of the frame as it was."""
+        """Return an answer with its boxes in the pixels of the original frame."""
         said = reply.prediction
         if self.shrunk is None or said is None or not said.boxes:
             return reply
@@ -62,18 +62,18 @@ class Upload(Struct, frozen=True, gc=False):
 
 
 class UploadEncoder:
-    """Makes one worker's samples ready to go up: in ``thread``, and not while ``circuit`` refuses them anyway."""
+    """Encodes the samples of one worker for upload in ``thread``, unless ``circuit`` refuses requests."""
 
     def __init__(self, wish: UploadFormat, thread: ModelThread, circuit: CircuitBreaker | None = None) -> None:
-        #: samples by encoding and what was changed: nothing, the encoding, or its size as well
+        #: samples by encoding and by change: none, the encoding, or also the size
         self.ready: Counter[tuple[str, str]] = Counter()
-        #: samples that cannot be written as the service wants it, by reason
+        #: samples that cannot be encoded as the service specifies, by reason
         self.refused: Counter[str] = Counter()
-        #: bytes of what was written anew, as it came and as it went; milliseconds that each took
+        #: bytes of encoded samples as received and as sent; milliseconds of each encoding
         self.before = self.after = 0
         self.times = Distribution()
         self._wish = wish
-        #: whether everything goes up as it came
+        #: whether all frames are sent as received
         self._as_it_came = wish.encoding == AS_IT_CAME and wish.max_bytes is None
         self._thread = thread
         self._circuit = circuit
@@ -113,7 +113,7 @@ class UploadEncoder:
         return made
 
     def _refuse(self, error: OffloadError) -> None:
-        """Count a sample that does not go up; a line for the first one, and one a minute at most."""
+        """Count a sample that is not uploaded; log the first one, then at most one a minute."""
         self.refused[error.reason] += 1
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_S
@@ -121,7 +121,7 @@ class UploadEncoder:
 
 
 def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
-    """Encode a frame anew. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR for an unreadable one."""
+    """Encode a frame again. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR for an unreadable one."""
     began = time.perf_counter()
     try:
         pixels = decode(frame)
@@ -153,7 +153,7 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
 
 
 def _check(picture: PixelSize) -> None:
-    """Raise OffloadError for raw pixels so many that no worker would decode them again from a file."""
+    """Raise OffloadError for more raw pixels than a worker would decode from a file."""
     try:
         ImageHeader(picture.width, picture.height, picture.channels, 1, ()).check()
     except DecodeError as error:
@@ -176,7 +176,7 @@ def _framed(frame: Frame, encoding: str, pixels: Pixels, data: bytes, shrunk: tu
 
 
 def resized(pixels: Pixels, width: int, height: int) -> Pixels:
-    """Bilinear with antialiasing, as models' own pre-processing; the pixels themselves where nothing changes."""
+    """Resize bilinearly with antialiasing, as pre-processing does; return ``pixels`` at equal size."""
     if (height, width) == pixels.shape[:2]:
         return pixels
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))

@@ -1,7 +1,7 @@
 """The configurations of the pipeline: a worker that takes frames from cameras, and one that answers requests.
 
-A tier in the middle is the second kind with an ``Escalation``. A member of a multi-edge service is the first kind, with
-a ``RequestIntake`` on the same pipeline for the frames of its peers.
+A tier is the second kind with an ``Escalation``. A member of a multi-edge service is the first kind, with a
+``RequestIntake`` on the same pipeline for the frames of its peers.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = structlog.get_logger()
 
 
 class EdgeWorker:
-    """Answers frames. ``intake.offer`` takes them, ``run`` answers them until cancelled; ``drain`` before that.
+    """Answers frames. ``intake.offer`` takes them, ``run`` answers them; ``drain`` before the end.
 
-    ``miner`` judges predictions, or (``mines_first``) frames before it. ``peers`` and ``deadline_s``: see
+    ``miner`` judges predictions, or (``mines_first``) frames before inference. ``peers``, ``deadline_s``: see
     ``Pipeline``.
     """
 
@@ -83,7 +83,7 @@ class EdgeWorker:
             group.create_task(self.pipeline.run(), name="pipeline")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer what is inside; return whether all results were delivered within ``timeout_s`` seconds."""
+        """Answer the pending frames; return whether all results were delivered within ``timeout_s`` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         others: list[Abandonable] = [each for each in (self.intake.escalation, self.pipeline.peers) if each]
@@ -96,8 +96,8 @@ class EdgeWorker:
 class RequestWorker:
     """Answers the requests on a channel. ``run`` until cancelled; ``drain`` before that.
 
-    With an ``escalation`` it is a tier in the middle: ``miner`` judges predictions, or (``mines_samples``) the
-    samples, and ``ledger`` counts what it passes on. ``advertiser``: see ``RequestIntake``.
+    With an ``escalation`` it is a tier: ``miner`` judges predictions, or (``mines_samples``) samples, and ``ledger``
+    counts escalations. ``advertiser``: see ``RequestIntake``.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class RequestWorker:
             await self.intake.run()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new, answer what is here; return whether all was answered within ``timeout_s`` seconds."""
+        """Refuse new requests, answer pending ones; return whether all were answered within ``timeout_s`` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         try:

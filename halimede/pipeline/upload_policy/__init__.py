@@ -1,5 +1,5 @@
 """Decides which samples an edge worker or a tier uploads: budget, uplink, audits and drift, each pure.
 
-Nothing in this room knows bus, model or loop: clocks and random sources are arguments, so that everything in it can
-be simulated. ``UploadPolicy`` is what workers use.
+This package uses no bus, model or event loop: clocks and random sources are arguments, so that tests can simulate all
+of it. Workers use ``UploadPolicy``.
 """

@@ -1,6 +1,6 @@
-"""Selects the easy samples to audit, and compares both answers of one.
+"""Selects easy samples for audits, and compares the two answers of an audit.
 
-What is made of the counts stands in ``halimede.stats.agreement``: GM estimates from them, too.
+``halimede.stats.agreement`` evaluates the counts: GM makes estimates from them as well.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from halimede.inference import Array
 from halimede.inference.boxes import overlaps
 from halimede.messages import Box, Prediction
 
-#: boxes that overlap by this much are of one thing (as in PASCAL VOC, Everingham et al. 2010)
+#: overlap from which two boxes show one object (as in PASCAL VOC, Everingham et al. 2010)
 SAME_BOX = 0.5
-#: audits under way at once: they wait beside the loop with their frames
+#: most audits in progress: they wait outside the pipeline and hold their frames
 AT_ONCE = 8
-#: boxes of one answer that are compared, the surest: an answer may have thousands
+#: most boxes of one answer that are compared, by score: an answer may have thousands
 MOST_BOXES = 200
 
 
 class Audits:
-    """Draws easy samples by chance, each with probability ``share``. ``chance`` gives numbers from 0 up to 1."""
+    """Selects easy samples at random with probability ``share``. ``chance`` returns numbers from 0 up to 1."""
 
     def __init__(self, share: float, chance: Callable[[], float]) -> None:
         self.share = share
-        #: how many are under way
+        #: audits in progress
         self.open = 0
         self._chance = chance
 
@@ -36,7 +36,7 @@ class Audits:
 
 
 def agrees(edge: Prediction, cloud: Prediction) -> bool:
-    """Whether two answers are the same: label, boxes (each with one of the other's, same label), or value."""
+    """Whether two answers agree: label, boxes (each matches one of the same label), or value."""
     if edge.boxes is not None or cloud.boxes is not None:
         return _same_boxes(edge.boxes or [], cloud.boxes or [])
     if edge.label is not None or cloud.label is not None:
@@ -45,7 +45,7 @@ def agrees(edge: Prediction, cloud: Prediction) -> bool:
 
 
 def _same_boxes(some: list[Box], others: list[Box]) -> bool:
-    """Match each box, the surest first, with the other answer's nearest free one of its label."""
+    """Match each box, by descending score, with the nearest unmatched box of the same label."""
     if len(some) != len(others):
         return False
     left = sorted(others, key=lambda box: -box.score)[:MOST_BOXES]

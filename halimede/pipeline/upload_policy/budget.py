@@ -1,9 +1,8 @@
 """Keeps the share of uploads at the user's target, for any mining algorithm.
 
-Where it gives a hardness, the cut is moved (``ThresholdController``): the share is held, from above and from below.
-Where it says only hard or easy, or failed, there is no order to choose by: hard samples go up while there is budget, as
-a token bucket lets packets through (RFC 2697), and what nobody uses of it is not saved for later beyond a few dozen
-samples.
+If the miner gives a hardness, the cut is moved (``ThresholdController``), which holds the share from above and from
+below. If it gives only hard or easy, or failed, samples cannot be ordered. Then hard samples are uploaded while there
+is budget, as a token bucket admits packets (RFC 2697); at most a few dozen unused samples are saved for later.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from halimede.mining import Verdict
 
 
 class ThresholdController:
-    """Moves a graded miner's cut for one stream of samples. Ask ``steer`` once for each, in order.
+    """Moves a graded miner's cut for one stream of samples. Call ``steer`` once for each sample, in order.
 
-    Adaptive conformal inference (Gibbs and Candès 2021, arXiv 2106.00170), with "it goes up" in the place of "it was
-    not covered": the cut is the quantile of the recent hardnesses at a level, and the level is moved against what has
-    gone up too much: level = target - gain * debt, debt = (samples that went up) - target * (all samples). Whatever the
-    sequence of hardnesses is, the debt stays within about 1/gain samples (their Proposition 4.1), so that the long-run
-    error falls as 1/(gain * samples); the quantile only makes the way there smooth.
+    Adaptive conformal inference (Gibbs and Candès 2021, arXiv 2106.00170), with "uploaded" in place of "not covered":
+    the cut is the quantile of the recent hardnesses at a level, and the level moves against the excess of uploads:
+    level = target - gain * debt, debt = (uploaded samples) - target * (all samples). For any sequence of hardnesses,
+    the debt stays within about 1/gain samples (their Proposition 4.1), so that the long-run error falls as 1/(gain *
+    samples). The quantile only smooths the path to the target.
 
-    Pure: no clock, no chance. A sample costs two bisections in ``window`` numbers.
+    Pure: no clock, no random source. A sample costs two bisections in ``window`` numbers.
 
     Args:
-        target: share of samples that shall go up, 0 to 1.
-        cut: where to begin: the miner's own. It counts until ``least`` hardnesses are known, while no debt stands.
-        debt: samples that have gone up too many (or, negative, too few) before; see ``restored``.
+        target: share of samples to upload, 0 to 1.
+        cut: initial cut: the miner's own. It applies until ``least`` hardnesses are known, while the debt is 0.
+        debt: samples that were uploaded in excess before (negative: too few); see ``restored``.
         gain: how fast debts are paid, in share of samples for each sample of debt.
         window: hardnesses that are remembered.
-        least: hardnesses from which the quantile is trusted.
+        least: hardnesses from which the quantile is used.
 
     """
 
@@ -55,12 +54,12 @@ class ThresholdController:
 
     @property
     def debt(self) -> float:
-        """Samples that went up too many; negative: too few. Bounded, so that an outage is not made up for at once."""
+        """Excess uploads in samples; negative: too few. Bounded, so an outage is not compensated at once."""
         return self._debt
 
     @property
     def cut(self) -> float:
-        """The hardness from which the next sample goes up; at it, only while no debt stands."""
+        """The hardness above which the next sample is uploaded; at it, only while there is no debt."""
         level = self.target - self._gain * self._debt
         if level <= 0:
             return math.inf
@@ -71,7 +70,7 @@ class ThresholdController:
         return self._sorted[math.ceil((1 - level) * len(self._sorted)) - 1]
 
     def steer(self, hardness: float) -> bool:
-        """Whether a sample of this hardness goes up. It is taken as sent if so: ``refund`` where it was not."""
+        """Whether a sample of this hardness is uploaded. True counts as an upload: see ``refund``."""
         cut = self.used = self.cut
         goes = self._debt <= 0 and cut < math.inf if hardness == cut else hardness > cut
         recent, ordered = self._recent, self._sorted
@@ -91,19 +90,19 @@ class ThresholdController:
         self._owe(self._debt + 1)
 
     def refund(self) -> None:
-        """Take back a decided upload that did not happen."""
+        """Undo a decided upload that did not happen."""
         self._owe(self._debt - 1)
 
     def _owe(self, debt: float) -> None:
-        """Bound the debt where the level is 0 (nothing goes up) or 1 (everything does): more would only be lag."""
+        """Bound the debt where the level is 0 (no uploads) or 1 (all samples): more debt would only add lag."""
         self._debt = self._most if debt > self._most else max(debt, self._least_debt)
 
 
 class Budget:
-    """One worker's budget: ``admits`` for each sample that its model has answered, in order.
+    """One worker's budget: call ``admits`` for each sample that its model has answered, in order.
 
-    ``cut`` is where a graded miner begins, None: the miner gives no numbers. ``uploaded`` of ``samples`` went up in
-    earlier lives of the worker.
+    ``cut`` is a graded miner's initial cut; None: the miner gives no numbers. ``uploaded`` of ``samples`` were uploaded
+    in earlier lives of the worker.
     """
 
     def __init__(self, target: float, cut: float | None = None, *, uploaded: int = 0, samples: int = 0) -> None:
@@ -112,21 +111,21 @@ class Budget:
 
     @property
     def target(self) -> float:
-        """The share of samples that shall go up."""
+        """The share of samples to upload."""
         return self._steering.target
 
     @property
     def debt(self) -> float:
-        """Samples that have gone up too many of late; negative: that may still go."""
+        """Samples uploaded in excess of late; negative: samples that may still be uploaded."""
         return self._steering.debt
 
     @property
     def cut(self) -> float | None:
-        """The hardness from which samples go up at present; None: the miner gives no numbers."""
+        """The hardness from which samples are now uploaded; None: the miner gives no numbers."""
         return self._steering.cut if self._graded else None
 
     def admits(self, verdict: Verdict) -> tuple[bool, float | None]:
-        """Return whether a sample goes up, and the cut that decided it. It is taken as sent if so."""
+        """Return whether a sample is uploaded, and the cut that decided it. True counts as an upload."""
         if self._graded and verdict.hardness is not None and math.isfinite(verdict.hardness):
             return self._steering.steer(verdict.hardness), self._steering.used
         goes = verdict.hard and self._steering.debt <= 0 < self.target
@@ -142,7 +141,7 @@ class Budget:
         self._steering.spend()
 
     def refund(self) -> None:
-        """Take back a decided upload that did not happen."""
+        """Undo a decided upload that did not happen."""
         self._steering.refund()
 
 

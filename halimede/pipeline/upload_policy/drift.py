@@ -1,14 +1,14 @@
-"""Whether samples are still like those that the service was calibrated for.
+"""Detects whether samples still resemble those that the service was calibrated for.
 
-Three things are watched, over the last ``WINDOW`` samples: how hard they are, which classes the small model sees, and
-how often audits agree with it. Hardness and classes are compared with the calibration's shares by the population
+It observes three quantities over the last ``WINDOW`` samples: their hardness, the classes that the small model reports,
+and how often audits agree with it. Hardness and classes are compared with the calibration's shares by the population
 stability index, sum((now - then) * ln(now / then)) over the bins: below 0.1 little has changed, above 0.25 much has
-(Siddiqi, "Credit Risk Scorecards", 2006). Of samples that did not change it is (bins - 1) * (1 / now + 1 / then) in
-the mean, for so many samples now and then (Yurdakul and Naranjo, Journal of Risk Model Validation 2020): that comes on
-top of both. Agreement has fallen where even the upper end of its interval (3 standard deviations) is below what
-calibration promised. What began at the outer mark ends at the inner one, so that the word does not flicker.
+(Siddiqi, "Credit Risk Scorecards", 2006). For unchanged samples its mean is (bins - 1) * (1 / now + 1 / then), with the
+numbers of samples now and then (Yurdakul and Naranjo, Journal of Risk Model Validation 2020): this mean is added to
+both thresholds. Agreement has fallen if even the upper end of its interval (3 standard deviations) is below the
+calibrated value. Drift begins at the outer threshold and ends at the inner one, so that the state does not flap.
 
-Pure. A sample costs two look-ups and, once in ``EVERY``, the sums.
+Pure. A sample costs two look-ups and, once in ``EVERY`` samples, the sums.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from halimede.mining.calibration_file import CalibrationFile
 from halimede.stats.agreement import wilson
 
-#: samples that are compared; how often; audits that are compared, and from how many on
+#: samples that are compared; samples between two checks; audits that are compared, and the least number of them
 WINDOW, EVERY = 1000, 50
 AUDITS, LEAST_AUDITS = 300, 30
 #: bins of hardness
 BINS = 10
 #: stability index above which samples have changed, and below which they are as before
 BEGINS, ENDS = 0.25, 0.1
-#: standard deviations by which agreement has to be too low, and to which it has to come back
+#: standard deviations by which agreement must be too low for drift to begin, and at which drift ends
 SURE, HEALED = 3.0, 1.0
-#: looks in a row that have to say so
+#: consecutive checks that must agree
 PATIENCE = 2
-#: what calibration says of agreement among samples that stay, the lower end of its interval
+#: metric of a calibration: agreement among kept samples, the lower end of its interval
 AGREEMENT = "agreement.low"
 
 
 class Shares:
-    """Shares of the last samples' bins, against those of a reference of ``of`` samples."""
+    """Shares of the recent samples in each bin, compared with those of a reference of ``of`` samples."""
 
     def __init__(self, expected: Sequence[float], of: int) -> None:
         self._expected = expected
@@ -57,7 +57,7 @@ class Shares:
         n, bins = len(self._recent), len(self._expected)
         if n < WINDOW / 2:
             return 0.0
-        # half a sample in each bin, now and then, so that an empty one is no infinity
+        # half a sample added to each bin, now and then, so that an empty bin gives no infinity
         now = [(count + 0.5) / (n + bins / 2) for count in self._counts]
         then = [(share * self._of + 0.5) / (self._of + bins / 2) for share in self._expected]
         found = math.fsum((a - e) * math.log(a / e) for a, e in zip(now, then, strict=True))
@@ -65,7 +65,7 @@ class Shares:
 
 
 class Drift:
-    """Compares one worker's samples with the calibration of its service: ``see`` each, ``audited`` for audits."""
+    """Compares samples with the calibration of their service: ``see`` for each, ``audited`` for audits."""
 
     def __init__(self, artefact: CalibrationFile) -> None:
         #: whether samples have changed
@@ -76,7 +76,7 @@ class Drift:
         samples = reference.samples if reference else 1
         self._hardness = Shares(_between(quantiles, self._edges), samples) if self._edges else None
         classes: Mapping[str, float] = reference.classes if reference else {}
-        #: the place after the last is for classes that calibration never saw
+        #: the last index is for classes that are not in the calibration
         self._classes = {name: i for i, name in enumerate(classes)}
         self._labels = Shares([*classes.values(), 0.0], samples) if classes else None
         self._promised = artefact.figures.get(AGREEMENT)
@@ -121,20 +121,20 @@ class Drift:
         return (shares for shares in (self._hardness, self._labels) if shares)
 
     def _lost(self, z: float) -> float:
-        """Return by how much agreement is below the calibrated one, less a tolerance in standard deviations."""
+        """Return how far agreement is below the calibrated one, less a tolerance in standard deviations."""
         if self._promised is None or len(self._agreed) < LEAST_AUDITS:
             return 0.0
         return self._promised - wilson(sum(self._agreed), len(self._agreed), z)[1]
 
 
 def _edges(quantiles: Sequence[float]) -> list[float]:
-    """Return the upper ends of all bins but the last, each once: equal quantiles are one value that many have."""
+    """Return the upper ends of all bins but the last, each once: equal quantiles are one frequent value."""
     steps = len(quantiles) - 1
     inner = [quantiles[round(i * steps / BINS)] for i in range(1, BINS)] if steps > 0 else []
     return sorted({edge for edge in inner if edge < quantiles[-1]})
 
 
 def _between(quantiles: Sequence[float], edges: Sequence[float]) -> list[float]:
-    """Return the share of the reference in each bin: up to and with its edge, beyond the one before."""
+    """Return the share of the reference in each bin: above the edge before it, up to its own."""
     counts = Counter(bisect_left(edges, value) for value in quantiles[1:])
     return [counts[i] / max(1, len(quantiles) - 1) for i in range(len(edges) + 1)]

@@ -1,13 +1,13 @@
 """Estimates from recent uploads whether an answer would arrive in time.
 
-The time of an answer is taken as a fixed part (way, queue, model) and a part for each byte that has to go first:
-those under way already and its own. Both are fitted to recent answers by least squares with exponential forgetting
-(Haykin, "Adaptive Filter Theory"), and an answer is given up on only where it would be late by more than the usual
-deviation (the mean one, as TCP measures it: Jacobson 1988, RFC 6298). While samples are withheld a probe goes up now
-and then, so that a way that got better is found; before anything is known, everything goes.
+The time of an answer is modelled as a fixed part (network, queue, model) and a part for each byte to transfer before
+it: those of uploads in flight and its own. Both parts are fitted to recent answers by least squares with exponential
+forgetting (Haykin, "Adaptive Filter Theory"). A sample is withheld only if its answer would be late by more than the
+usual deviation (the mean deviation, as TCP measures it: Jacobson 1988, RFC 6298). While samples are withheld, a probe
+is uploaded at intervals, to detect a better connection; before anything is known, all samples are uploaded.
 
-A cloud that is silent altogether is not this room's: timeouts count only once something is answered again, until then
-the circuit breaker decides. Pure: ``now`` is the caller's monotonic time in seconds.
+A silent next tier is not detected here: timeouts count only after another answer has arrived. Until then the circuit
+breaker decides. Pure: ``now`` is the caller's monotonic time in seconds.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from msgspec import Struct
 from halimede.stats.decayed import DecayedLine
 from halimede.system.backoff import Backoff
 
-#: weight that an answer still has when the next one has come
+#: weight of the older answers when the next one arrives
 KEPT = 0.9
-#: answers from which the estimate counts
+#: least number of answers for an estimate
 LEAST = 5
-#: what a probe that was back in time leaves of older answers' weight
+#: weight of the older answers after a probe that was answered in time
 AFTER_PROBE = 0.1
-#: seconds between probes: the first, doubled by each that fails, and the longest
+#: seconds between probes: the first interval, which each failed probe doubles, and the longest
 PROBE_S, MAX_PROBE_S = 1.0, 30.0
-#: what was waited for in vain is taken to need so many times as long: how long it takes is not known (Karn 1987)
+#: a timed-out upload counts as this many times its wait: its real time is unknown (Karn 1987)
 IN_VAIN = 2.0
-#: timeouts that are remembered until something is answered
+#: timeouts that are remembered until an answer arrives
 MOST_TIMEOUTS = 16
 
 
@@ -46,16 +46,16 @@ class LatencyEstimator:
         self._under_way = 0
         self._answers = 0
         self._deviation = 0.0
-        #: seconds of answers by the bytes before them
+        #: seconds of answers by the bytes transferred before them
         self._line = DecayedLine(KEPT)
         self._timeouts: list[tuple[int, float]] = []
         self._probe_backoff = Backoff(PROBE_S, MAX_PROBE_S)
         self._probe_at = 0.0
-        #: a probe may go, or is under way
+        #: a probe may be sent, or is in flight
         self._probing = self._probe_out = False
 
     def hopeless(self, size: int, left_s: float, now: float) -> bool:
-        """Whether an answer would be late. Now and then one such sample is uploaded as a probe."""
+        """Whether an answer would be late. At intervals one such sample is uploaded as a probe."""
         if self._answers < LEAST or self._predict(self._under_way + size) - self._deviation <= left_s:
             return False
         if now < self._probe_at or self._probe_out:
@@ -105,7 +105,7 @@ class LatencyEstimator:
     def _predict(self, ahead: int) -> float:
         mean_x, mean_y, variance, slope = self._line.fit()
         if slope is None or variance <= 1e-6 * (mean_x * mean_x + 1):
-            # all of one size: smaller ones may be quicker, and that larger ones are slower has to be seen
+            # all of one size: smaller uploads may be faster; that larger ones are slower must be observed first
             return mean_y * min(1.0, ahead / mean_x) if mean_x else mean_y
-        slope = min(max(0.0, slope), mean_y / mean_x)  # the fixed part is not below 0
+        slope = min(max(0.0, slope), mean_y / mean_x)  # the fixed part is at least 0
         return mean_y + slope * (ahead - mean_x)

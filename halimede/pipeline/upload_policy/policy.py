@@ -1,8 +1,8 @@
 """Decides about each sample, from mining, budget, uplink and audits.
 
-The same for an edge worker and for a tier between it and the cloud. The order matters: what nobody here could answer
-goes up; then the budget says what is hard (it may move the cut), then the uplink what would be too late, and of all
-that stays by its own right some go up as audits.
+Edge workers and tiers between edge and cloud use it. The order matters: a sample that the model here failed on is
+uploaded. Then the budget decides what is hard (it may move the cut), then the uplink withholds samples whose answers
+would be late. Of the easy samples that remain, some are uploaded as audits.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class PolicySettings(Protocol):
 
     @property
     def hem_mode(self) -> str:
-        """Whether mining judges samples before the model, or its predictions."""
+        """Whether mining judges samples before inference, or predictions."""
 
     @property
     def calibration(self) -> Path | None:
-        """The file that a calibration wrote."""
+        """The file with the calibration."""
 
     @property
     def target_upload_ratio(self) -> float | None:
-        """The share of samples that may go up."""
+        """The share of samples that may be uploaded."""
 
     @property
     def audit_share(self) -> float:
-        """The share of easy samples that go up as audits."""
+        """The share of easy samples to upload as audits."""
 
     @property
     def fusion(self) -> str:
@@ -63,11 +63,11 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     """The decision about a sample.
 
     Attributes:
-        ask: the next tier is asked; with ``audit`` beside the answer given here, which stands.
-        hard: by mining, with the cut as the budget has it.
-        reason: why it is not asked, of a hard sample.
-        hardness, cut: what was compared, where mining compares numbers.
-        trip: for ``UploadPolicy.ended``, where it is asked.
+        ask: the next tier is requested; with ``audit`` in addition to this worker's answer, which counts.
+        hard: by mining, with the cut of the budget.
+        reason: why a hard sample is not escalated.
+        hardness, cut: the compared numbers, if mining compares numbers.
+        trip: argument of ``UploadPolicy.ended``, if the next tier is requested.
 
     """
 
@@ -98,15 +98,15 @@ class UploadPolicy:
         mixture: CalibrationFile | None = None,
         closed: bool = False,
     ) -> None:
-        #: hard samples that were not asked about, by reason
+        #: hard samples that were not escalated, by reason
         self.withheld: Counter[str] = Counter()
         self.budget = budget
         self.uplink = uplink or LatencyEstimator()
         self.audits = audits
         self.drift = drift
-        #: whose mixture answers of two models are; None: the next tier's word stands
+        #: the calibration whose mixture fuses both answers; None: the next tier's answer counts
         self.mixture = mixture
-        #: the user wants nothing to go up, not even what nobody here can answer
+        #: the user allows no uploads, not even of samples that the model failed on
         self._closed = closed
 
     def decide(
@@ -114,8 +114,8 @@ class UploadPolicy:
     ) -> UploadDecision:
         """Decide about a sample of ``size`` bytes with a deadline in ``left_s`` seconds.
 
-        ``prediction`` is what the model here said: None, it could not, or was not asked (``verdict`` is of the sample
-        itself then). ``now`` is monotonic.
+        ``prediction`` is the model's answer; None: it failed, or did not run (then ``verdict`` is about the sample).
+        ``now`` is monotonic.
         """
         hardness, cut, hard, reason = verdict.hardness, verdict.cut, verdict.hard, None
         if self.drift and (prediction is not None or hardness is not None):
@@ -131,7 +131,7 @@ class UploadPolicy:
             if self.budget:
                 self.budget.refund()
         if cut is not None and not math.isfinite(cut):
-            cut = None  # no message can carry it
+            cut = None  # messages cannot carry infinity
         if reason:
             self.withheld[reason] += 1
             return UploadDecision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut)
@@ -148,19 +148,19 @@ class UploadPolicy:
     def forced(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
         """Decide about a sample that the model failed on: it is uploaded, and counts against the budget.
 
-        ``before``: what was decided of it before the model was asked. This takes its place, and its trip.
+        ``before``: the decision before inference. This one replaces it, and takes its trip.
         """
         if self._closed:
             if before:
                 self.ended(before, 0.0, 0.0, sent=False, answered=False)
             return UploadDecision(ask=False, hard=True)
-        if before and before.trip:  # it was to be an audit, and is paid for as one
+        if before and before.trip:  # the sample was selected for an audit, and is already counted as one
             if self.audits:
                 self.audits.open -= 1
             return UploadDecision(ask=True, hard=True, trip=before.trip)
         if self.budget:
             if before:
-                self.budget.spend()  # as a sample it was counted then
+                self.budget.spend()  # the sample itself was counted then
             else:
                 self.budget.forced()
         return UploadDecision(ask=True, hard=True, trip=self.uplink.begin(size))
@@ -189,7 +189,7 @@ class UploadPolicy:
         try:
             agreed = agrees(edge, cloud)
         except Exception:
-            # values are of models' own forms
+            # predictions of models may have any form
             log.exception("predictions not compared")
             agreed = False
         if self.drift:
@@ -200,9 +200,9 @@ class UploadPolicy:
 def create(
     settings: PolicySettings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
 ) -> UploadPolicy:
-    """Return the policy of a worker's settings; it has uploaded ``uploaded`` of ``samples`` before.
+    """Return the policy for a worker's settings, which uploaded ``uploaded`` of ``samples`` before.
 
-    Raises InvalidFieldError for a calibration that is none, and for audits beyond the budget.
+    Raises InvalidFieldError for an invalid calibration, and for audits beyond the budget.
     """
     check_shares(settings.target_upload_ratio, settings.audit_share)
     artefact = read_artefact(settings.calibration, "CALIBRATION_URL") if settings.calibration else None
