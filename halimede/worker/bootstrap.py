@@ -1,7 +1,7 @@
 """Builds a worker from its settings, runs it until it is stopped, and drains it within its grace period.
 
-Every mistake of a user (model, mining, source, estimator) leaves as one WorkerError with a reason, after it has been
-reported to the local controller.
+Each mistake of a user (model, mining, source, estimator) raises one WorkerError with a reason, after it was reported to
+the local controller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from halimede.worker.status_reporter import DISK_FULL, StatusReporter
 
 log = structlog.get_logger()
 
-#: seconds between two attempts to take over the ledger of a worker that is still draining
+#: seconds between two attempts to open the ledger while the worker's predecessor drains
 LEDGER_RETRY_S = 0.2
 
 
@@ -44,7 +44,7 @@ async def serve(
     estimator: object | None = None,
     job: RoleJob | None = None,
 ) -> None:
-    """Run the worker until ``stop`` is set, then drain it. Raises WorkerError for a mistake of the user's."""
+    """Run the worker until ``stop`` is set, then drain it. Raises WorkerError for a user's mistake."""
     job = job or joint_inference(settings)
     async with connect(settings.client_id(), announce=job.announce) as bus:
         reporter = StatusReporter(bus, settings, owner_kind=job.owner_kind, tier=settings.tier)
@@ -111,7 +111,7 @@ async def _run(
 
 
 def _first(settings: WorkerSettings) -> DesiredModel:
-    """Return the model to begin with: the file's, where there is one, else that of the environment."""
+    """Return the first model: that of the desired-state file, if there is one, else that of the environment."""
     desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
     if desired and len(desired.models) == 1:
         return desired.models[0]
@@ -121,7 +121,7 @@ def _first(settings: WorkerSettings) -> DesiredModel:
 async def _open(
     settings: WorkerSettings, estimator: object | None, wish: DesiredModel, job: RoleJob
 ) -> tuple[ModelOpener, LoadedModel]:
-    """Open the first model; return it, and what opens further ones."""
+    """Open the first model; return it, and the opener of further ones."""
     if estimator is None and settings.estimator:
         async with ModelThread("model") as thread:
             estimator = await thread.call(load_estimator, settings.estimator)
@@ -133,7 +133,7 @@ async def _open(
 
 
 async def open_ledger(settings: WorkerSettings, stack: contextlib.AsyncExitStack) -> Ledger:
-    """Open the ledger; one that its predecessor still drains into is waited for."""
+    """Open the ledger; wait while the worker's predecessor drains and uses it."""
     clock = asyncio.get_running_loop()
     until = clock.time() + settings.grace_s
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
 from halimede.pipeline.executor import ModelStuckError
 
-#: which reason a refused field stands for; the longest that fits counts
+#: reasons of refused fields, by prefix of the field; the longest matching prefix counts
 REASONS = {
     "spec.edgeWorker.hardExampleMining.name": "HardExampleMiningUnknown",
     "spec.edgeWorker.hardExampleMining": "HardExampleMiningInvalid",
@@ -28,7 +28,7 @@ class WorkerError(HalimedeError):
 
 
 def as_mistake(error: Exception) -> WorkerError | None:
-    """Return the user's mistake behind an error or a group of them, None when it is a defect or a fault instead."""
+    """Return the user's mistake in an error or a group of them; None for a defect or a fault."""
     while isinstance(error, ExceptionGroup):
         error = next((e for e in error.exceptions if as_mistake(e) is None), error.exceptions[0])
     if isinstance(error, WorkerError):

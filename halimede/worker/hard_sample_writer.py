@@ -1,7 +1,7 @@
-"""Writes hard samples to their folder, in a thread of its own.
+"""Writes hard samples to their folder, in a separate thread.
 
-Nothing waits for it: what comes faster than the disk takes it is dropped and counted, and so is what a full or
-unwritable disk refuses. Whoever asks over the bus is told what there is.
+No other part waits for it: samples that arrive faster than the disk writes, or that a full or unwritable disk refuses,
+are dropped and counted. Requests over the bus receive the stored samples.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = structlog.get_logger()
 
 #: the store's folder within the worker's
 FOLDER = "hard"
-#: samples and bytes of them that may wait for the disk
+#: most samples, and most bytes of them, that wait for the disk
 WAITING, WAITING_BYTES = 64, 64 * 1024 * 1024
-#: seconds in which a stopping worker writes what waits
+#: seconds for which a stopping worker writes queued samples
 PATIENCE_S = 2.0
-#: seconds between two log lines about samples that were not kept
+#: least seconds between two log lines about samples that were not stored
 EVERY_S = 60.0
 
 _Waiting = tuple[Frame, KeptSample]
@@ -43,7 +43,7 @@ class HardSampleWriter:
     """Stores the hard samples of one edge worker in ``store``. Use it with ``async with``."""
 
     def __init__(self, settings: WorkerSettings, slot: ModelSlot, store: HardSampleStore) -> None:
-        #: samples that were not kept: the disk was too slow, or refused them
+        #: samples that were not stored: the disk was too slow, or refused them
         self.dropped = {"busy": 0, "disk": 0}
         self.store = store
         self._settings = settings
@@ -55,17 +55,17 @@ class HardSampleWriter:
         self._due = 0.0
 
     async def __aenter__(self) -> HardSampleWriter:
-        """Open the store, in the thread, and keep what is offered."""
+        """Open the store in the thread, and store offered samples."""
         self._thread.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Write queued samples, within a short deadline."""
-        self._queue.put_nowait(None)  # there is room for it: `offer` leaves one place
+        self._queue.put_nowait(None)  # `offer` leaves one slot free for this
         await asyncio.to_thread(self._thread.join, PATIENCE_S)
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Queue an answered sample; ``edge`` is this worker's prediction. Never waits."""
+        """Queue an answered sample; ``edge`` is this worker's prediction. Never blocks."""
         size = frame.data.nbytes
         with self._lock:
             full = self._queue.qsize() >= WAITING or (self._bytes and self._bytes + size > WAITING_BYTES)
@@ -103,7 +103,7 @@ class HardSampleWriter:
             except (OSError, DecodeError, TooLargeError) as error:
                 self._refused(error)
             except Exception:
-                # a defect here must not end the worker, nor what is kept after it
+                # an unexpected error here must not end the worker, nor stop the storing of later samples
                 log.exception("hard sample not stored", frame=sample.id)
                 self.dropped["disk"] += 1
             finally:
@@ -111,7 +111,7 @@ class HardSampleWriter:
                     self._bytes -= frame.data.nbytes
 
     def _refused(self, error: Exception) -> None:
-        """Count a sample that was not kept; a line for the first one, and one a minute at most."""
+        """Count a sample that was not stored; log the first one, then at most one a minute."""
         self.dropped["disk"] += 1
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_S

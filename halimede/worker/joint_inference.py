@@ -26,12 +26,12 @@ from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
 
-#: frames of cameras that may be under way to a worker: each is acknowledged when it is answered
+#: most camera frames in flight to a worker: each is acknowledged when it is answered
 INTAKE_RECEIVE_MAXIMUM = EdgeLimits().inside
 
 
 def joint_inference(settings: WorkerSettings) -> RoleJob:
-    """Return what a worker of a joint inference service does."""
+    """Return the job of a worker of a joint inference service."""
     if settings.role == "edge":
         gone = peer_will(topics.EDGE_PEER, settings.namespace, settings.service, settings.worker)
         return RoleJob(_edge, lambda: gone)
@@ -40,7 +40,7 @@ def joint_inference(settings: WorkerSettings) -> RoleJob:
 
 
 async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
-    """Answer frames until ``stop``, then drain; ``ready`` is called when they are taken."""
+    """Answer frames until ``stop``, then drain; ``ready`` is called once frames arrive."""
     settings, ledger = parts.settings, parts.ledger
     uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)

@@ -1,6 +1,6 @@
-"""Entry points of workers: a user's script, or ``services/worker``, calls these blocking functions.
+"""Entry points of workers: blocking functions for a user's script or ``services/worker``.
 
-What ends the process is decided here: signals, the exit code, and the one line that a user sees after a mistake.
+This module handles the end of the process: signals, the exit code, and the one line about a user's mistake.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from halimede.worker.settings import Role, WorkerSettings, read
 
 log = structlog.get_logger()
 
-#: exit code of a user's mistake; whoever supervises need not try again before something changes
+#: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
-#: our threads' names, and how many seconds an idle one has to end
+#: prefixes of this project's threads, and the seconds that an idle one has to end
 THREADS = ("model_", "decode_", "joint_", "kept_")
 STUCK_S = 1.0
 
@@ -39,9 +39,9 @@ STUCK_S = 1.0
 def run_edge(estimator: object | None = None) -> None:
     """Run an edge worker until SIGTERM or SIGINT.
 
-    ``estimator`` is a class or an instance with ``predict`` and, where it has something to load, ``load``; without one
-    the model file is ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2
-    after a mistake of the user's, which it prints in one line.
+    ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
+    file is ONNX. All other settings come from the environment (docs/worker-environment.md). After a user's mistake it
+    prints one line and exits with code 2.
     """
     leave(main("edge", estimator))
 
@@ -51,7 +51,7 @@ def run_cloud(estimator: object | None = None) -> None:
     leave(main("cloud", estimator))
 
 
-#: reads the environment; the second argument says whether the caller brings an estimator
+#: reads the environment; the second argument is whether the caller brings an estimator
 Prepare = Callable[[Mapping[str, str], bool], tuple[WorkerSettings, RoleJob]]
 
 
@@ -61,7 +61,7 @@ def main(
     environ: Mapping[str, str] = os.environ,
     prepare: Prepare | None = None,
 ) -> int:
-    """Run a worker and return its exit code. ``prepare`` reads its settings; none: those of joint inference."""
+    """Run a worker and return its exit code. ``prepare`` reads its settings; None: those of joint inference."""
     try:
         settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
@@ -88,7 +88,7 @@ def _joint_inference(program: str) -> Prepare:
 
 
 def connect_to(broker: MqttSettings, node: str = NO_NODE) -> BusFactory:
-    """Return what makes connections to a broker for what runs on ``node``."""
+    """Return the function that makes connections to a broker for clients on ``node``."""
 
     def connect(
         client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None, session_s: int = 0
@@ -110,7 +110,7 @@ async def _run(settings: WorkerSettings, connect: BusFactory, estimator: object 
 
 
 def leave(code: int) -> None:
-    """Leave with a code; return on 0, so that a script may go on, unless a model hangs: Python would wait for it."""
+    """Exit with a code; return on 0, so that a script may continue, unless a model hangs: Python would wait for it."""
     for thread in threading.enumerate():
         if thread.name.startswith(THREADS):
             thread.join(STUCK_S)

@@ -1,8 +1,8 @@
-"""Tracks the workers of a service: who is online, what each can take, and which has been there longest.
+"""Tracks the workers of a service: which are online, their capacity, and which joined first.
 
-Every worker says so of itself on a retained topic that its will clears, and hears all others. From that alone each
-comes to the same view of who decides and who goes on with the frames of one that has died: nobody is elected. A view
-may be behind for a moment; whatever two workers do because of that has to be harmless.
+Each worker publishes its own state on a retained topic, which its will clears, and subscribes to those of the others.
+From these states alone each worker derives who decides and who takes over the frames of a dead worker: there is no
+election. Views may differ for a moment, so every action that depends on them must be harmless when two workers take it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from halimede.topic import Topic
 
 log = structlog.get_logger()
 
-#: seconds that a worker listens before it takes its rank
+#: seconds that a worker receives other states before it takes its rank
 LISTEN_S = 0.5
-#: seconds without a connection after which a worker comes anew: others have decided meanwhile what it does not know
+#: seconds without a connection after which a worker joins again: others have decided without it meanwhile
 MISSED_S = 2.0
-#: whatever others claim
+#: limit of ranks: other workers may publish any number
 LAST_RANK = 2**31
-#: seconds between two looks at who has fallen silent
+#: seconds between two checks for silent workers
 LOOK_S = 1.0
-#: a worker, what it says of itself (None: it is gone), and whether it left in order
+#: called with a worker, its state (None: it left), and whether it left in order
 Hook = Callable[[str, Peer | None, bool], None]
 
 
 def peer_will(topic: Topic[Peer], namespace: str, service: str, worker: str) -> Announcement:
-    """Return the announcement of a worker's connection: what it said of itself vanishes with it."""
+    """Return the announcement of a worker's connection: its will clears the worker's published state."""
     address = topic.at(ns=namespace, service=service, worker=worker)
     return Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
@@ -47,15 +47,16 @@ class _Entry:
 
 
 class Membership:
-    """The workers of one service as one of them sees them, itself included. ``start``, then ``run``, then ``withdraw``.
+    """The workers of one service as one of them sees them, itself included. ``start``, ``run``, then ``withdraw``.
 
-    ``topic``: where the workers of that kind of service publish what they can take.
+    ``topic``: where the workers of that kind of service publish their states.
 
     Attributes:
-        share: what this worker can take of others' frames, None: nothing.
-        join: what it can take of their findings, None: findings do not come together here.
-        holds: client ids of dead workers' connections for frames with which it goes on.
-        rank: one more than the highest that it saw when it came; 0 before that. It comes anew after a long absence.
+        share: this worker's capacity for frames of other workers, None: none.
+        join: its capacity for findings of other workers, None: it does not run the joint.
+        holds: client ids of dead workers' frame connections that it has taken over.
+        rank: one more than the highest rank that it received when it joined; 0 before that. It joins again after a
+            long absence.
 
     """
 
@@ -83,7 +84,7 @@ class Membership:
         self._known: dict[str, _Entry] = {}
         self._hooks: list[Hook] = []
         self._looked = 0.0
-        #: since when it may have missed what others say; whether it is to take another rank
+        #: since when it may have missed states of others; whether it must take another rank
         self._deaf: float | None = None
         self._anew = False
         self._met, self._news = asyncio.Event(), asyncio.Event()
@@ -94,7 +95,7 @@ class Membership:
 
     @property
     def others(self) -> Mapping[str, Peer]:
-        """All other workers that are there."""
+        """All other workers that are online."""
         now = self._now()
         return {
             name: entry.peer
@@ -104,27 +105,27 @@ class Membership:
 
     @property
     def connected(self) -> bool:
-        """Whether it would hear of others now."""
+        """Whether it receives the states of others now."""
         return self._bus.connected
 
     def eldest(self) -> str | None:
-        """Return the worker where findings come together: of those that can take them, the one longest there."""
+        """Return the worker that runs the joint: of those that can, the one that joined first."""
         return self._first(lambda peer: peer.join is not None, own=self.join is not None)
 
     def heir(self) -> str | None:
-        """Return the worker that goes on with the frames of those that have died."""
+        """Return the worker that takes over the frames of dead workers."""
         return self._first(lambda peer: bool(peer.intake), own=bool(self.intake))
 
     def on_change(self, hook: Hook) -> None:
-        """Call ``hook`` for each word of a worker, this one included, and when one is gone."""
+        """Call ``hook`` for each published state of a worker, this one included, and when a worker leaves."""
         self._hooks.append(hook)
 
     def touch(self) -> None:
-        """Look again, soon, at what there is to say."""
+        """Publish this worker's state soon if it has changed."""
         self._publisher.touch()
 
     async def start(self) -> None:
-        """Listen to the others, and take the rank behind them. Without a broker ``run`` does that once there is one."""
+        """Receive the others' states, and take the next rank. Without a broker ``run`` does that after connecting."""
         self._looked = self._now()
         self._bus.on_connect(self._connected)
         await self._bus.subscribe(self._peers, self._on_peer, cleared=self._cleared)
@@ -133,7 +134,7 @@ class Membership:
             await self._publisher.publish()
 
     async def run(self) -> None:
-        """Say what changes, and notice who falls silent, until withdrawn or cancelled."""
+        """Publish changes, and remove silent workers, until withdrawn or cancelled."""
         if not self.rank:
             await self._met.wait()
             await self._take_rank()
@@ -143,7 +144,7 @@ class Membership:
             looking.cancel()
 
     async def handed_back(self, timeout_s: float) -> bool:
-        """Wait until nobody goes on with this worker's own session any more; return whether that is so in time."""
+        """Wait until no other worker holds this worker's session; return whether that is so in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 while any(self.intake in peer.holds for peer in self.others.values()):
@@ -154,11 +155,11 @@ class Membership:
         return True
 
     async def withdraw(self, *, orderly: bool = True) -> None:
-        """Say no more, and take back what was said; ``orderly``: whatever it had is answered."""
+        """Stop publishing, and clear the published state; ``orderly``: all its samples are answered."""
         self._orderly, self._left = orderly, True
         await self._publisher.withdraw()
 
-    # --- what it says ---------------------------------------------------------------------------------------------
+    # --- published state -----------------------------------------------------------------------------------------
 
     def _publish(self) -> Peer | None:
         if not self.rank:
@@ -180,12 +181,12 @@ class Membership:
         await asyncio.sleep(LISTEN_S)
         self.rank = min(1 + max((peer.rank for peer in self.others.values()), default=0), LAST_RANK)
 
-    # --- what it hears --------------------------------------------------------------------------------------------
+    # --- received states -----------------------------------------------------------------------------------------
 
     async def _on_peer(self, delivery: Delivery[Peer]) -> None:
         worker, peer = delivery.names["worker"], delivery.body
         if worker == self.worker and peer.life != self._life:
-            return  # of an earlier life, or another process by our name: the connection knows what to do about that
+            return  # from an earlier life, or from another process of this name: the connection handles that
         now = self._now()
         if worker not in self._known and len(self._known) >= MAX_WORKERS:
             return
@@ -194,7 +195,7 @@ class Membership:
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
         if names["worker"] == self.worker:
-            await self._publisher.again()  # an old will that came late
+            await self._publisher.again()  # a late will of an earlier connection cleared it
         else:
             self._gone(names["worker"])
 
@@ -204,20 +205,20 @@ class Membership:
         if self.rank and deaf is not None and self._now() - deaf > MISSED_S:
             log.info("member joined anew after an absence", worker=self.worker, rank=self.rank)
             self.rank, self._life, self._anew = 0, secrets.token_hex(4), True
-        if self._anew:  # also if this is cancelled half-way, since the connection has ended again
+        if self._anew:  # also if this is cancelled half-way because the connection has ended again
             await self._take_rank()
             self._anew = False
             await self._publisher.publish()
 
     async def _drop_silent(self) -> None:
-        """Take those for gone that have said nothing for long, but not because we did not listen."""
+        """Remove workers that have been silent for long, unless this worker could not receive."""
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._now()
             if not self._bus.connected and self._deaf is None:
                 self._deaf = self._looked
             if not self._bus.connected or now - self._looked > 2 * LOOK_S:
-                for entry in self._known.values():  # time for everybody to say again what we have missed
+                for entry in self._known.values():  # give all workers time to repeat what was missed
                     entry.seen = now
             self._looked = now
             for worker in [name for name, entry in self._known.items() if self._is_stale(entry, now)]:
@@ -235,7 +236,7 @@ class Membership:
         for hook in self._hooks:
             hook(worker, peer, orderly)
 
-    # --- who comes first ------------------------------------------------------------------------------------------
+    # --- order of workers ----------------------------------------------------------------------------------------
 
     def _first(self, fits: Callable[[Peer], bool], *, own: bool) -> str | None:
         now = self._now()

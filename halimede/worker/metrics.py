@@ -1,6 +1,6 @@
 """A worker's metrics for Prometheus and its health, read from its ledger, queues and times on each scrape.
 
-Counts come from the ledger, so they go on over a restart; times are this process's own.
+Counts come from the ledger, so they continue after a restart; times are of this process only.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ CLOUD_TIMES = "Time that a step of an answer took in the cloud: queue, decode, c
 
 @dataclass(slots=True)
 class WorkerMetrics:
-    """The metrics of one worker; the parts of its role are set once they exist."""
+    """The metrics of one worker. The parts of its role are set when they exist."""
 
     settings: WorkerSettings
     connections: list[Bus] = field(default_factory=list)
-    #: whether it takes samples by now: the broker sends them
+    #: whether the broker sends samples to it
     ready: bool = False
     ledger: Ledger | None = None
     slot: ModelSlot | None = None
     edge: EdgeWorker | None = None
     cloud: RequestWorker | None = None
-    #: of a worker that asks a next tier
+    #: set for a worker that requests a next tier
     offload: OffloadClient | None = None
     policy: UploadPolicy | None = None
-    #: metrics of what only some workers do
+    #: metrics of only some roles
     more: list[Callable[[], Iterable[Metric]]] = field(default_factory=list)
 
     def health(self) -> Health:
@@ -115,7 +115,7 @@ class WorkerMetrics:
         yield from _times("worker_cloud", CLOUD_TIMES, worker.intake.times)
 
     def info(self, ledger: Ledger) -> TaskInfo:
-        """Return the counts for reports, with the figures of this process."""
+        """Return the counts for reports, with the current values of this process."""
         told = ledger.info()
         if self.edge:
             told.queued = self.edge.pipeline.inside
@@ -129,7 +129,7 @@ class WorkerMetrics:
 
     def _stuck(self) -> str:
         limit = self.settings.model_timeout_s
-        # loading a model may take longer than any call of it
+        # loading a model may take longer than any call: it does not count as stuck
         busy = self.slot.busy_s if self.slot and (self.edge or self.cloud) else 0.0
         return f"its call has taken {busy:.0f} s, more than {limit:g}" if busy > limit else ""
 
@@ -159,7 +159,7 @@ def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
 
 
 def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
-    """Return the metrics of the upload policy: counts outlive a restart, reasons start with this process."""
+    """Return the metrics of the upload policy: counts continue after a restart, reasons start with this process."""
     yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
     withheld = [({"reason": reason}, n) for reason, n in sorted(policy.withheld.items())]
     yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)

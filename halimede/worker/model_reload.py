@@ -1,7 +1,7 @@
-"""Changes the model of a running worker: loads it in addition to the current one, and switches between two batches.
+"""Changes the model of a running worker: loads it in addition to the current one, and switches between batches.
 
-Which one it shall be stands in a file that the local controller writes (``halimede.models.desired_state``). A model
-that cannot be taken changes nothing but what the worker says of it: the one that answers goes on.
+The local controller writes the desired model to a file (``halimede.models.desired_state``). If a model cannot be used,
+the worker only reports that: the current model stays in use.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 
 log = structlog.get_logger()
 
-#: seconds that a new model may take to open while the old one answers
+#: seconds for which a new model may load while the old one answers
 OPEN_S = 600.0
-#: seconds until the next look at a file that could not be read
+#: seconds until an unreadable file is read again
 AGAIN_S = 1.0
 
 
@@ -49,9 +49,9 @@ class ModelOpener:
     """Opens models for a worker: ONNX files, or the files of a user's own estimator."""
 
     estimator: object | None = None
-    #: what the worker answers with, made of the opened model; called in the model's thread
+    #: makes the worker's model from the opened one; called in the model's thread
     compose: Callable[[Model], Model] | None = None
-    #: calls of a model of ours at a time, and threads of each
+    #: parallel calls of an ONNX model, and threads of each
     sessions: int = 1
     threads: int = 1
 
@@ -61,7 +61,7 @@ class ModelOpener:
         return self.estimator is None or isinstance(self.estimator, type)
 
     async def open(self, wish: DesiredModel) -> LoadedModel:
-        """Try a model and open it in a thread of its own. Raises UnfitError."""
+        """Try a model and open it in its own thread. Raises UnfitError."""
         try:
             spec = spec_of(wish, "MODEL_FILE.spec")
         except InvalidFieldError as error:
@@ -96,7 +96,7 @@ class ModelOpener:
 class ModelReloader:
     """Watches the desired-state file and loads the model that it names into ``slot``.
 
-    ``wish``: what the slot holds now. ``changed`` is called whenever ``model`` has changed.
+    ``wish``: the model in the slot now. ``changed`` is called after each change of ``model``.
     """
 
     def __init__(self, slot: ModelSlot, wish: DesiredModel, opener: ModelOpener, changed: Callable[[], None]) -> None:
@@ -106,7 +106,7 @@ class ModelReloader:
         self._changed = changed
         slot.current.desired = wish
         self._rollout.settle(wish)
-        #: what answers now, and what became of the last desired model: reported
+        #: reported: the current model, and the outcome of the last desired one
         self.model = self._rollout.in_use()
 
     async def run(self, path: Path) -> None:
@@ -120,7 +120,7 @@ class ModelReloader:
             await asyncio.sleep(AGAIN_S)
 
     async def follow(self, desired: Desired) -> None:
-        """Move one step from the current model to the desired one."""
+        """Take one step from the current model to the desired one."""
         if len(desired.models) != 1:
             text = f"MODEL_FILE names {len(desired.models)} models: a worker answers with one"
             self._refuse("WishInvalid", text)
@@ -130,7 +130,7 @@ class ModelReloader:
             return
         try:
             await self._take(wish)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the model that answers must go on)
+        except Exception as error:  # noqa: BLE001 (on any error the current model must stay in use)
             reason, text = _why(error)
             log.warning("model refused", version=wish.version, digest=wish.digest[:12], reason=reason, error=text)
             self._slot.try_out(None, 0)
@@ -150,7 +150,7 @@ class ModelReloader:
             slot.try_out(None, 0)
             return
         if new is None or step in {"load", "keep"}:
-            # also what was refused before: something about it has been changed since
+            # also a model that was refused before: the desired state has changed since
             async with asyncio.timeout(OPEN_S):
                 new = await self._opener.open(wish)
             new.desired = wish
@@ -167,7 +167,7 @@ class ModelReloader:
         self._report()
 
     def _refuse(self, reason: str, text: str, wish: DesiredModel | None = None) -> None:
-        """Record and report why a model was not taken."""
+        """Record and report why a model was refused."""
         self._rollout.refuse(reason, text, wish, wish.digest if wish else "")
         self._report()
 
@@ -189,7 +189,7 @@ def desired_of(path: str, spec: ModelSpec) -> DesiredModel:
 
 def _file(wish: DesiredModel, spec: ModelSpec) -> str:
     """Return the file to open; of an extracted archive, the model in its folder. Raises UnfitError."""
-    # os.path asks no more of a path than whether it is a folder: an estimator's may be empty, or a URL
+    # os.path only checks whether the path is a folder: an estimator's path may be empty, or a URL
     if not (spec.is_onnx and os.path.isdir(wish.path)):  # noqa: PTH112
         return wish.path
     try:

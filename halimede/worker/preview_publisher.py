@@ -1,7 +1,7 @@
-"""Publishes previews of hard samples: small pictures of what the small model is unsure of.
+"""Publishes previews of hard samples: small pictures of samples that the small model is unsure of.
 
-At most one a second, made in the decoder's thread after the sample was answered, and sent only while the bus is up:
-what is too late, too many or too large is left out. Nothing waits for a preview.
+It makes at most one preview a second, in the decoder's thread after the sample was answered, and sends it only while
+the bus is connected. Late, excess or large previews are dropped. No other part waits for a preview.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from halimede.pipeline.executor import ModelThread
 from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
-#: seconds between two of them: at least, and so many times what the last one was on its way, for a narrow one is for
-#: answers; and at most
+#: seconds between two previews: the least; the multiple of the last one's transfer time, because a narrow connection is
+#: for answers; the most
 EVERY_S, SPARED, MOST_S = 1.0, 20, 60.0
-#: characters of a label
+#: most characters of a label
 LABEL = 1024
 _Seen = tuple[Frame, Prediction | None, Result]
-#: pixels of the longer side, bytes of the file, and bytes of the decoded frame that a thumbnail may be made of
+#: pixels of the longer side, bytes of the file, and most bytes of the decoded frame that a thumbnail is made from
 SIDE, BYTES = 160, 32 * 1024
 MOST_PIXELS = 32 * 1024 * 1024
 QUALITIES = (80, 50, 25)
 
 
 class PreviewPublisher:
-    """Publishes previews of one edge worker. ``run`` does so until cancelled."""
+    """Publishes previews of one edge worker, in ``run``."""
 
     def __init__(self, bus: Bus, decoder: ModelThread, settings: WorkerSettings) -> None:
         self._bus = bus
@@ -70,7 +70,7 @@ class PreviewPublisher:
         except (BusError, TooLargeError) as error:
             log.debug("preview not sent", error=str(error))
         except Exception:
-            # a picture for people's eyes must not end the worker
+            # an unexpected error in a preview must not end the worker
             log.exception("hard sample preview not made", frame=result.id)
 
     async def _send(self, sample: HardSample) -> None:
@@ -128,11 +128,11 @@ def _as_picture(pixels: Pixels) -> Image.Image | None:
         pixels = pixels[:, :, 0]
     if pixels.ndim != 2 and not (pixels.ndim == 3 and pixels.shape[2] == 3):
         return None
-    step = max(1, max(pixels.shape) // (4 * SIDE))  # of a large one every few pixels do
+    step = max(1, max(pixels.shape) // (4 * SIDE))  # of a large frame a subset of the pixels is enough
     pixels = pixels[::step, ::step]
     if pixels.dtype != np.uint8:
         known = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         low, high = known.min(), known.max()
-        # halves, so that the difference of two huge numbers is a number
+        # halve first, so that the difference of two huge numbers is finite
         pixels = ((known / 2 - low / 2) * (255 / ((high / 2 - low / 2) or 1.0))).clip(0, 255).astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(pixels))

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class BusFactory(Protocol):
-    """Makes a connection to the bus; the caller enters it."""
+    """Makes a connection to the bus; the caller enters its context."""
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class BusFactory(Protocol):
         receive_maximum: int | None = None,
         session_s: int = 0,
     ) -> Bus:
-        """Return a connection under that client id, whose session is kept for so many seconds after it."""
+        """Return a connection with that client id; the broker keeps its session for ``session_s`` after it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class RoleJob:
     """The job of a role, run once the model is open.
 
     Attributes:
-        run: does it until the worker is to stop, and drains; calls ``ready`` when it takes samples.
+        run: runs the job until the worker must stop, and drains; calls ``ready`` when it receives samples.
         announce: birth and will of its connection.
-        compose: makes what it answers with of the opened model, in the model's thread.
-        opener: opens its models; None: the usual one.
-        owner_kind: the kind of its service, as it is said to the local controller.
+        compose: makes the worker's model from the opened model, in the model's thread.
+        opener: opens its models; None: the default one.
+        owner_kind: the kind of its service, for reports to the local controller.
 
     """
 
@@ -93,10 +93,10 @@ def source_of(
     camera: str = "",
     suspects: PoisonJournal | None = None,
 ) -> FrameSource:
-    """Return the source of a worker's frames, over connections of its own. Raises InvalidFieldError.
+    """Return the source of a worker's frames, over separate connections. Raises InvalidFieldError.
 
-    ``group`` is whose workers share the frames of a camera; none: the service's. ``durable``: frames remain their
-    source's until they are answered. ``camera``, ``suspects``: see ``SourceContext``.
+    ``group``: its workers share the frames of a camera; empty: the service's workers. ``durable``: a frame stays with
+    its source until it is answered. ``camera``, ``suspects``: see ``SourceContext``.
     """
     settings = parts.settings
 
@@ -127,7 +127,7 @@ def source_of(
 
 
 def origin(settings: WorkerSettings) -> Origin:
-    """Return the identity of a worker, as its results contain it."""
+    """Return the identity of a worker for its results."""
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
@@ -143,7 +143,7 @@ async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncItera
 
 
 async def serve_requests(parts: WorkerContext, worker: RequestWorker, ready: Callable[[], None]) -> None:
-    """Answer requests until the worker is to stop, then drain; ``ready`` is called when they are taken."""
+    """Answer requests until the worker must stop, then drain; ``ready`` is called once requests arrive."""
     stats, times, bus, ledger = worker.intake.stats, worker.intake.times, parts.bus, parts.ledger
     ledger.follow(Count.SERVED, lambda: stats.served)
     ledger.follow(Count.BATCHES, lambda: times.batch.count)
@@ -166,7 +166,7 @@ async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[flo
     """Stop the source, then answer all accepted samples, within the grace period."""
     clock = asyncio.get_running_loop()
     until = clock.time() + grace_s
-    await asyncio.wait([taking], timeout=grace_s / 3)  # it may be waiting for room that only draining makes
+    await asyncio.wait([taking], timeout=grace_s / 3)  # the source may be waiting for capacity that only draining frees
     if not await drain(max(until - clock.time(), 0)):
         log.warning("samples not answered in the grace period")
 

@@ -1,13 +1,15 @@
-"""Fails over the MQTT sessions of workers that have died: another worker answers the frames in them.
+"""Fails over the MQTT sessions of dead workers: another worker answers their frames.
 
-A member's frames stay the broker's until they are answered. When it dies the heir (``Membership.heir``) connects under
-the client id of its connection for frames: the broker sends what was not answered, then all that has come since, and
-goes on feeding it. When the owner is back, or another is the heir, it lets go of the session as it is. Where somebody
-else has the owner's cameras by now, or the owner itself has come back for others, the session is answered empty and
-ended. Everybody knows of all sessions without an owner (``Peer.holds``), so that they outlive the heir as well.
+The broker keeps a member's frames until they are answered. When the member dies, the heir (``Membership.heir``)
+connects with the client id of its frame connection: the broker sends the unanswered frames, then all that have arrived
+since, and continues to send new ones. When the owner returns, or another worker is the heir, the heir closes the
+connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for other
+cameras, the frames of the session are answered and the session ends. All workers know all sessions without an owner
+(``Peer.holds``), so that a session outlives the heir as well.
 
-What a worker does here follows from what it knows of its peers now, whatever came before. Two that think they are the
-heir take the session from one another a few times at most; frames may then be answered twice, under one id.
+Each action depends only on the current state of the peers, not on earlier ones. Two workers that both consider
+themselves the heir take the session from one another a few times at most; frames may then be answered twice, under one
+id.
 """
 
 from __future__ import annotations
@@ -36,45 +38,45 @@ from halimede.worker.sources.poison_journal import PoisonJournal
 
 log = structlog.get_logger()
 
-#: seconds: so long it may be that a worker has lost its connection for a moment only
+#: seconds for which a lost connection may be only an interruption
 PATIENCE_S = 0.5
-#: seconds to connect; that an owner, or the next heir, lets the frames in hand be finished
+#: seconds to connect; seconds that an owner, or the next heir, grants to finish frames in progress
 CONNECT_S, FINISH_S = 5.0, 1.5
-#: seconds in which a session that nobody needs any more has to be answered empty; else it is tried again
+#: seconds to answer the frames of a session that is no longer needed; after that it is tried again
 END_S = 30.0
-#: seconds before a session that was taken from us is taken again, if it is still ours to take
+#: seconds until a session that another worker took is taken again, if this worker is still the heir
 RETRY_S = (4.0, 8.0)
-#: seconds in which the broker sends what it has, before it is asked to end it
+#: seconds in which the broker sends queued frames before the session is ended
 ARRIVE_S = 0.5
-#: sessions without an owner that are remembered: names come from the bus
+#: most sessions without an owner that are remembered: their names come from the bus
 MOST = 64
-#: seconds that the broker keeps a worker's frames when its connection is gone
+#: seconds for which the broker keeps a worker's frames after its connection ended
 SESSION_S = 60
-#: seconds that a worker that is back waits until whoever went on with its frames has finished those in hand
+#: seconds that a returning worker waits until the heir has finished its frames in progress
 HAND_BACK_S = 2.0
 
 
 @dataclass(slots=True)
 class _Orphan:
-    """A session whose owner is gone. ``due``: when to take it, in loop time."""
+    """A session without an owner. ``due``: when to take it over, in loop time."""
 
     due: float
     held: bool = False
-    #: somebody else is to go on with it; or nobody, since its cameras have another worker
+    #: set when another worker takes over, or when none does because another worker has its cameras
     release: asyncio.Event = field(default_factory=asyncio.Event)
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class FailoverSource:
-    """A worker's source of frames, and the failover of frames of workers that have died. ``start``, then ``leave``.
+    """A worker's frame source, with the failover of dead workers' frames. ``start``, then ``leave``.
 
-    Frames of cameras stay the broker's until they are answered, and those that come again are checked for poison.
+    The broker keeps camera frames until they are answered, and redelivered frames are checked for poison.
 
     Args:
-        group: shares the frames of a camera.
-        cameras: of the service, which others add to.
-        receive_maximum: frames that the broker may have under way to this worker: each waits there until its answer.
-        durable: whether frames outlive the connection; without that nobody goes on with them.
+        group: its workers share the frames of a camera.
+        cameras: of the service; those of received frames are added.
+        receive_maximum: most frames in flight to this worker: each stays with the broker until its answer.
+        durable: whether frames outlive the connection; otherwise no worker takes them over.
         camera: see ``SourceContext``.
 
     """
@@ -103,7 +105,7 @@ class FailoverSource:
         self._joined: asyncio.Task[None]
 
     async def start(self, intake: FrameSink, tasks: asyncio.TaskGroup) -> None:
-        """Join the other workers and take frames from now on; return once the broker sends them, or at the stop."""
+        """Join the other workers and start the source; return once the broker sends frames, or at the stop."""
         parts, peers = self._parts, self._peers
         await peers.start()
         self._joined = tasks.create_task(peers.run(), name="peers")
@@ -128,7 +130,7 @@ class FailoverSource:
         await unless(parts.stop, self._source.ready())
 
     async def leave(self, grace_s: float, answer: Callable[[float], Awaitable[bool]]) -> None:
-        """Stop the source, answer what is here within the grace period, and leave the other workers."""
+        """Stop the source, answer pending frames within the grace period, and leave the other workers."""
         await drain(grace_s, self._taking, answer)
         await self._peers.withdraw(orderly=self._taking.done() and not self._source.unfinished)
         self._suspects.close()
@@ -146,7 +148,7 @@ class FailoverSource:
 
 
 class SessionFailover:
-    """Goes on with the frames of members that have died, as long as this one is the heir. ``run`` does it."""
+    """Answers the frames of dead members, in ``run``, while this worker is the heir."""
 
     def __init__(
         self,
@@ -160,7 +162,7 @@ class SessionFailover:
         session_s: int = SESSION_S,
         suspects: PoisonJournal | None = None,
     ) -> None:
-        """Prepare. ``group`` shares the frames of a camera; ``cameras`` of the service, which others add to."""
+        """Prepare. ``group`` shares the frames of a camera; ``cameras`` of the service: those of frames are added."""
         self._peers = peers
         self._connect = connect
         self._intake = intake
@@ -178,15 +180,15 @@ class SessionFailover:
 
     @property
     def taken_over(self) -> int:
-        """Frames of dead workers that were taken so far."""
+        """Frames of dead workers that this worker took over so far."""
         return self._before + sum(handing.taken for handing in self._handings.values())
 
     def holds(self) -> list[str]:
-        """Return the client ids of the sessions with which this worker goes on."""
+        """Return the client ids of the sessions that this worker has taken over."""
         return [name for name, orphan in self._orphans.items() if orphan.held]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Go on with what has no owner until ``stop``; then finish what is in hand and leave the rest to the next."""
+        """Take over sessions until ``stop``; then finish frames in progress and leave the rest to the next heir."""
         self._peers.holds = self.holds
         self._peers.on_change(self.changed)
         for worker, peer in self._peers.others.items():
@@ -210,7 +212,7 @@ class SessionFailover:
                 orphan.release.set()
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Take note of what a worker says of itself; None: it is gone, in order or not."""
+        """Record the state of a worker; None: it left, in order or not."""
         if worker == self._peers.worker:
             return
         if peer is None:
@@ -224,10 +226,10 @@ class SessionFailover:
                 self._orphaned(name)
         self._review()
 
-    # --- what to do -----------------------------------------------------------------------------------------------
+    # --- decisions ------------------------------------------------------------------------------------------------
 
     def _orphaned(self, name: str) -> None:
-        """Note a session without an owner, unless it has one, or nobody could have it: names come from the bus."""
+        """Record a session without an owner, unless it has one or its name is invalid: names come from the bus."""
         known = name in self._orphans or name in self._present()
         if known or not name.startswith(self._prefix) or len(self._orphans) >= MOST:
             return
@@ -235,7 +237,7 @@ class SessionFailover:
             self._orphans[check_name("client id", name)] = _Orphan(self._now() + PATIENCE_S)
 
     def _review(self) -> None:
-        """Let go of what is another's to hold by now; what is ours is looked at next."""
+        """Release sessions that now belong to another worker; sessions to take over are checked next."""
         present = self._present()
         ours = self._ours()
         for name, orphan in list(self._orphans.items()):
@@ -250,11 +252,11 @@ class SessionFailover:
         self._changed.set()
 
     def _present(self) -> set[str]:
-        """Return the sessions whose owners are there."""
+        """Return the sessions whose owners are online."""
         return {self._peers.intake, *(peer.intake for peer in self._last.values())}
 
     def _ours(self) -> bool | None:
-        """Whether this worker is the heir; None: it cannot know now."""
+        """Whether this worker is the heir; None: it is not connected, and cannot know."""
         return self._peers.heir() == self._peers.worker if self._peers.connected else None
 
     def _due(self) -> list[str]:
@@ -262,7 +264,7 @@ class SessionFailover:
         return [name for name in self._waiting() if self._orphans[name].due <= now]
 
     def _waiting(self) -> list[str]:
-        """Return what this worker is to take, sooner or later."""
+        """Return the sessions that this worker has to take over, now or later."""
         return [name for name, each in self._orphans.items() if not each.held] if self._ours() else []
 
     def _pause(self) -> float | None:
@@ -280,7 +282,7 @@ class SessionFailover:
     # --- one session ----------------------------------------------------------------------------------------------
 
     async def _hold(self, name: str, orphan: _Orphan) -> None:
-        """Go on with a session until somebody else does."""
+        """Serve a session until another worker does."""
         self._peers.touch()
         handing = self._handings[name] = FrameHandler(self._intake, later=True, suspects=self._suspects)
         bus = self._connect(name, receive_maximum=self._receive_maximum, session_s=self._session_s)
@@ -295,14 +297,14 @@ class SessionFailover:
             orphan.held = False
             if over or name in self._present():
                 del self._orphans[name]
-            # taken from us, or there is no broker: not at once, or two would chase each other
+            # another worker took it, or there is no broker: wait, or two workers would take it from each other
             orphan.due = self._now() + (0.0 if orphan.release.is_set() else random.uniform(*RETRY_S))  # noqa: S311
             self._peers.touch()
             self._changed.set()
             log.info("session released", session=name, frames=handing.taken, over=over)
 
     async def _serve(self, bus: Bus, handing: FrameHandler, orphan: _Orphan) -> bool:
-        """Take frames until somebody else does; return whether the session is no more."""
+        """Take frames until another worker does; return whether the session has ended."""
         frames = topics.CAMERA_FRAME.filter(ns=self._peers.namespace)
         await bus.subscribe(frames, handing, later=True, inherit=True)
         try:
@@ -320,7 +322,7 @@ class SessionFailover:
         return False
 
     async def _end(self, bus: Bus, handing: FrameHandler, orphan: _Orphan) -> bool:
-        """Answer what a session has left, and end it; return whether that was done before it was another's to do."""
+        """Answer the remaining frames of a session, and end it; return whether this finished before its release."""
         await asyncio.sleep(ARRIVE_S if bus.resumed else 0)
         names = {"ns": self._peers.namespace, "group": self._group}
         filters = [topics.CAMERA_FRAME.filter(camera=camera, **names) for camera in self._cameras | handing.cameras]
@@ -333,29 +335,29 @@ class SessionFailover:
 
 
 def intake_id(settings: WorkerSettings) -> str:
-    """Return the client id of a worker's connection for frames.
+    """Return the client id of a worker's frame connection.
 
-    It is another one for other cameras: what an earlier session was subscribed to is not this one's.
+    It differs for other cameras, because a session keeps the subscriptions of its earlier connections.
     """
     return session_id(settings.client_id("intake"), settings.source.cameras, settings.uid)
 
 
 def _replaced(name: str, present: set[str]) -> bool:
-    """Whether another session has its cameras by now, or its worker has another session (see ``session_id``)."""
+    """Whether another session has its cameras, or its worker has another session (see ``session_id``)."""
     worker, _, cameras = name.rpartition(".")
     others = [other.rpartition(".") for other in present if other and other != name]
     return any(worker == other[0] or cameras == other[2] for other in others)
 
 
 async def _within(seconds: float, work: Awaitable[object]) -> None:
-    """Wait for it, but not longer."""
+    """Wait for ``work``, at most ``seconds``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    """Wait until one of them is over."""
+    """Wait until one of ``waits`` ends."""
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""A worker's environment, checked. docs/worker-environment.md has the table of variables.
+"""The validated environment of a worker. docs/worker-environment.md has the table of variables.
 
-A pure function of a mapping: it opens nothing. Every error is an InvalidFieldError that names the variable.
+A pure function of a mapping: it opens no files. Every error is an InvalidFieldError that names the variable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Fusion = Literal["cloud", "mixture"]
 
 BROKER = "127.0.0.1:1883"
 HOME = "~/.local/state/halimede"
-#: any free port on loopback; which one is in its reports
+#: any free port on loopback; the worker's reports contain it
 DEFAULT_HTTP = "127.0.0.1:0"
 MAX_UID = 64
 MOST_THREADS = 256
@@ -38,10 +38,10 @@ MOST_THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """One worker. Times are seconds; ``source`` and ``deadline_s`` matter at the edge only.
+    """One worker. Times are seconds; ``source`` and ``deadline_s`` apply only at the edge.
 
-    What begins with ``hem_`` and the fields up to ``next_tier`` are said of a worker that asks a next tier: the edge's,
-    and those of tiers between it and the cloud. ``tier`` and ``next_tier`` are empty where there are no such tiers.
+    The fields from ``hem_`` up to ``next_tier`` apply to a worker that requests a next tier: an edge worker or a tier.
+    ``tier`` and ``next_tier`` are empty in a service without tiers.
     """
 
     role: Role
@@ -61,16 +61,16 @@ class WorkerSettings:
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
     hem_mode: MiningMode = "inference-then-mining"
-    #: what `halimede calibrate` found out
+    #: the file that `halimede calibrate` wrote
     calibration: Path | None = None
     target_upload_ratio: float | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
-    #: how a sample is written that goes up, and the bytes that it may have then
+    #: encoding of uploaded samples, and most bytes of each
     upload_encoding: UploadEncoding = AS_IT_CAME
     upload_max_bytes: int | None = None
-    #: of workers that answer others' samples: samples of one model call; seconds that one may wait for more; calls at
-    #: a time, and threads of each
+    #: for workers that answer requests: samples of one model call; seconds that a sample may wait for others; parallel
+    #: calls, and threads of each
     batch: int = BATCH
     delay_s: float = DELAY_MS / 1000
     sessions: int = 1
@@ -88,20 +88,20 @@ class WorkerSettings:
     model_file: Path | None = None
 
     def names(self) -> dict[str, str]:
-        """Return the names that replies to trace requests contain."""
+        """Return the names for replies to trace requests."""
         return {"namespace": self.namespace, "service": self.service, "worker": self.worker, "node": self.node}
 
     def client_id(self, part: str = "worker") -> str:
-        """Return the name of one of this worker's connections: worker names are unique within a namespace."""
+        """Return the client id of one of this worker's connections: worker names are unique within a namespace."""
         return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
 
 
 def read(
     role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool | None = None
 ) -> WorkerSettings:
-    """Read the environment. ``own_estimator``: the caller brings one, so that a model file is not required.
+    """Read the environment. ``own_estimator``: the caller brings one, so that no model file is required.
 
-    ``mines``: hard examples are told from easy ones, so that it has to be said how; by default at the edge. Raises
+    ``mines``: whether the worker mines, so that the mining settings are required; by default at the edge. Raises
     InvalidFieldError.
     """
     mines = role == "edge" if mines is None else mines
@@ -158,7 +158,7 @@ def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
 
 
 def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read when samples are escalated, and how two answers are fused."""
+    """Read the settings of escalation, and how two answers are fused."""
     target = environ.get("TARGET_UPLOAD_RATIO")
     read = {
         "hem_name": required(environ, "HEM_NAME"),

@@ -19,14 +19,14 @@ log = structlog.get_logger()
 
 Status = Literal["starting", "running", "completed", "failed"]
 
-#: of this many periods at least one brings a report: with the usual one of a second, a report every 3 s
+#: at least one of this many periods has a report: with the default of one second, a report every 3 s
 HEARTBEAT = 3
-#: seconds that the last words wait for the broker
+#: seconds that the final report waits for the broker
 LAST_WORDS_S = 3.0
 MAX_MESSAGE, MAX_REASON = 4096, 256
-#: a worker that runs gets no frames from its own source
+#: reason of a running worker whose source sends no frames
 SOURCE_FAILED = "SourceFailed"
-#: its disk has no space for what it keeps
+#: reason of a worker whose disk is full
 DISK_FULL = "DiskFull"
 
 
@@ -50,22 +50,22 @@ class ReportingWorker(Protocol):
 
 
 class StatusReporter(RetainedPublisher[WorkerInfo]):
-    """Publishes WorkerInfo. ``counts`` gives the worker's counts; before the worker has any, it is None.
+    """Publishes WorkerInfo. ``counts`` returns the worker's counts; None until the worker has any.
 
-    ``tier``: of a service with tiers, the worker's own.
+    ``tier``: the worker's tier in a service with tiers.
     """
 
     def __init__(
         self, bus: Bus, settings: ReportingWorker, *, owner_kind: str = "jointinferenceservice", tier: str = ""
     ) -> None:
         self.counts: Callable[[], TaskInfo] | None = None
-        #: which model the worker answers with; None: it cannot take another one
+        #: the worker's model; None: the worker cannot change its model
         self.model: Callable[[], ModelInUse] | None = None
-        #: where the worker's health and metrics are
+        #: address of the worker's health and metrics
         self.http = ""
-        #: where its inference protocol is, of one that serves it
+        #: address of its inference protocol, if it serves it
         self.url = ""
-        #: reasons for conditions, and what is wrong with a worker that runs; empty texts: nothing
+        #: reasons for conditions, with functions that return what is wrong with a running worker; empty texts: nothing
         self.troubles: list[tuple[str, Callable[[], str]]] = []
         period_s = settings.period_s
         super().__init__(
@@ -99,7 +99,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         self.touch()
 
     async def publish_final(self, status: Status, reason: str = "", message: str = "") -> None:
-        """Report a last time and wait briefly for the broker. Call it when ``run`` has ended."""
+        """Send the final report and wait briefly for the broker. Call it after ``run`` has ended."""
         self.set(status, reason, message)
         try:
             await self._bus.wait_connected(LAST_WORDS_S)

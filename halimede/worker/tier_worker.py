@@ -1,7 +1,7 @@
 """The job of a tier between edge and cloud: it answers as a cloud worker does and escalates hard samples.
 
-Its own rule says what is hard, its own budget how much of that goes up. All of it happens beside its batches; where
-the next tier has no answer in time, its own goes back, and says why.
+Its own mining rule decides what is hard, its own budget how much of that is uploaded. Escalation runs in parallel to
+its batches. If the next tier does not answer in time, this tier's answer counts, with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from halimede.worker.main import leave, main
 from halimede.worker.roles import RoleJob, WorkerContext, serve_requests, uploading
 from halimede.worker.settings import WorkerSettings, read
 
-#: how a rule's field is called in errors of mining, which knows edge workers alone
+#: prefix of a rule's fields in errors of mining, which knows only edge workers
 AT_EDGE = "spec.edgeWorker"
 
 
@@ -49,7 +49,7 @@ def tier(settings: WorkerSettings) -> RoleJob:
 
 
 async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-    """Answer requests until ``stop``, then drain; ``ready`` is called when they are taken."""
+    """Answer requests until ``stop``, then drain; ``ready`` is called once requests arrive."""
     settings, ledger, bus = parts.settings, parts.ledger, parts.bus
     miner = _miner(settings)
     gone_up = ledger[Count.DEFERRED] + ledger[Count.AUDITED]
@@ -73,7 +73,7 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
         await offload.start()
         parts.metrics.offload, parts.metrics.policy = offload, policy
         await serve_requests(parts, worker, ready)
-        offload.abandon()  # audits, which nobody waits for
+        offload.abandon()  # abandon audits: no requester waits for them
 
 
 def _miner(settings: WorkerSettings) -> Miner:

@@ -1,4 +1,4 @@
-"""Where an edge worker's frames come from: camera topics, a folder of pictures. One file a source."""
+"""Sources of an edge worker's frames: camera topics, a folder of pictures. Each has its own file."""
 
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, create, register
 

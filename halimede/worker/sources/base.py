@@ -34,21 +34,22 @@ class FrameSink(Protocol):
     ) -> None:
         """Submit a frame; returns once it is accepted (or known already), which waits for capacity.
 
-        ``patient``: nothing is lost by waiting, so keep the frame back while hard samples wait for the cloud, rather
-        than degrade it. ``parent``: the trace that the frame came with. ``answered`` is called once its result is out:
-        until then the frame remains its source's to give to somebody else, and is not counted as accepted. Raises
-        DecodeError for a frame that cannot be answered.
+        ``patient``: the source loses nothing by waiting, so delay the frame while hard samples wait for the cloud
+        instead of degrading it. ``parent``: the trace that came with the frame. ``answered`` is called after its result
+        is published: until then the source may give the frame to another worker, and it is not counted as accepted.
+        Raises DecodeError for an unreadable frame.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What a source may need. ``connect`` makes a new bus connection, which the source enters.
-    ``dead_letter`` puts what was refused, and why, where operators see it. ``state`` is a folder that outlives the
-    worker, and ``life`` names the service's uid and the node: what was done in another life is to be done again.
-    ``durable``: ``connect`` makes connections whose session outlives them, and a frame remains the broker's until it is
-    answered. ``camera``: how the one camera that a folder or a URL is is called; none: after what it is.
-    ``suspects``: what is known of frames that come again.
+    """The parameters of a source. ``connect`` makes a new bus connection, which the source enters.
+
+    ``dead_letter`` publishes a refused frame, with the reason, to operators. ``state`` is a folder that outlives the
+    worker, and ``life`` identifies the service's uid and the node: pictures answered in another life are answered
+    again. ``durable``: the session of a connection outlives it, and the broker keeps a frame until it is answered.
+    ``camera``: name of the one camera of a folder or a URL; empty: derived from its path. ``suspects``: the journal of
+    redelivered frames.
     """
 
     namespace: str
@@ -68,19 +69,19 @@ class SourceContext:
 class FrameSource(ABC):
     """A source of frames."""
 
-    #: frames that were passed over so far, because there was no room and they could not wait
+    #: skipped frames so far: there was no capacity, and they could not wait
     skipped: int = 0
-    #: messages so far that never became a frame to hand over, such as oversized ones
+    #: messages so far that were not accepted as a frame, such as oversized ones
     rejected: int = 0
-    #: whether it has stopped before all that was its own to answer is answered; another worker can go on with it
+    #: whether it stopped before all of its frames were answered; another worker can take them over
     unfinished: bool = False
 
-    #: why it cannot record on disk what was answered, empty if it can
+    #: why it cannot record on disk which frames were answered, empty if it can
     unrecorded: str = ""
 
     @property
     def trouble(self) -> str:
-        """Why no frames arrive, empty if they do. The source keeps trying, so the worker continues."""
+        """Why no frames arrive, empty if they do. The source retries, so the worker continues."""
         return ""
 
     async def ready(self) -> None:
@@ -89,7 +90,7 @@ class FrameSource(ABC):
 
     @abstractmethod
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Submit frames until ``stop``; then finish the open ones and return."""
+        """Submit frames until ``stop``; then finish those in progress and return."""
 
 
 S = TypeVar("S", bound=type[FrameSource])
@@ -98,7 +99,7 @@ _sources: dict[str, type[FrameSource]] = {}
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Register a source for the field ``name`` of the service's ``source``. It is made from a Context."""
+    """Register a source for this field of the service's ``source``. It is made from a SourceContext."""
 
     def add(source: S) -> S:
         if name in _sources:
@@ -110,11 +111,11 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def create(context: SourceContext) -> FrameSource:
-    """Return the source that the service's spec asks for. Raises InvalidFieldError."""
+    """Return the source that the service's spec specifies. Raises InvalidFieldError."""
     discover()
     for name in context.spec.__struct_fields__:
         if getattr(context.spec, name):
-            return _sources[name](context)  # type: ignore[call-arg]  # registered ones take a Context
+            return _sources[name](context)  # type: ignore[call-arg]  # registered classes take a SourceContext
     raise InvalidFieldError("spec.edgeWorker.source", context.spec, "give one of cameras, path and url")
 
 

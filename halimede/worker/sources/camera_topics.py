@@ -1,10 +1,10 @@
 """Frames from camera topics, shared among all edge workers of the service: each frame reaches one of them.
 
-They come over a connection of their own, and are held back by not being acknowledged: on a shared connection a full
-camera queue would use up the receive maximum and keep the cloud's replies out, the very ones that empty it.
+They arrive on a separate connection. Back-pressure withholds their acknowledgements: on a shared connection a full
+camera queue would use up the receive maximum, and block the replies of the cloud that empty the queue.
 
-Where the context is ``durable`` a frame is acknowledged when it is answered, and the broker keeps the session for a
-while when the connection is gone: another worker, or the next life of this one, goes on with it.
+If the context is ``durable``, a frame is acknowledged when it is answered, and the broker keeps the session for some
+time after the connection ended: another worker, or the next life of this one, continues with it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from halimede.tracing import read
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 from halimede.worker.sources.poison_journal import PoisonJournal
 
-#: QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
+#: most QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
 QUEUE = 16
-#: seconds that a worker with a durable session goes on taking what the broker has for it when it is to stop
+#: seconds for which a stopping worker with a durable session still takes frames from the broker
 FINISH_S = 3.0
-#: cameras of one connection that are remembered
+#: most cameras of one connection that are remembered
 MOST_CAMERAS = 256
 
 
@@ -49,12 +49,12 @@ class CameraSource(FrameSource):
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the connection
-        """QoS 0 frames that were dropped for lack of capacity or at the stop of the worker."""
+        """QoS 0 frames that were dropped for lack of capacity or because the worker stopped."""
         return self._bus.stats.dropped if self._bus else 0
 
     @property
     def rejected(self) -> int:  # type: ignore[override]  # counted by the connection
-        """Messages that the bus itself refused; those that the intake refused are counted there."""
+        """Messages that the bus refused; those that the intake refused are counted there."""
         return self._bus.stats.rejected - self._handing.refused if self._bus and self._handing else 0
 
     async def ready(self) -> None:
@@ -64,8 +64,8 @@ class CameraSource(FrameSource):
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
         """Submit frames until ``stop``; those in progress are finished.
 
-        With a durable session all that the broker has is answered, or what that leaves within ``FINISH_S`` is left in
-        the session.
+        With a durable session, all queued frames of the broker are answered within ``FINISH_S``; the rest stays in the
+        session.
         """
         handing = self._handing = FrameHandler(intake, later=self._durable, suspects=self._suspects)
         async with self._connect() as bus:
@@ -94,8 +94,7 @@ class CameraSource(FrameSource):
 def session_id(client_id: str, cameras: Iterable[str], life: str) -> str:
     """Return the client id of a session for frames that outlives its connection.
 
-    It is another one for other cameras and in another life of the service, since a session goes on with all that it
-    was subscribed to.
+    It differs for other cameras and in another life of the service, because a session keeps its subscriptions.
     """
     text = "\0".join([life, *sorted(cameras)])
     return check_name("client id", f"{client_id}.{hashlib.sha256(text.encode()).hexdigest()[:8]}")
@@ -104,11 +103,11 @@ def session_id(client_id: str, cameras: Iterable[str], life: str) -> str:
 class FrameHandler:
     """Submits deliveries. ``later``: each is acknowledged when its frame is answered, else once it is accepted.
 
-    ``suspects`` are told of frames that come again: a worker died while it had them.
+    ``suspects`` records redelivered frames: a worker died while it had them.
 
     Attributes:
-        taken: frames that were handed over so far; ``refused``: those that the intake refused.
-        cameras: of which anything came.
+        taken: frames that were submitted so far; ``refused``: those that the intake refused.
+        cameras: cameras of the received frames.
 
     """
 
@@ -126,7 +125,7 @@ class FrameHandler:
     async def __call__(self, delivery: Delivery[bytes]) -> None:
         """Submit one delivery (a handler of ``Bus.subscribe``)."""
         if self._closed:
-            # never acknowledged: it is for whoever goes on with the session, and the handler ends with its connection
+            # never acknowledge: the next holder of the session receives it, and the handler ends with its connection
             await asyncio.get_running_loop().create_future()
         self._in_hand += 1
         again = self._later and delivery.packet.duplicate
@@ -140,7 +139,7 @@ class FrameHandler:
             answered = partial(self._settle, delivery, again=again, answered=True) if self._later else None
             await self._intake.offer(delivery.body, camera, parent=parent, answered=answered)
         except BaseException as error:
-            self.refused += int(isinstance(error, DecodeError))  # the bus puts it where operators see it
+            self.refused += int(isinstance(error, DecodeError))  # the bus publishes it as a dead letter
             self._settle(delivery, again=again, answered=False)
             raise
         self.taken += 1
@@ -158,7 +157,7 @@ class FrameHandler:
             await self._changed.wait()
 
     def _settle(self, delivery: Delivery[bytes], *, again: bool, answered: bool) -> None:
-        """Let go of a delivery, and acknowledge it if its frame is answered."""
+        """Release a delivery, and acknowledge it if its frame is answered."""
         if answered:
             delivery.packet.done()
         if again:

@@ -1,8 +1,8 @@
-"""Pictures of a folder, in the order of their names, as if one camera had taken them; new ones as they appear.
+"""Pictures of a folder, by name, as frames of one camera; includes pictures that appear later.
 
-Nothing is lost by waiting here, so a frame is only read when there is room for it. What has been handed over is
-remembered beside the ledger: a worker that is started again goes on where its predecessor was. Where the context is
-``durable`` it is remembered once it is answered, so that a killed worker's successor answers what was under way.
+Files can wait, so a picture is read only when there is capacity for it. The ids of submitted pictures are stored next
+to the ledger: a restarted worker continues after its predecessor. If the context is ``durable``, an id is stored after
+the answer, so that a killed worker's successor answers the frames in progress.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, 
 log = structlog.get_logger()
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
-#: seconds between two looks; a file counts as complete when two looks find it the same
+#: seconds between two scans; a file counts as complete when two scans find it unchanged
 LOOK_S = 0.25
 DONE_FILE = "folder.done"
 MAX_FILES = 100_000
@@ -37,7 +37,7 @@ MAX_FILES = 100_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class FolderPicture:
-    """A file as the last scan found it."""
+    """A file as of the last scan."""
 
     name: str
     size: int
@@ -59,19 +59,19 @@ def scan(folder: Path) -> list[FolderPicture]:
 
 
 def id_of(life: str, picture: FolderPicture, turn: int) -> bytes:
-    """Return the id of a picture in the life of a service on a node; each turn of a loop gives it a new one."""
+    """Return the id of a picture in the life of a service on a node; each turn of a loop gives a new one."""
     what = f"{life}/{picture.name}/{picture.size}/{picture.modified_ns}/{turn}"
     return hashlib.blake2b(what.encode(errors="surrogateescape"), digest_size=ID_BYTES).digest()
 
 
 def camera_of(folder: Path) -> str:
-    """Return the folder's name in the form of a camera's."""
+    """Return the folder's name in the form of a camera name."""
     return re.sub(r"[^a-z0-9]+", "-", folder.name.lower())[:MAX_LABEL].strip("-") or "folder"
 
 
 @register("path")
 class FolderSource(FrameSource):
-    """One folder of the node. Symbolic links to files are followed: a dataset often is a folder of them."""
+    """One folder of the node. It follows symbolic links to files: a dataset often is a folder of links."""
 
     def __init__(self, context: SourceContext) -> None:
         self._folder = Path(context.data_prefix + context.spec.path)
@@ -86,7 +86,7 @@ class FolderSource(FrameSource):
         self._turn = 0
 
     @property
-    def unrecorded(self) -> str:  # type: ignore[override]  # its memory's
+    def unrecorded(self) -> str:  # type: ignore[override]  # of the record on disk
         """Why answered pictures would be answered again after a restart, empty if they would not."""
         return self._memory.trouble
 
@@ -124,7 +124,7 @@ class FolderSource(FrameSource):
         id_ = id_of(self._life, picture, self._turn)
         if id_ in self._known:
             return
-        # names that are no UTF-8 must not break a log line or a message
+        # names that are not UTF-8 must not break a log line or a message
         name = picture.name.encode(errors="replace").decode()
         try:
             payload = await asyncio.to_thread(_read, self._folder / picture.name)
@@ -142,17 +142,17 @@ class FolderSource(FrameSource):
 
 
 class Done:
-    """The ids of what was handed over, in an append-only file; without a path nothing is remembered."""
+    """The ids of submitted pictures, in an append-only file; without a path they are not stored."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        #: ids that found no space on the disk: written with the next one that does
+        #: ids that were not written because the disk was full: written with the next id
         self._unwritten = b""
-        #: why they are still to be written
+        #: why they are not written yet
         self.trouble = ""
 
     def read(self) -> set[bytes]:
-        """Return the ids in the file, without a last one that a crash cut off."""
+        """Return the ids in the file, without a last one that a crash truncated."""
         content = self._path.read_bytes() if self._path and self._path.exists() else b""
         whole = len(content) // ID_BYTES * ID_BYTES
         if self._path and whole < len(content):
@@ -160,7 +160,7 @@ class Done:
         return {content[i : i + ID_BYTES] for i in range(0, whole, ID_BYTES)}
 
     def add(self, id_: bytes) -> None:
-        """Add an id. It is not synced to disk, as the ledger is not. A full disk costs the memory, not the frames."""
+        """Add an id. Like the ledger, it is not synced to disk. A full disk loses ids, not frames."""
         if not self._path:
             return
         self._unwritten += id_
@@ -180,7 +180,7 @@ class Done:
 
 
 def _read(path: Path) -> bytes:
-    """Read a file, and one byte more than a frame may have: larger ones are refused without being read."""
+    """Read a file up to one byte more than a frame may have: larger files are refused without being read."""
     with path.open("rb") as file:
         return file.read(MAX_BYTES + 1)
 

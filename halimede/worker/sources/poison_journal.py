@@ -1,9 +1,9 @@
 """Journal of the frames that a worker held when it crashed: one of them may crash any worker.
 
-A frame that is kept until it is answered comes again when its worker dies, to the next one: without this, a frame that
-ends processes would end all of them, again and again. So of frames that come again it is written down which are being
-looked at. Those that were when a worker died are suspects, the next time one by one; one that a worker dies of once
-more is guilty, and refused.
+A frame that is kept until it is answered is redelivered to the next worker when its worker dies. Without this journal,
+a frame that ends processes would end all of them repeatedly. So the journal records which redelivered frames are in
+progress. Frames in progress when a worker died are suspects, and are later processed one at a time; a frame of which a
+worker dies again is guilty, and is refused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from halimede.errors import DecodeError
 log = structlog.get_logger()
 
 FILE = "suspects.json"
-#: deaths after which a frame is guilty, and frames that are remembered
+#: deaths after which a frame is guilty, and most frames that are remembered
 DEATHS, MOST = 2, 256
 
 
 class _Journal(msgspec.Struct):
-    """``trial``: looked at now; ``deaths``: of which a worker may have died, how often, the latest last."""
+    """``trial``: frames in progress; ``deaths``: possible deaths of workers by frame, the latest last."""
 
     trial: list[str] = []
     deaths: dict[str, int] = {}
@@ -38,13 +38,13 @@ class PoisonJournal:
     def __init__(self, folder: Path | None) -> None:
         self._path = folder / FILE if folder else None
         self._journal = _Journal()
-        #: how many copies of each are looked at now, and which suspect is
+        #: copies in progress of each frame, and the suspect in progress
         self._trial: Counter[str] = Counter()
         self._suspect = ""
         self._alone = asyncio.Lock()
 
     def open(self) -> None:
-        """Read the record of the previous process: the frame it had in work counts one more crash."""
+        """Read the record of the previous process: a frame that was in progress counts one more crash."""
         try:
             content = self._path.read_bytes() if self._path else b"{}"
             journal = msgspec.json.decode(content, type=_Journal)
@@ -66,9 +66,9 @@ class PoisonJournal:
         return self._journal.deaths.get(_name(payload), 0) >= DEATHS
 
     async def begin(self, payload: bytes) -> None:
-        """Start work on a redelivered frame; a suspect waits until no other suspect is in work.
+        """Start work on a redelivered frame; a suspect waits until no other suspect is in progress.
 
-        Raises DecodeError for a guilty one: it is refused, as what cannot be read is.
+        Raises DecodeError for a guilty frame: it is refused like an unreadable one.
         """
         name = _name(payload)
         if self.guilty(payload):
@@ -77,7 +77,7 @@ class PoisonJournal:
             await self._alone.acquire()
             if self._journal.deaths.get(name):
                 self._suspect = name
-            else:  # a copy of it was looked at meanwhile, and nobody died
+            else:  # a copy was processed meanwhile, and no worker died
                 self._alone.release()
         self._trial[name] += 1
         self._write()
@@ -97,7 +97,7 @@ class PoisonJournal:
             self._write()
 
     def close(self) -> None:
-        """Close in order: open frames do not count as crashes."""
+        """Close in order: frames in progress do not count as crashes."""
         self._trial.clear()
         self._write()
 

@@ -1,7 +1,7 @@
 """Frames of a camera that the worker reads itself: RTSP, MJPEG over HTTP, V4L2, a video file.
 
-The edge answers it whatever becomes of the broker. A live camera that is faster than the worker is passed over for its
-newest frame; a file waits. How the camera fares is said on its status topic, as of any other.
+The edge answers them also without a broker. If a live camera is faster than the worker, older frames are skipped for
+the newest one; a file waits. The camera's status is published on its status topic, as for any other camera.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELD = "spec.edgeWorker.source.url"
 
 @register("url")
 class StreamSource(FrameSource):
-    """One stream, device or file. It needs the packages of the extra ``camera``."""
+    """One stream, device or file. It requires the packages of the extra ``camera``."""
 
     def __init__(self, context: SourceContext) -> None:
         if importlib.util.find_spec("av") is None:
@@ -52,7 +52,7 @@ class StreamSource(FrameSource):
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the camera
-        """Frames that were passed over for newer ones."""
+        """Frames that were skipped for newer ones."""
         return self._camera.tracker.skipped
 
     @property
@@ -62,7 +62,7 @@ class StreamSource(FrameSource):
 
     @property
     def trouble(self) -> str:
-        """What the camera's status says while it has failed or stands still."""
+        """The camera's error while it has failed or stalled, otherwise empty."""
         tracker = self._camera.tracker
         if tracker.state not in {"failed", "stalled"}:
             return ""
