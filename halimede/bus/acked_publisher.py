@@ -1,8 +1,8 @@
-"""Publishes at QoS 1 without waiting for each acknowledgement, and reports what became of each message, once.
+"""Publishes at QoS 1 without waiting for each acknowledgement, and reports the outcome of each message once.
 
-A message leaves at once where the connection has a slot for it; one timer watches over all acknowledgements. What
-cannot leave at once, or was not acknowledged, goes on in a task of its own. What the broker may do with a message that
-it never acknowledged is not known: one that is sent again may arrive twice.
+A message is sent at once if the connection has a free slot; one timer watches all acknowledgements. A message that
+cannot be sent at once, or was not acknowledged, continues in a separate task. The fate of an unacknowledged message is
+unknown: if it is sent again, it may arrive twice.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from halimede.topic import Address
 M = TypeVar("M")
 log = structlog.get_logger()
 
-#: seconds before a message is sent again: the first pause, and any at most
+#: seconds before a message is sent again: the first pause, and the longest
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
-#: what a body raises that cannot be written: values come from users' own models
+#: errors of a body that cannot be encoded: values come from users' models
 UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
 
-#: gets the broker's reason code; FAILURE or more: the message was not delivered
+#: called with the broker's reason code; FAILURE or more: the message was not delivered
 Done = Callable[[int], None]
 
 
@@ -54,9 +54,9 @@ class AckedPublisher(Generic[M]):
 
     Args:
         limit: messages in flight; ``capacity``: messages that may wait for that before ``ready`` is false.
-        timeout_s: seconds that an acknowledgement may take.
-        retry: whether a message is sent again until the broker has it; otherwise it is sent once.
-        substitute: returns what is sent in place of a body that cannot be written; None: nothing is.
+        timeout_s: the longest wait for an acknowledgement in seconds.
+        retry: whether a message is sent again until the broker acknowledges it; otherwise it is sent once.
+        substitute: returns a replacement for a body that cannot be encoded; None: send nothing.
 
     """
 
@@ -79,7 +79,7 @@ class AckedPublisher(Generic[M]):
         self._retry = retry
         self._substitute = substitute
         self._waiting: deque[OutgoingMessage[M]] = deque()
-        #: messages that left at once, in order, by their acknowledgements; and those that a task delivers
+        #: messages that were sent at once, in order, by their acknowledgements; and those that a task delivers
         self._in_flight: dict[asyncio.Future[int], OutgoingMessage[M]] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -99,16 +99,16 @@ class AckedPublisher(Generic[M]):
 
     @property
     def immediate(self) -> bool:
-        """Whether the next message leaves at once."""
+        """Whether the next message is sent at once."""
         return not self._waiting and len(self._in_flight) + len(self._deliveries) < self._limit
 
     @property
     def ready(self) -> bool:
-        """Whether one more message can be taken."""
+        """Whether it has capacity for one more message."""
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries) < self._limit + self._capacity
 
     async def wait_ready(self) -> None:
-        """Wait until one more message can be taken."""
+        """Wait until it has capacity for one more message."""
         while not self.ready:
             self._changed.clear()
             await self._changed.wait()
@@ -122,7 +122,7 @@ class AckedPublisher(Generic[M]):
                 self._next()
                 await asyncio.get_running_loop().create_future()
             finally:
-                self._group = None  # it takes no more tasks
+                self._group = None  # the group accepts no more tasks
                 self._in_flight.clear()
                 if self._timer:
                     self._timer.cancel()
@@ -136,7 +136,7 @@ class AckedPublisher(Generic[M]):
         properties: Mapping[str, str] | None = None,
         correlation: bytes = b"",
     ) -> None:
-        """Publish a body, now where that is possible. ``done`` is called once with what became of it."""
+        """Publish a body, at once if possible. ``done`` is called once with the outcome."""
         message = OutgoingMessage(address, body, done, properties, correlation)
         if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
             self._waiting.append(message)
@@ -144,7 +144,7 @@ class AckedPublisher(Generic[M]):
             self._send(message, self._group)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until the broker has taken everything; return whether it did within ``timeout_s`` seconds."""
+        """Wait until the broker has acknowledged all messages; return whether it did within ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.pending:
@@ -161,7 +161,7 @@ class AckedPublisher(Generic[M]):
                 message.address, message.body, correlation=message.correlation, properties=message.properties
             )
         except (BusError, *UNWRITABLE):
-            acknowledgement = None  # the task finds out, and deals with it
+            acknowledgement = None  # the task gets the same error and handles it
         if acknowledgement is None:
             self._deliver(message, group)
             return
@@ -175,7 +175,7 @@ class AckedPublisher(Generic[M]):
         """Handle the broker's acknowledgement, or the end of the connection."""
         message = self._in_flight.pop(acknowledgement, None)
         if message is None:
-            return  # its time was up before
+            return  # it has expired before
         lost = acknowledgement.cancelled() or acknowledgement.exception()
         reason = FAILURE if lost else acknowledgement.result()
         if reason < FAILURE:
@@ -203,7 +203,7 @@ class AckedPublisher(Generic[M]):
         if not self._retry:
             log.info("message not delivered", kind=self._kind, error=error)
             message.done(FAILURE)
-        elif self._group:  # without one nobody sends any more: the message counts as lost
+        elif self._group:  # without a group sending has stopped: the message counts as lost
             self._deliver(message, self._group, failures=1)
 
     def _next(self) -> None:
@@ -211,7 +211,7 @@ class AckedPublisher(Generic[M]):
         while self._waiting and self._group and len(self._in_flight) + len(self._deliveries) < self._limit:
             self._send(self._waiting.popleft(), self._group)
 
-    # --- messages that did not leave at once ----------------------------------------------------------------------
+    # --- messages that were not sent at once ---------------------------------------------------------------------
 
     def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, failures: int = 0) -> None:
         task = group.create_task(self._deliver_later(message, failures), name=f"{self._kind} delivery")
@@ -244,7 +244,7 @@ class AckedPublisher(Generic[M]):
                 if not self._retry:
                     log.info("message not delivered", kind=self._kind, error=str(error))
                     break
-                # an operator can mend a refusal; until then the worker holds its sources back
+                # an operator can correct a refusal; until then back-pressure stops the worker's sources
                 level = log.warning if isinstance(error, RefusedError) else log.debug
                 level("message waits for the broker", kind=self._kind, error=str(error))
             else:

@@ -1,6 +1,6 @@
-"""Keeps a connection up: subscriptions, birth message and hooks, once for all adapters; they implement ``_open``.
+"""Keeps a connection up: subscriptions, birth message and hooks, for all adapters; they implement ``_open``.
 
-When to come back is decided in ``reconnect.py``, also for whoever shares a client id with another.
+``reconnect.py`` decides when to connect again, also if two clients have the same client id.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from halimede.topic import Filter
 
 log = structlog.get_logger()
 
-#: seconds that a subscription, or the end of one, waits for the broker's answer
+#: seconds to wait for the broker's answer to a subscribe or unsubscribe
 SUBSCRIBE_TIMEOUT = 10.0
 RIVAL = "another client has our id"
 ANOTHERS = "our id may be another client's by now"
 
-#: how many different reasons are logged between one good connection and the next
+#: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
 
 
@@ -93,7 +93,7 @@ class ReconnectingBus(Bus):
         prefix: str = "",
         durable: bool = False,
     ) -> None:
-        """Prepare a bus. The client id becomes part of a topic (dead letters), so it has to be a name.
+        """Prepare a bus. The client id becomes part of a topic (dead letters), so it must be a valid name.
 
         ``durable``: the session outlives its connections.
         """
@@ -113,7 +113,7 @@ class ReconnectingBus(Bus):
 
     @abstractmethod
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
-        """Connect once. Raises BusError, OSError or TimeoutError, and leaves nothing behind when it does."""
+        """Connect once. Raises BusError, OSError or TimeoutError, after closing what it opened."""
 
     async def __aenter__(self) -> Self:
         """Start connecting."""
@@ -134,20 +134,20 @@ class ReconnectingBus(Bus):
             if self._running:
                 await asyncio.wait(self._running, timeout=CLOSE_TIMEOUT)
             if link:
-                # a session in which something is left is for whoever goes on with it
+                # keep a session with content: the next client of this id continues with it
                 await link.close(keep=self._incoming.unfinished)
         finally:
             if link:
                 link.abort("closed")
             self._outage.closed()
-            # an error of the block is its own affair: a task group would wrap it in another
+            # re-raise an error of the block unchanged: the task group would wrap it in another one
             cancelled = isinstance(error, asyncio.CancelledError)
             await self._tasks.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
             self._tasks = None
 
     @property
     def connected(self) -> bool:
-        """Whether the broker has accepted us."""
+        """Whether the broker has accepted this client."""
         return self._link is not None and not self._link.ended.done()
 
     @property
@@ -157,15 +157,15 @@ class ReconnectingBus(Bus):
 
     @property
     def max_packet(self) -> int:
-        """Bytes that the broker takes in one packet; of the last connection, 0 before the first."""
+        """Most bytes in one packet to the broker; of the last connection, 0 before the first."""
         return self._max_packet
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait until subscriptions are back and birth is out; raise DisconnectedError with the last reason."""
+        """Wait until subscriptions and birth are sent; raise DisconnectedError with the last reason."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
-                while not self.connected:  # it has just ended, and whoever keeps it up takes notice next
+                while not self.connected:  # it has just ended, and the task that keeps it up has not run yet
                     await asyncio.sleep(0)
                     await self._ready.wait()
         except TimeoutError as error:
@@ -174,11 +174,11 @@ class ReconnectingBus(Bus):
     async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
         """Send one packet and return the broker's reason code (0 for QoS 0).
 
-        A publish that is given up at its deadline keeps its place in the window until the broker answers it: the
-        broker counts it too, and ends connections that exceed its receive maximum.
+        A publish that is given up at its deadline keeps its slot in the window until the broker answers it: the broker
+        counts it too, and ends connections that exceed its receive maximum.
         """
         link = self._link
-        if link is None or link.ended.done():  # it may have ended in this very turn of the loop
+        if link is None or link.ended.done():  # it may have ended in this iteration of the event loop
             raise self._outage.error()
         packet = self._prefix.added(packet)
         size = check_size(packet, link.max_packet)
@@ -191,7 +191,7 @@ class ReconnectingBus(Bus):
             raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
 
     def post(self, packet: Packet) -> asyncio.Future[int] | None:
-        """Send one packet now, where nothing has to be waited for: see ``Bus.post``."""
+        """Send one packet now if that needs no wait: see ``Bus.post``."""
         link = self._link
         if link is None or link.ended.done():
             return None
@@ -216,7 +216,7 @@ class ReconnectingBus(Bus):
         later: bool = False,
         inherit: bool = False,
     ) -> None:
-        """Subscribe, now and on every reconnect. Raises RefusedError when the broker does not grant it."""
+        """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it."""
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
         if self._incoming.get(filter_):
@@ -232,13 +232,13 @@ class ReconnectingBus(Bus):
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
 
     async def recall(self, filter_: Filter[Any]) -> None:
-        """Have the broker send again what it retains of a subscription."""
+        """Make the broker send the retained messages of a subscription again."""
         link, subscription = self._link, self._incoming.get(filter_.text)
         if link and subscription:
             try:
                 async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                     await asyncio.shield(self._subscription(link, filter_.text, subscription.qos))
-            except (DisconnectedError, TimeoutError) as error:  # of a connection that stands, no answer is no harm
+            except (DisconnectedError, TimeoutError) as error:  # on a working connection a missing answer does no harm
                 log.debug("recall not answered", filter=filter_.text, error=str(error))
 
     def rival(self) -> None:
@@ -248,7 +248,7 @@ class ReconnectingBus(Bus):
             self._start(self._link.close() if self._rivalry.proven() else self._accuse(), "rival")
 
     def renew(self) -> None:
-        """Connect anew, because birth and will have changed."""
+        """Connect again, because birth and will have changed."""
         if self._link:
             self._link.abort("birth and will have changed")
 
@@ -262,10 +262,10 @@ class ReconnectingBus(Bus):
             await self._unsubscribe(self._link, filter_)
 
     def _subscription(self, link: Transport, filter_: str, qos: int) -> PendingAck:
-        """Send a subscription at once; the future brings the reason code, or DisconnectedError.
+        """Send a subscription at once; the future returns the reason code, or raises DisconnectedError.
 
-        What the broker said that it does not offer is refused here: at the request some brokers end the connection, for
-        ever anew, and others grant it and deliver nothing.
+        A feature that the broker does not offer is refused here: some brokers end the connection at such a request,
+        again after each reconnect, and others grant it and deliver nothing.
         """
         group, plain = split_shared(filter_)
         if group and not link.grants.shared:
@@ -279,7 +279,7 @@ class ReconnectingBus(Bus):
         return answer
 
     async def _subscribe(self, link: Transport, filter_: str, qos: int) -> int | None:
-        """Subscribe; return the broker's reason code, None where the next connection has to bring it."""
+        """Subscribe; return the broker's reason code, None if the next connection must subscribe."""
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 return await asyncio.shield(self._subscription(link, filter_, qos))
@@ -302,8 +302,8 @@ class ReconnectingBus(Bus):
     async def _exhaust(self, subscription: Subscription) -> None:
         """Unsubscribe, and wait until every message of the session is acknowledged.
 
-        Its answer comes behind all that our acknowledgements had left room for: when nothing is in hand then, it had
-        nothing more.
+        The broker answers after all messages that the acknowledgements allowed: if none is in progress then, it had no
+        more.
         """
         subscription.asked = False
         held = self._incoming.held
@@ -354,12 +354,12 @@ class ReconnectingBus(Bus):
 
     async def _serve(self, link: Transport, announcement: Announcement) -> Ended:
         """Restore subscriptions, publish the birth message, run the hooks, and wait for the end of the connection."""
-        # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
-        # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
+        # All of this is sent before any other publish, so that later messages find this client subscribed. No await
+        # separates it from ``self._link``, so a concurrent subscription is either included here or sends itself.
         answers = {key: self._subscription(link, key, qos) for key, qos in self._incoming.asked().items()}
         if announcement.birth:
             birth = self._prefix.added(announcement.birth)
-            link.slots.take()  # nobody else has one yet
+            link.slots.take()  # nothing else has a slot yet
             answers[announcement.birth.topic] = link.publish_in_slot(birth, packet_size(birth))
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         hooks: asyncio.Task[None] | None = None
@@ -381,9 +381,9 @@ class ReconnectingBus(Bus):
                 self._incoming.disconnected()
 
     async def _established(self, link: Transport, answers: Mapping[str, asyncio.Future[int]]) -> dict[str, int] | None:
-        """Return the reason codes for a new connection's subscriptions and birth; None where one is missing.
+        """Return the reason codes for a new connection's subscriptions and birth; None if one is missing.
 
-        One of them may be lost while the connection stands. Only a new one brings them all, so this one is ended.
+        An answer may be lost while the connection works. Only a new connection gets them all, so this one is ended.
         """
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):

@@ -1,8 +1,8 @@
 """Credentials of a client: a folder of small files, as Kubernetes mounts a secret and `halimede certs` writes it.
 
-``ca.crt``: who signs the broker's certificate (without it: the system's authorities). ``tls.crt`` and ``tls.key``: the
-client's own certificate. ``username`` and ``password``: for a broker that asks for them. They are read anew for every
-connection, so that new ones count from the next connection on, without a restart.
+``ca.crt``: the authority of the broker's certificate (without it: the system's authorities). ``tls.crt`` and
+``tls.key``: the client's own certificate. ``username`` and ``password``: for a broker that requires them. They are read
+again for every connection, so that new ones apply from the next connection on, without a restart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from halimede.errors import InvalidFieldError
 
 FIX = "give the folder of one user that `halimede certs` made, or mount one with ca.crt, tls.crt, tls.key or password"
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
-#: bytes of a user name or a password: MQTT has room for no more (MQTT v5, 1.5.4)
+#: most bytes of a user name or a password (MQTT v5, 1.5.4)
 MOST_LOGIN = 65_535
 
 
@@ -35,11 +35,11 @@ class Credentials:
             raise InvalidFieldError(variable, str(folder), "there is no such user: write a folder") from None
 
     def check(self, *, secure: bool) -> None:
-        """Raise InvalidFieldError for a folder that cannot serve, or that is for TLS where the address is not."""
+        """Raise InvalidFieldError for an unusable folder, or one with TLS files if the address is without TLS."""
         try:
             there = self.folder.is_dir()
             found = [name for name in (*TLS_FILES, "password") if (self.folder / name).exists()]
-        except OSError as error:  # not ours to look into, or no name that a file can have
+        except OSError as error:  # not readable, or not a valid file name
             raise InvalidFieldError(self.variable, str(self.folder), f"{error.strerror}: {FIX}") from None
         if not there:
             raise InvalidFieldError(self.variable, str(self.folder), f"there is no such folder: {FIX}")
@@ -56,11 +56,11 @@ class Credentials:
             self.context()
 
     def login(self) -> tuple[str | None, str | None]:
-        """Return user name and password, None where there are none."""
+        """Return user name and password, None if missing."""
         return self._text("username"), self._text("password")
 
     def context(self) -> ssl.SSLContext:
-        """Return a TLS context with what is in the folder now. Raises InvalidFieldError."""
+        """Return a TLS context from the current files. Raises InvalidFieldError."""
         authority, chain, key = (self.folder / name for name in TLS_FILES)
         try:
             context = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)

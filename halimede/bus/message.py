@@ -1,7 +1,7 @@
 """Messages of the bus: packets for adapters, deliveries for handlers, and the counts of a connection.
 
-A packet's body is bytes here: what they mean is the affair of ``port.py``. The reason codes are those of MQTT v5 (2.4):
-their names, and which of them refuse a publish or a subscription.
+A packet's body is bytes here; ``port.py`` decodes it. The reason codes are those of MQTT v5 (2.4): their names, and
+which of them refuse a publish or a subscription.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from halimede.errors import RefusedError
 from halimede.topic import Address
 
 M = TypeVar("M")
-#: user properties of one message, and bytes in the name or value of one: a message with more is refused, not trimmed,
-#: for what is left out might be what it is ordered or traced by
+#: most user properties of one message, and most bytes in the name or value of one: a message with more is refused, not
+#: trimmed, because the rest might be needed for its order or its trace
 MAX_PROPERTIES, MAX_PROPERTY = 64, 8 * 1024
 SUCCESS, NO_SUBSCRIBER, FAILURE = 0x00, 0x10, 0x80
 NO_SHARED, NO_WILDCARDS = 0x9E, 0xA2
-#: what a broker refuses a publish or a subscription with, as users read it
+#: texts for users: reasons of a refused publish or subscription
 REASONS = {
     0x80: "unspecified error",
     0x83: "implementation specific error",
@@ -31,7 +31,7 @@ REASONS = {
     NO_SHARED: "the broker does not offer shared subscriptions",
     NO_WILDCARDS: "the broker does not offer wildcard subscriptions",
 }
-#: what a broker refuses or ends a connection with, as the standard names it
+#: names of the standard: reasons of a refused or ended connection
 NAMES = {
     0x00: "Normal disconnection",
     0x80: "Unspecified error",
@@ -74,13 +74,13 @@ def _nothing() -> None:
     """Do nothing: a QoS 0 message has no acknowledgement."""
 
 
-@dataclass(slots=True)  # not frozen: that would double the time that making one takes
+@dataclass(slots=True)  # not frozen: that would double the time to make one
 class Packet:
-    """One message as an adapter moves it, never changed. ``duplicate`` is only ever set on receipt.
+    """One message between an adapter and the bus, never changed. ``duplicate`` is only set on receipt.
 
-    ``done`` acknowledges a message of a subscription with ``later``; more than once does no harm. ``tail`` is what
-    follows the payload and is sent along uncopied; what has arrived has none. A large payload that has arrived may be
-    a view of the buffer that it came in.
+    ``done`` acknowledges a message of a subscription with ``later``; further calls have no effect. ``tail`` follows the
+    payload and is sent without a copy; received messages have none. A large received payload may be a view of the
+    receive buffer.
     """
 
     topic: str
@@ -98,7 +98,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What is published when a connection is up, and what the broker publishes when it breaks."""
+    """The birth message after connecting, and the will that the broker publishes when the connection breaks."""
 
     birth: Packet | None = None
     will: Packet | None = None
@@ -108,7 +108,7 @@ class Announcement:
 class Grants:
     """The limits that the broker announced in its CONNACK; the defaults are those of MQTT v5.
 
-    ``receive_maximum``: QoS 1 publishes that it takes unanswered. ``max_packet``: bytes; 0 for no limit.
+    ``receive_maximum``: most unacknowledged QoS 1 publishes. ``max_packet``: bytes; 0 for no limit.
     """
 
     receive_maximum: int = 65_535
@@ -119,11 +119,11 @@ class Grants:
     shared: bool = True
 
 
-#: called anew for each connection, so that birth and will carry that connection's epoch
+#: called for each connection, so that birth and will carry that connection's epoch
 Announce = Callable[[], Announcement]
 
 
-@dataclass(slots=True)  # as a packet
+@dataclass(slots=True)  # not frozen, as a packet
 class Delivery(Generic[M]):
     """A received message: its body, the names in its topic, and its MQTT v5 properties."""
 
@@ -134,17 +134,17 @@ class Delivery(Generic[M]):
 
     @property
     def properties(self) -> dict[str, str]:
-        """User properties; of a repeated name the last one."""
+        """User properties; of a repeated name the last value."""
         return dict(self.packet.properties)
 
 
 Handler = Callable[[Delivery[M]], Awaitable[None]]
-#: gets the names in the topic of a retained message that was cleared
+#: called with the names in the topic of a retained message that was cleared
 Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
-#: gets the names in the topic of a message; whether it is worth reading
+#: called with the names in the topic of a message; returns whether to decode it
 Wanted = Callable[[Mapping[str, str]], Awaitable[bool]]
 Receive = Callable[[Packet], Awaitable[None]]
-#: the same, of who needs no time for it
+#: the same for plain functions
 HandlerNow = Callable[[Delivery[M]], None]
 ReceiveNow = Callable[[Packet], None]
 
@@ -160,7 +160,7 @@ class BusStats:
 
 
 def judge(topic: str, reason: int) -> bool:
-    """Return whether the broker knew a subscriber, by its reason code for a publish. Raises RefusedError."""
+    """Return whether the broker found a subscriber, by its reason code for a publish. Raises RefusedError."""
     if reason >= FAILURE:
         raise RefusedError(topic, reason, REASONS.get(reason, "refused"))
     return reason != NO_SUBSCRIBER

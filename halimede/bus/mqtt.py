@@ -15,8 +15,8 @@ __all__ = ["MqttBus", "MqttSettings"]
 class MqttBus(ReconnectingBus):
     """A client of an MQTT v5 broker. The settings choose between paho-mqtt and halimede's own client.
 
-    Sessions are clean (expiry 0) unless the settings name a ``session_s``: what was not acknowledged when a connection
-    broke is not sent again by the broker. Messages that had arrived are still handled. Whoever asks owns deadline and
+    Sessions are clean (expiry 0) unless the settings set ``session_s``: the broker does not send unacknowledged
+    messages of a broken connection again. Messages that had arrived are still handled. The requester owns deadline and
     retry.
     """
 
@@ -34,16 +34,16 @@ class MqttBus(ReconnectingBus):
         self._settings = settings
 
     async def check_reachable(self) -> None:
-        """Connect once and disconnect: a command checks with it that it can reach the broker.
+        """Connect once and disconnect: a command uses it to check that it can reach the broker.
 
-        Raises OSError, TimeoutError, DisconnectedError, or NotAllowedError when the broker does not let us in.
+        Raises OSError, TimeoutError, DisconnectedError, or NotAllowedError if the broker refuses this client.
         """
         link = await self._open(None, lambda *_: None)
         await link.close()
         link.abort("closed")
 
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
-        # the one that is not used takes no memory
+        # import only the client in use, to save memory
         if self._settings.client == "lean":
             from halimede.bus.mqtt5.connect import connect as lean  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Order of a sender's messages, as user properties: an epoch, and a number within it.
 
-MQTT keeps the order of one connection, but what is sent again, bridged or replayed comes late. Whoever must not take
-back what was said later compares stamps. A sender that gives no number makes no claim.
+MQTT keeps the order of one connection, but repeated, bridged or replayed messages arrive late. A receiver that must not
+replace a newer state by an older one compares sequence numbers. A sender without a number makes no claim.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from halimede.errors import InvalidFieldError
 
-#: SQLite's integers end here; an epoch or number beyond is a mistake or an attack
+#: SQLite's largest integer; a larger epoch or number is a mistake or an attack
 MAX_INTEGER = 2**63 - 1
-#: seconds since 1970: 2026, for machines whose clock is not set; and seconds that a sender's clock may be ahead
+#: seconds since 1970: 2026, for machines whose clock is not set; and most seconds that a sender's clock may be ahead
 LEAST_CLOCK, CLOCK_LEEWAY_S = 1_767_225_600, 10 * 365 * 86_400
 
 
@@ -27,30 +27,30 @@ class SequenceNumber:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The user properties that carry it."""
+        """The user properties that carry the sequence number."""
         return {"epoch": str(self.epoch), "number": str(self.number)}
 
     def overtaken_by(self, other: SequenceNumber) -> bool:
-        """Whether ``other`` was sent later, as far as both numbers are known."""
+        """Whether ``other`` was sent later, if both numbers are known."""
         known = self.number > 0 and other.number > 0
         return known and (self.epoch, self.number) < (other.epoch, other.number)
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> SequenceNumber:
-        """Read user properties; without any of them all is 0. Raises InvalidFieldError of what is no number."""
+        """Read user properties; missing ones are 0. Raises InvalidFieldError for a value that is not a number."""
         return cls(*(_number(properties.get(field, "0"), field) for field in ("epoch", "number")))
 
 
 def plausible_epoch(epoch: int) -> bool:
-    """Whether a clock explains an epoch: a new store counts from the seconds of its clock, which may be years off.
+    """Whether an epoch fits a clock: a new store counts from its clock's seconds, which may be years off.
 
-    Whoever believed any other would follow nobody else any more.
+    A receiver that accepted any other epoch would ignore all correct senders afterwards.
     """
     return epoch <= max(time.time(), LEAST_CLOCK) + CLOCK_LEEWAY_S
 
 
 def check_epoch(epoch: int, field: str = "epoch") -> int:
-    """Return an epoch. Raises InvalidFieldError of one that no clock explains."""
+    """Return an epoch. Raises InvalidFieldError for one that fits no clock."""
     if not plausible_epoch(epoch):
         raise InvalidFieldError(field, epoch, "no clock explains it: set the sender's clock and start it again")
     return epoch

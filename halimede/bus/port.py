@@ -2,10 +2,10 @@
 
 An adapter moves packets and keeps a connection. Two rules hold for every adapter, and the conformance suite checks
 them: a message is acknowledged only after its handler returned, and each subscription has its own bounded queue and
-handles its messages in order, so a slow one never stops another.
+handles its messages in order, so that a slow one never blocks another.
 
-``receiver`` checks and decodes each message before its handler gets it. A message that cannot be read, or whose handler
-fails, is counted and refused (``dead_letter``), and acknowledged like any other: to send it again would help nobody.
+``receiver`` checks and decodes each message before its handler is called. A message that cannot be read, or whose
+handler fails, is counted and refused (``dead_letter``), and acknowledged like any other: a redelivery would fail again.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ log = structlog.get_logger()
 #: seconds that a publish waits for its acknowledgement
 PUBLISH_TIMEOUT = 10.0
 DEAD_LETTERS_PER_SECOND = 10
-#: in dead letters of clients that run on no node
+#: node in the dead letters of clients that run on no node
 NO_NODE = "none"
 HEAD_BYTES = 32
-#: topics whose names are remembered for one subscription, and characters up to which one is
+#: most topics whose names are cached for one subscription, and most characters of a cached one
 REMEMBERED, LONGEST = 4096, 512
 
 
@@ -57,7 +57,7 @@ class DeadLetterPublisher:
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        #: seconds of the loop's clock
+        #: times of recent letters, in seconds of the loop's clock
         self._recent: list[float] = []
 
     def write(self, packet: Packet, reason: str) -> DeadLetter | None:
@@ -65,7 +65,7 @@ class DeadLetterPublisher:
         now = asyncio.get_running_loop().time()
         self._recent = [t for t in self._recent if now - t < 1]
         if len(self._recent) >= DEAD_LETTERS_PER_SECOND:
-            return None  # counted, and a flood fills neither the log nor its disk
+            return None  # only counted: a flood must not fill the log or its disk
         self._recent.append(now)
         log.warning("message refused", topic=packet.topic[:256], reason=reason[:4096], size=len(packet.payload))
         return DeadLetter(
@@ -80,31 +80,31 @@ class DeadLetterPublisher:
 class Bus(ABC):
     """A connection to the bus, kept up until the ``async with`` block ends.
 
-    Entering does not wait for the broker: use ``wait_connected``. While it is away, ``publish`` raises
-    DisconnectedError at once; subscriptions come back by themselves.
+    Entering does not wait for the broker: use ``wait_connected``. While disconnected, ``publish`` raises
+    DisconnectedError at once; subscriptions are restored after a reconnect.
     """
 
     def __init__(self, client_id: str, announce: Announce | None = None) -> None:
         self.client_id = client_id
-        #: where it runs: the broker takes dead letters in this name alone
+        #: the node of this client: the broker accepts its dead letters only under this name
         self.node = NO_NODE
         self.announce = announce or Announcement
-        #: asked before each connection is made: it would take away that of another client of the same id
+        #: called before each connection: it would end the connection of another client with the same id
         self.may_connect: Callable[[], bool] = lambda: True
-        #: make one connection and no other; ``over`` is set when it has ended, or could not be made
+        #: make only one connection; ``over`` is set when it has ended, or failed
         self.once = False
         self.over = asyncio.Event()
-        #: whether the broker had kept the session of an earlier connection, when the last one was made
+        #: whether the last connection resumed the session of an earlier one
         self.resumed = False
         self.stats = BusStats()
-        #: of the last connection that was accepted
+        #: limits of the last accepted connection
         self.grants = Grants()
-        #: what the broker did not grant when the connection was made, by filter or topic, and why
+        #: subscriptions and birth that the broker refused at the last connect, by filter or topic, with the reason
         self.refused: dict[str, str] = {}
         self._letters = DeadLetterPublisher(client_id)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
-    # --- what an adapter brings -------------------------------------------------------------------------------
+    # --- methods of adapters ----------------------------------------------------------------------------------
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -114,12 +114,12 @@ class Bus(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnect, letting the broker publish the will."""
+        """Disconnect, so that the broker publishes the will."""
 
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether the broker has accepted us."""
+        """Whether the broker has accepted this client."""
 
     @property
     def owed(self) -> int:
@@ -129,24 +129,24 @@ class Bus(ABC):
     @property
     @abstractmethod
     def max_packet(self) -> int:
-        """Bytes that the broker takes in one packet."""
+        """Most bytes in one packet to the broker."""
 
     @abstractmethod
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait for the broker; raise DisconnectedError with the last reason when it is not there in time."""
+        """Wait for the broker; raise DisconnectedError with the last reason if it does not connect in time."""
 
     @abstractmethod
     async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
         """Send one packet and return the broker's reason code (0 for QoS 0).
 
-        Raises DisconnectedError when the connection is down or breaks before the answer, TooLargeError over
+        Raises DisconnectedError if the connection is down or breaks before the answer, TooLargeError over
         ``max_packet``, before anything is sent.
         """
 
     def post(self, packet: Packet) -> asyncio.Future[int] | None:  # noqa: ARG002  # adapters may do without
-        """Send one packet now, where nothing has to be waited for; None: nothing was sent, use ``send``.
+        """Send one packet now if that needs no wait; None: nothing was sent, use ``send``.
 
-        The future brings what ``send`` returns, or DisconnectedError; its deadline is the caller's. Raises
+        The future returns what ``send`` returns, or raises DisconnectedError; the caller sets its deadline. Raises
         TooLargeError.
         """
         return None
@@ -164,24 +164,24 @@ class Bus(ABC):
     ) -> None:
         """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``.
 
-        With a ``queue`` of 0 ``receive`` is a plain function, called as a message comes. ``later``: a message is
-        acknowledged by its ``done``, not when ``receive`` returns. ``inherit``: the broker is not asked; what comes of
-        a session that another client has begun is handled.
+        With a ``queue`` of 0 ``receive`` is a plain function, called when a message arrives. ``later``: a message is
+        acknowledged by its ``done``, not when ``receive`` returns. ``inherit``: no subscription is sent; messages of a
+        session that another client began are handled.
         """
 
     @abstractmethod
     async def unlisten(self, filter_: str) -> None:
-        """End a subscription; the handler at work finishes. What is still queued is dropped and counted.
+        """End a subscription; the running handler finishes. Queued messages are dropped and counted.
 
-        Of a shared filter it is not acknowledged, so that a broker that can hand it to another member does.
+        Those of a shared filter are not acknowledged, so that the broker can send them to another member.
 
-        Of a session that outlives connections nothing is dropped: this returns once all that the broker had for the
-        client is acknowledged, for which it may have to wait long; cancelled, it leaves the rest in the session.
+        A session that outlives connections drops nothing: this returns after all of the broker's messages for the
+        client are acknowledged, which may take long; if cancelled, it leaves the rest in the session.
         """
 
     @abstractmethod
     async def recall(self, filter_: Filter[Any]) -> None:
-        """Have the broker send again what it retains of a subscription; while it is away, the next connection does."""
+        """Make the broker send a subscription's retained messages again, at the latest when reconnected."""
 
     @abstractmethod
     def rival(self) -> None:
@@ -189,12 +189,12 @@ class Bus(ABC):
 
     @abstractmethod
     def renew(self) -> None:
-        """Connect anew, because birth and will have changed."""
+        """Connect again, because birth and will have changed."""
 
-    # --- what everybody uses ----------------------------------------------------------------------------------
+    # --- methods of callers -----------------------------------------------------------------------------------
 
     def on_connect(self, hook: Callable[[], Awaitable[None]]) -> None:
-        """Call ``hook`` after each (re)connect, once birth is out and subscriptions are back."""
+        """Call ``hook`` after each (re)connect, after birth and subscriptions."""
         self._hooks.append(hook)
 
     async def publish(
@@ -209,9 +209,9 @@ class Bus(ABC):
         properties: Mapping[str, str] | None = None,
         timeout_s: float = PUBLISH_TIMEOUT,
     ) -> bool:
-        """Publish a body; return whether the broker knew a subscriber (always True at QoS 0).
+        """Publish a body; return whether the broker found a subscriber (always True at QoS 0).
 
-        Raises DisconnectedError (try again later), RefusedError (do not) and TooLargeError.
+        Raises DisconnectedError (retry later), RefusedError (do not retry) and TooLargeError.
         """
         topic = address.topic
         packet = Packet(
@@ -237,13 +237,13 @@ class Bus(ABC):
         expiry_s: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> asyncio.Future[int] | None:
-        """Publish a body now or not at all: see ``post``; ``judge`` reads what the future brings.
+        """Publish a body now or not at all: see ``post``; ``judge`` evaluates the result of the future.
 
         ``tail``: bytes of the body's last field, which is empty in ``body``; they are not copied.
         """
         topic = address.topic
         if tail is not None and tail.nbytes != len(tail):
-            tail = tail.cast("B")  # whatever counts its bytes does so by its length
+            tail = tail.cast("B")  # its users count bytes by its length
         return self.post(
             Packet(
                 topic=address.text,
@@ -274,15 +274,14 @@ class Bus(ABC):
         later: bool = False,
         inherit: bool = False,
     ) -> None:
-        """Hand every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
+        """Pass every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
-        ``cleared`` is called for a retained message that was removed, ``wanted`` before a body is read: what it does
-        not want is acknowledged and forgotten. Filters of one bus must not overlap; where they do, the one that was
-        subscribed first takes the message.
+        ``cleared`` is called for a retained message that was removed, ``wanted`` before a body is decoded: if it
+        returns False, the message is acknowledged and dropped. Filters of one bus must not overlap; if they do, the
+        first subscription receives the message.
 
-        ``later``: a message that the handler took without an error is acknowledged when its packet's ``done`` is
-        called, however long after. The connection's receive maximum bounds how many there can be. ``inherit``: see
-        ``listen``.
+        ``later``: a message that the handler accepted without an error is acknowledged when its packet's ``done`` is
+        called, at any later time. The connection's receive maximum bounds their number. ``inherit``: see ``listen``.
         """
         receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, wanted=wanted)
         await self.listen(filter_.text, filter_.topic.qos, receive, queue, later=later, inherit=inherit)
@@ -323,7 +322,7 @@ class Bus(ABC):
                 log.debug("dead letter not sent", error=str(error))
 
     async def _connected(self) -> None:
-        """Adapters call this after birth and subscriptions. Hooks run side by side; a failing one is logged."""
+        """Adapters call this after birth and subscriptions. Hooks run concurrently; a failing one is logged."""
         self.stats.connects += 1
         for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
             if isinstance(result, BusError):
@@ -335,7 +334,7 @@ class Bus(ABC):
 class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
     """Caches the parsed address and names of the topics that one subscription receives.
 
-    Looking one up raises DecodeError if a name in it is not valid.
+    A lookup raises DecodeError if a name in the topic is not valid.
     """
 
     def __init__(self, topic: Topic[M]) -> None:
@@ -377,7 +376,7 @@ def receiver(
             elif not wanted or await wanted(names):
                 body = codec.decode(topic, packet.payload)
                 await handler(Delivery(address, names, body, packet))
-                return  # where the handler acknowledges later, it will
+                return  # with ``later`` the handler acknowledges
         except (DecodeError, InvalidFieldError) as error:
             stats.rejected += 1
             await dead_letter(packet, str(error))

@@ -1,16 +1,16 @@
-"""When a client connects again: soon; spread out after a broker outage; late after a client id conflict.
+"""Decides when a client connects again: soon; spread after an outage; late after a client id conflict.
 
-Two clients with one id: a broker lets the newcomer in and ends the older connection, so two clients that both come
-back at once chase each other for ever. The one that was there first stays: it comes back at once, a few times. The
-newcomer gives way for long enough that the other settles. Neither needs to know of the other for that, only whether
-its own last connection held.
+If two clients have one id, a broker accepts the newcomer and ends the older connection, so two clients that both
+reconnect at once disconnect each other without limit. The older client stays: it reconnects at once, a few times. The
+newcomer pauses long enough for the other to settle. For that neither must detect the other, only whether its own last
+connection held.
 
-MQTT 5 has a reason code for it (0x8E), and with that it is sure. Mosquitto 2.0.11 closes the older connection without
-a word: several in a row that were accepted and ended soon, with the broker there all the time, mean the same. Or
-somebody has read it in messages (``proven``).
+MQTT 5 has a reason code for it (0x8E), which is proof. Mosquitto 2.0.11 closes the older connection without a reason:
+several consecutive connections that were accepted and ended soon, while the broker was available, mean the same.
+Messages can also prove the conflict (``proven``).
 
-A session that outlives its connection is there to be taken over, and back: among those that ``share`` one so, nobody
-is a rival.
+A session that outlives its connection may be taken over, and back: among clients that ``share`` one, there is no
+conflict.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import random
 
 from halimede.system.backoff import exponential
 
-#: seconds between two attempts: the first pause at most, and any at most
+#: seconds between two attempts: most of the first pause, and most of any
 FIRST_BACKOFF, LAST_BACKOFF = 0.2, 5.0
-#: a broker that takes no connection is away for all its clients: they come back spread over so long, or longer
+#: a broker that accepts no connection is down for all its clients: they reconnect spread over at least so many seconds
 SPREAD = 1.0
-#: a connection that held this long was a good one: the next back-off starts small again
+#: seconds after which a connection was a good one: the next back-off starts small again
 STABLE_AFTER = 5.0
-#: seconds that one gives way, for the first time; at most so many times that, with and without proof of a rival
+#: seconds of a newcomer's first pause; longest multiples of it, with and without proof of a conflict
 PAUSE = (20.0, 40.0)
 LONGEST, UNPROVEN = 4, 2
-#: a connection that ended sooner is a brief one
+#: a connection that ended sooner (seconds) is a brief one
 BRIEF = 2.0
-#: a connection that held this long makes its client the one that was there first
+#: seconds after which a client counts as the older one
 SETTLED = 5.0
-#: so many brief connections in a row are taken for a rival's work: by one that gave way before, by a newcomer, by a
-#: settled client
+#: consecutive brief connections that mean a conflict: for a client that paused before, for a newcomer, for a settled
+#: client
 RETURNED, NEWCOMER, INCUMBENT = 2, 3, 6
 
 
 class ReconnectBackoff:
-    """The pauses of one client between one attempt and the next: twice as wide each time, and anywhere in that."""
+    """The pauses of one client between attempts: the range doubles each time, and the pause is random in it."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -56,7 +56,7 @@ class ReconnectBackoff:
         self._spread = 0.0
 
     def pause(self) -> float:
-        """Return for how many seconds to wait."""
+        """Return the next pause in seconds."""
         return self._chance.uniform(0, max(self._spread, exponential(self._failures, FIRST_BACKOFF, LAST_BACKOFF)))
 
 
@@ -64,7 +64,7 @@ class ClientIdConflict:
     """Detects a second client with the same client id, and decides which of the two pauses.
 
     Attributes:
-        suspected: the operator is to be told, once there is a connection.
+        suspected: report a conflict to the operator after the next connect.
 
     """
 
@@ -74,7 +74,7 @@ class ClientIdConflict:
         self._settled = False
         self._giving_way = False
         self._brief = 0
-        #: how often it gave way since it was last settled
+        #: pauses since it was last settled
         self._yielded = 0
 
     def refused(self) -> None:
@@ -82,15 +82,15 @@ class ClientIdConflict:
         self._brief = 0
 
     def proven(self) -> bool:
-        """Record a proven conflict; return whether this client is to disconnect and pause."""
+        """Record a proven conflict; return whether this client must disconnect and pause."""
         self._giving_way = not self._settled
         return self._giving_way
 
     def ended(self, lasted: float, *, told: bool, chance: random.Random, explained: bool = False) -> float:
         """Record the end of a connection that lasted ``lasted`` seconds; return the pause in seconds, usually 0.
 
-        ``told``: the broker said that another client took the session over. ``explained``: it gave a reason, or we
-        ended it ourselves: there is nothing to guess.
+        ``told``: the broker reported that another client took the session over. ``explained``: the broker gave a
+        reason, or this client ended it: no conflict is inferred.
         """
         if self._share:
             return 0.0
@@ -99,7 +99,7 @@ class ClientIdConflict:
         self._brief = self._brief + 1 if told or (lasted < BRIEF and not explained) else 0
         if not self._giving_way and self._brief < self._patience(told=told):
             return 0.0
-        most = LONGEST if told or self._giving_way else UNPROVEN  # a bad link looks much like a rival
+        most = LONGEST if told or self._giving_way else UNPROVEN  # a bad connection resembles a conflict
         pause = chance.uniform(*PAUSE) * exponential(self._yielded + 1, 1, most)
         self.suspected = True
         self._settled = self._giving_way = False
@@ -108,7 +108,7 @@ class ClientIdConflict:
         return pause
 
     def _patience(self, *, told: bool) -> int:
-        """Return how many brief connections in a row mean a conflict."""
+        """Return how many consecutive brief connections mean a conflict."""
         if self._settled:
             return INCUMBENT
         if told:

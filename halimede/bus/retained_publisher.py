@@ -1,4 +1,4 @@
-"""Publishes a retained state: soon after it has changed, as a heartbeat otherwise, and again for a new connection."""
+"""Publishes a retained state: soon after a change, otherwise as a heartbeat, and again for a new connection."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from halimede.topic import Address
 M = TypeVar("M")
 log = structlog.get_logger()
 
-#: seconds between two messages, at least and at most
+#: least and most seconds between two messages
 LEAST_S, HEARTBEAT_S = 0.1, 2.0
-#: seconds that a change has to last: a single sample takes a credit and gives it back, which is no news
+#: seconds that a change must last: a single sample takes a credit and returns it, which is not worth a message
 LASTS_S = 0.01
 
 
@@ -27,14 +27,14 @@ class RetainedPublisher(Generic[M]):
     """Publishes the latest state; ``touch`` marks it as changed. ``run`` until withdrawn or cancelled.
 
     Args:
-        state: returns it; None: there is none yet.
+        state: returns the state; None: there is none yet.
         farewell: returns what ``withdraw`` publishes before the retained message is cleared.
-        same: whether two states are alike: then the second waits for the heartbeat.
-        least_s: seconds between two messages, at least; ``heartbeat_s``: at most.
-        lasts_s: seconds that a change has to last.
-        poll_s: seconds between two looks at a state that changes without ``touch``.
+        same: whether two states are equal: then the second waits for the heartbeat.
+        least_s: least seconds between two messages; ``heartbeat_s``: most seconds.
+        lasts_s: seconds that a change must last.
+        poll_s: seconds between two checks of a state that changes without ``touch``.
         announced: whether the birth of each connection carries the state.
-        timeout_s: seconds that an acknowledgement may take.
+        timeout_s: the longest wait for an acknowledgement in seconds.
 
     """
 
@@ -87,14 +87,14 @@ class RetainedPublisher(Generic[M]):
             await self.publish()
 
     async def publish(self) -> None:
-        """Publish the state now, unless the broker is away."""
+        """Publish the state now, unless the bus is disconnected."""
         if not self._bus.connected or self._withdrawn:
             return
         self._changed.clear()
         state = self._state()
         if state is None:
             return
-        self._published = state  # one that fails waits for the next connection or heartbeat
+        self._published = state  # after a failure the next connection or heartbeat publishes it
         try:
             await self._bus.publish(self._address, state, timeout_s=self._timeout_s)
         except BusError as error:
@@ -102,7 +102,7 @@ class RetainedPublisher(Generic[M]):
             level("state not published", topic=self._address.text, error=str(error))
 
     async def again(self) -> None:
-        """Schedule a publish even if the state is unchanged: a will has cleared it, or the broker has restarted."""
+        """Schedule a publish even if the state is unchanged: a will cleared it, or the broker restarted."""
         self._published = None
         self._changed.set()
 

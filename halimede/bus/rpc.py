@@ -19,7 +19,7 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 log = structlog.get_logger()
 
-#: requests that wait for a server
+#: most requests that wait for a server
 QUEUE = 32
 
 
@@ -45,10 +45,10 @@ class PendingReplies(Generic[R]):
 class RpcClient(Generic[R]):
     """Concurrent requests over one reply topic. Replies without a waiting request are counted and dropped.
 
-    ``replies`` may be a filter, where the requests' topics say to whom replies go: then they carry no response topic.
+    ``replies`` may be a filter if the requests' topics define where replies go: then they have no response topic.
 
     Attributes:
-        late: replies with correlation data that nobody (any more) waits for: late, replayed or forged.
+        late: replies with correlation data of no waiting request: late, replayed or forged.
 
     """
 
@@ -76,11 +76,11 @@ class RpcClient(Generic[R]):
     ) -> Delivery[R]:
         """Send a request and wait for its reply.
 
-        ``ticket``, from ``new_ticket``, is for a request that is repeated: whoever replies can tell that it is the
-        same, and so one that is still under way is not done twice.
+        ``ticket``, from ``new_ticket``, is for a repeated request: the server recognises it, and does not process a
+        request in progress twice.
 
-        Raises NoSubscriberError at once if the broker says that nobody listens, TimeoutError at the deadline, and
-        what ``Bus.publish`` raises.
+        Raises NoSubscriberError at once if the broker reports no subscriber, TimeoutError at the deadline, and the
+        errors of ``Bus.publish``.
         """
         with self.pending(ticket=ticket) as pending:
             async with asyncio.timeout(timeout_s):
@@ -105,8 +105,8 @@ class RpcClient(Generic[R]):
     ) -> AsyncIterator[Delivery[R]]:
         """Send a request to all subscribers, and yield at most ``most`` replies as they arrive.
 
-        Ends after ``first_s`` seconds without any, ``quiet_s`` without another, and ``longest_s`` in any case.
-        Raises NoSubscriberError if the broker says that nobody listens, and what ``Bus.publish`` raises.
+        Ends after ``first_s`` seconds without any reply, ``quiet_s`` without another one, and ``longest_s`` in any
+        case. Raises NoSubscriberError if the broker reports no subscriber, and the errors of ``Bus.publish``.
         """
         loop = asyncio.get_running_loop()
         with self.pending(most, accept) as pending:
@@ -146,7 +146,7 @@ class RpcClient(Generic[R]):
         properties: Mapping[str, str] | None = None,
         timeout_s: float = PUBLISH_TIMEOUT,
     ) -> bool:
-        """Publish a request; return whether there is a subscriber. Raises what ``Bus.publish`` raises."""
+        """Publish a request; return whether there is a subscriber. Raises the errors of ``Bus.publish``."""
         return await self.bus.publish(
             address,
             body,
@@ -170,10 +170,10 @@ class RpcServer(Generic[Q, R]):
     """Replies to requests, each on the reply topic of the client that its topic names.
 
     Args:
-        answer: makes a reply; None: there is none.
-        too_large: makes the reply in place of one that does not fit into a message.
-        optional: a broker that refuses the subscription costs the replies, and not the process.
-        timeout_s: seconds that a reply may take to leave.
+        answer: makes a reply; None: send none.
+        too_large: makes the substitute for a reply that does not fit into a message.
+        optional: if the broker refuses the subscription, there are no replies, and the process continues.
+        timeout_s: the longest time to send a reply, in seconds.
 
     """
 
@@ -215,7 +215,7 @@ class RpcServer(Generic[Q, R]):
         try:
             if reply is not None:
                 await self._send(address, reply, delivery.packet.correlation)
-        except BusError as error:  # the client asks again
+        except BusError as error:  # the client repeats the request
             log.info("reply not sent", to=address.text, error=str(error))
 
     async def _send(self, address: Address[R], reply: R, correlation: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How to reach an MQTT broker: what an address in ``HALIMEDE_BROKER`` means, checked before anything connects."""
+"""Settings of a connection to an MQTT broker: parses and checks the address in ``HALIMEDE_BROKER``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from halimede.names import check_name
 Client = Literal["lean", "paho"]
 
 PLAIN_PORT, TLS_PORT = 1883, 8883
-#: characters between two dots of a host's name (RFC 1035, 2.3.4)
+#: most characters between two dots of a host's name (RFC 1035, 2.3.4)
 LABEL = 63
-#: says which client is taken
+#: variable that selects the client
 CLIENT = "HALIMEDE_MQTT_CLIENT"
 FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
 
 
 def chosen_client(environ: Mapping[str, str]) -> Client:
-    """Return the client that the environment names. Raises InvalidFieldError."""
+    """Return the client that the environment selects. Raises InvalidFieldError."""
     client = environ.get(CLIENT) or "lean"
     if client not in get_args(Client):
         raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
@@ -35,23 +35,24 @@ def chosen_client(environ: Mapping[str, str]) -> Client:
 
 @dataclass(frozen=True)
 class MqttSettings:
-    """Where the broker is and how to speak to it. The password never shows in ``repr``.
+    """The broker's address and the options of connections to it. ``repr`` does not show the password.
 
     Attributes:
-        secure: TLS, and never anything less: the broker's certificate is checked, against the credentials' authority
+        secure: TLS without fallback: the broker's certificate is verified, with the authority of the credentials,
             or else the system's.
-        credentials: a folder that is read anew for every connection; it comes before ``username`` and ``password``.
-        prefix: levels put before every topic and taken off again; for a broker that several systems share.
+        credentials: a folder that is read for every connection; it takes precedence over ``username`` and
+            ``password``.
+        prefix: levels added before every topic and removed on receipt, for a broker that several systems share.
         keepalive_s: a silent connection is found dead within 1.5 times this.
-        receive_maximum: QoS 1 messages that the broker may send before the first is acknowledged. A handler that is
-            busy holds its publishers back with it.
-        window: publishes under way at a time, others wait; the broker's own limit counts where it is lower.
-        max_packet: bytes that we take in one packet; the broker drops larger ones.
-        session_s: seconds that the broker keeps subscriptions and unacknowledged messages after the connection is gone;
-            then whoever connects under our client id next goes on with them. 0: they end with the connection.
+        receive_maximum: QoS 1 messages that the broker may send before the first is acknowledged. A busy handler
+            thereby slows its publishers down.
+        window: most publishes in flight, others wait; a lower limit of the broker takes precedence.
+        max_packet: most bytes of a received packet; the broker drops larger ones.
+        session_s: seconds for which the broker keeps subscriptions and unacknowledged messages after the connection
+            ended; the next client with this client id continues with them. 0: they end with the connection.
         connect_timeout_s: for the connection, and again for the broker's answer.
-        client: which client speaks MQTT: ``lean``, ours, or ``paho``, the stock one; by default as HALIMEDE_MQTT_CLIENT
-            says, and lean where it says nothing.
+        client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one; default:
+            HALIMEDE_MQTT_CLIENT, else lean.
 
     """
 
@@ -72,13 +73,13 @@ class MqttSettings:
 
     @property
     def where(self) -> str:
-        """The address as people read it, without credentials."""
+        """The address for messages to people, without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The address as ``from_url`` reads it, without credentials."""
+        """The address in the form of ``from_url``, without credentials."""
         prefix = f"/{self.prefix.strip('/')}" if self.prefix else ""
         return f"{'mqtts' if self.secure else 'mqtt'}://{self.where}{prefix}"
 
@@ -100,10 +101,10 @@ class MqttSettings:
     def from_url(
         cls, url: str, *, variable: str = "HALIMEDE_BROKER", credentials: str | Path | Credentials | None = None
     ) -> MqttSettings:
-        """Read ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
+        """Parse ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
 
-        ``credentials`` is a folder (see ``Credentials``), empty for none. Raises InvalidFieldError, naming
-        ``variable`` and without the password.
+        ``credentials`` is a folder (see ``Credentials``), empty for none. Raises InvalidFieldError, which names
+        ``variable`` and does not contain the password.
         """
         shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url) if isinstance(url, str) else url
         problem = InvalidFieldError(variable, shown, FIX)
@@ -113,13 +114,13 @@ class MqttSettings:
             parts = urlsplit(url if "://" in url else f"mqtt://{url}")
             port = parts.port
         except ValueError:
-            raise problem from None  # its text would show what was given
+            raise problem from None  # its text would contain the address with the password
         if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == 0 or parts.query or parts.fragment:
             raise problem
         if not re.fullmatch(r"[A-Za-z0-9._:%-]+", parts.hostname) or parts.netloc.endswith(":"):
             raise problem
         if any(not 1 <= len(label) <= LABEL for label in parts.hostname.removesuffix(".").split(".")):
-            raise problem  # resolving it would fail, and not as one that does not exist
+            raise problem  # name resolution would fail with an error that is not about a missing host
         secure = parts.scheme == "mqtts"
         own: Credentials | None = None
         if isinstance(credentials, Credentials):

@@ -1,11 +1,11 @@
 """Delivers each message of a connection to its handler: matching subscription, queue, acknowledgement.
 
-A message is acknowledged after its handler, never before. Each subscription is handled in order and by itself, so
-acknowledgements of one connection may leave in another order than the messages came (MQTT 4.6 asks clients to keep
-it; Mosquitto and EMQX look at the packet identifier alone). Holding a fast subscription's acknowledgements back for
-a slow one would block both.
+A message is acknowledged after its handler, never before. Each subscription is handled in order and independently, so
+acknowledgements of one connection may be sent in another order than the messages arrived (MQTT 4.6 requires clients to
+keep the order; Mosquitto and EMQX use only the packet identifier). If acknowledgements of a fast subscription waited
+for a slow one, both would block.
 
-Where a session outlives its connection the broker sends on the next one again what was not acknowledged
+If a session outlives its connection, the broker sends unacknowledged messages again on the next one
 (``UnackedMessages``).
 """
 
@@ -24,17 +24,17 @@ from halimede.bus.transport import Acknowledge
 
 log = structlog.get_logger()
 
-#: topics whose subscription is remembered, and characters up to which one is
+#: most topics whose subscription is cached, and most characters of a cached one
 ROUTES, LONGEST = 4096, 512
 
-#: acknowledges a message: a token, or of a session that ends with its connection what the link gave
+#: acknowledges a message: a token, or the transport's function if the session ends with its connection
 Done = Callable[[], object]
 
 
 class Dispatcher:
     """The subscriptions of one client. ``durable``: its session outlives its connections.
 
-    Then nothing that arrives before its handler is known is acknowledged and dropped: it waits for that handler.
+    Then a message that arrives before its handler is known is not acknowledged and dropped: it waits for that handler.
     """
 
     def __init__(self, stats: BusStats, prefix: Prefix, *, durable: bool) -> None:
@@ -43,14 +43,14 @@ class Dispatcher:
         self._stats = stats
         self._prefix = prefix
         self._subscriptions: dict[str, Subscription] = {}
-        #: the subscription that takes the messages of a topic: the same few topics come again and again
+        #: the subscription of each topic: messages use the same few topics
         self._routes: dict[str, Subscription] = {}
-        #: what a session brought before its handler was known; the receive maximum bounds it
+        #: messages of a session that arrived before their handler was known; the receive maximum bounds them
         self._unclaimed: list[tuple[Packet, AckToken]] = []
 
     @property
     def unfinished(self) -> bool:
-        """Whether the session, if it is to stay, has anything in it."""
+        """Whether a kept session has any content."""
         return bool(self._subscriptions) or self.held.busy
 
     def get(self, filter_: str) -> Subscription | None:
@@ -73,7 +73,7 @@ class Dispatcher:
                 self._unclaimed.append((packet, token))
 
     def remove(self, filter_: str) -> Subscription | None:
-        """Close a subscription and forget it; return it if there was one."""
+        """Close and remove a subscription; return it if there was one."""
         subscription = self._subscriptions.pop(filter_, None)
         self._routes.clear()
         if subscription:
@@ -89,7 +89,7 @@ class Dispatcher:
         if acknowledge and (self.durable or (subscription and subscription.later)):
             token = self.held.take(key, packet, acknowledge)
             if token is None:
-                return  # it is in hand already
+                return  # it is already in progress
             if subscription is None and self.durable:
                 self._unclaimed.append((packet, token))
                 return
@@ -97,7 +97,7 @@ class Dispatcher:
         if subscription:
             subscription.offer(packet, done)
             return
-        # sent before the broker saw our unsubscribe
+        # sent before the broker received the unsubscribe
         self._stats.dropped += 1
         if done:
             done()
@@ -106,7 +106,7 @@ class Dispatcher:
         """Handle the end of the connection. The broker resends durable messages that have no handler here."""
         self.held.disconnected()
         for _, token in self._unclaimed:
-            self.held.settle(token)  # not acknowledged: it is sent again, or to another client
+            self.held.settle(token)  # not acknowledged: the broker sends it again, or to another client
         self._unclaimed.clear()
         if not self.durable:
             for subscription in self._subscriptions.values():
@@ -126,16 +126,17 @@ class Dispatcher:
 
 
 class Subscription:
-    """Queue and pump of one filter. QoS 0 is dropped when it is full, oldest first; QoS 1 never is.
+    """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, and never a QoS 1 message.
 
-    QoS 1 needs no bound here: the connection's receive maximum is one, since the broker sends no more than that
-    before it gets acknowledgements. (Mosquitto 2.0.11 keeps to it only until the first one, or where it is 1; then what
-    it queues for a client, ``max_queued_messages``, is the bound.)
+    QoS 1 needs no bound here: the connection's receive maximum is one, because the broker sends no more than that
+    before it receives acknowledgements. (Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1;
+    then its queue for a client, ``max_queued_messages``, is the bound.)
 
-    With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called as a message comes.
+    With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called when a message arrives.
 
-    ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``asked``: the broker is to
-    be asked for it; otherwise it is handled as it comes, because an earlier client of the session has asked.
+    ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``asked``: send the
+    subscription to the broker; otherwise only handle its messages, because an earlier client of the session has
+    subscribed.
     """
 
     def __init__(
@@ -192,8 +193,8 @@ class Subscription:
     def close(self) -> None:
         """Drop queued messages, and end ``pump`` once the running handler has returned.
 
-        Messages of a shared filter are left unacknowledged, so that a broker that can hand them to another member
-        does; those of a plain one would only take up the connection's window for ever.
+        Messages of a shared filter are left unacknowledged, so that a broker can send them to another member; those of
+        a plain one would only occupy the connection's window without limit.
         """
         self._closed = True
         for _, acknowledge in self._waiting:
@@ -237,9 +238,9 @@ class Subscription:
 
 @dataclass(slots=True, eq=False)
 class AckToken:
-    """One message that is to be acknowledged, once, by calling this.
+    """Acknowledges one message once, when it is called.
 
-    ``acknowledge`` does it on the connection that delivered the message last, and is None once that has ended.
+    ``acknowledge`` does it on the last connection that delivered the message; None after that one ended.
     """
 
     messages: UnackedMessages
@@ -249,7 +250,7 @@ class AckToken:
     done: bool = False
 
     def __call__(self) -> None:
-        """Acknowledge, now or as soon as the broker sends the message again."""
+        """Acknowledge now, or as soon as the broker sends the message again."""
         if self.done:
             return
         self.done = True
@@ -260,12 +261,12 @@ class AckToken:
 class UnackedMessages:
     """The QoS 1 messages that have arrived and are not acknowledged yet, as tokens.
 
-    Of a session that outlives its connections (``durable``) the broker sends these again on the next one. What is in
-    hand already is then recognised, and is not handled a second time: its acknowledgement goes out on the new
-    connection instead. Packet identifiers alone do not prove that it is the same message, since another client may have
-    gone on with the session meanwhile and set them free.
+    If the session outlives its connections (``durable``), the broker sends these again on the next one. A message in
+    progress is then recognised, and not handled a second time: its acknowledgement is sent on the new connection
+    instead. Packet identifiers alone do not prove that it is the same message, because another client may have
+    continued the session meanwhile and freed them.
 
-    Of any other session only those messages are here that their receivers acknowledge by themselves, whenever.
+    Without ``durable`` it only has messages that their receivers acknowledge later.
     """
 
     def __init__(self, *, durable: bool) -> None:
@@ -276,17 +277,17 @@ class UnackedMessages:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is in hand."""
+        """Whether any message is in progress."""
         return bool(self._busy)
 
     async def idle(self) -> None:
-        """Wait until nothing is in hand."""
+        """Wait until no message is in progress."""
         while self._busy:
             self._idle.clear()
             await self._idle.wait()
 
     def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
-        """Record a message by its packet identifier; None: it is known already, there is nothing to do."""
+        """Record a message by its packet identifier; None: it is known already, and needs no action."""
         known = self._tokens.get(key) if self.durable and packet.duplicate else None
         if known and (known.packet.topic, known.packet.payload) == (packet.topic, packet.payload):
             if known.done:
@@ -300,7 +301,7 @@ class UnackedMessages:
         return token
 
     def settle(self, token: AckToken, *, forget: bool = True) -> None:
-        """Record that a message is no longer in hand. Unless it is forgotten, it is known when it is sent again."""
+        """Record that a message is no longer in progress. ``forget``: do not recognise it when it is sent again."""
         self._busy.discard(token)
         if not self._busy:
             self._idle.set()

@@ -9,7 +9,7 @@ from halimede.bus.message import Packet
 from halimede.errors import TooLargeError
 
 SHARE = "$share/"
-#: user properties up to which a packet's size is not counted out, and bytes that all but its body takes then at most
+#: user properties up to which a packet's size is only estimated, and most bytes of all but its body then
 FEW, OVERHEAD = 2, 7 * 65_536 + 64
 
 
@@ -22,7 +22,7 @@ def split_shared(filter_: str) -> tuple[str, str]:
 
 
 def matches(wanted: Sequence[str], topic: Sequence[str]) -> bool:
-    """Whether the levels of a filter (without ``$share``) take the levels of a topic (MQTT v5, 4.7)."""
+    """Whether the levels of a filter (without ``$share``) match the levels of a topic (MQTT v5, 4.7)."""
     if topic[0].startswith("$") and wanted[0] in {"+", "#"}:
         return False
     for index, level in enumerate(wanted):
@@ -35,7 +35,7 @@ def matches(wanted: Sequence[str], topic: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What stands before all our topics on a broker that several systems share: empty, or ending in ``/``."""
+    """The prefix of all topics on a broker that several systems share: empty, or ending in ``/``."""
 
     text: str = ""
 
@@ -62,7 +62,7 @@ class Prefix:
 
 
 def packet_size(packet: Packet) -> int:
-    """Bytes of the PUBLISH of a packet: brokers compare it with their limit."""
+    """Return the bytes of the PUBLISH of a packet: brokers compare it with their limit."""
     properties = sum(1 + _text(key) + _text(value) for key, value in packet.properties)
     properties += 1 + _text(packet.response_topic) if packet.response_topic else 0
     properties += 3 + len(packet.correlation) if packet.correlation else 0
@@ -79,7 +79,7 @@ def packet_size(packet: Packet) -> int:
 
 
 def check_size(packet: Packet, most: int) -> int:
-    """Return about how many bytes a packet takes. Raises TooLargeError over ``most``."""
+    """Return the approximate size of a packet in bytes. Raises TooLargeError over ``most``."""
     size = len(packet.payload) + len(packet.tail)
     if size + OVERHEAD > most or len(packet.properties) > FEW:
         size = packet_size(packet)

@@ -1,7 +1,7 @@
-"""One connection that a broker accepted: the class that an adapter implements. ``connection.py`` opens them.
+"""One connection that a broker accepted: the interface of adapters. ``connection.py`` opens them.
 
-A link ends once and is never used again, so no state of an old connection can leak into a new one. The functions here
-open one for both MQTT clients: options of its socket, the broker's answer, and errors of clients that are refused.
+A transport ends once and is never used again, so that no state of an old connection leaks into a new one. The functions
+here help both MQTT clients to open one: socket options, the broker's answer, errors of refused clients.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from halimede.errors import DisconnectedError, NotAllowedError
 
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT = 2.0
-#: tells the broker that a QoS 1 message was handled; returns whether its connection is there
+#: acknowledges a QoS 1 message to the broker; returns whether its connection exists
 Acknowledge = Callable[[], bool]
-#: gets a message, what acknowledges it (None at QoS 0), and its packet identifier
+#: called with a message, its acknowledgement (None at QoS 0), and its packet identifier
 Deliver = Callable[[Packet, Acknowledge | None, int], None]
-#: what is asked for on a way on which nothing can be congested: most machines have it, and it paces nothing
+#: congestion control within one machine, where nothing can be congested: most machines have it, without pacing
 UNPACED = b"cubic"
 NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why a connection ended. ``taken_over``: another client has our id. ``barred``: the broker refused it.
+    """Why a connection ended. ``taken_over``: another client has this id. ``barred``: the broker refused it.
 
-    ``explained``: there is nothing to guess: we ended it ourselves, whatever for, or the broker said why it did.
+    ``explained``: the reason is known: this client ended it, or the broker gave a reason.
     """
 
     reason: str
@@ -45,10 +45,10 @@ class Ended:
 
 
 class Slots:
-    """A bounded number of publishes that the broker has not answered yet. Who waits for a slot gets one in order.
+    """A bounded number of publishes that the broker has not answered yet. Waiters get slots in order.
 
     Attributes:
-        free: slots that can be taken now. There are none while somebody waits.
+        free: slots that can be taken now; 0 while there are waiters.
 
     """
 
@@ -76,7 +76,7 @@ class Slots:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
             else:
-                self.release()  # it was handed over in the same turn of the loop
+                self.release()  # the slot was handed over in the same iteration of the event loop
             raise
 
     def release(self) -> None:
@@ -101,37 +101,37 @@ class Transport(ABC):
     def __init__(self, max_packet: int, window: int) -> None:
         self.max_packet = max_packet
         self.grants = Grants()
-        #: whether the broker had kept the session of an earlier connection
+        #: whether the connection resumed the session of an earlier one
         self.resumed = False
-        #: places for publishes that the broker has not answered yet
+        #: slots for publishes that the broker has not answered yet
         self.slots = Slots(window)
-        #: bytes of the publishes that have one
+        #: bytes of the publishes in slots
         self.owed = 0
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._answers: dict[int, PendingAck] = {}
 
     @abstractmethod
     def publish(self, packet: Packet) -> PendingAck:
-        """Send a packet; the future brings the reason code, or DisconnectedError."""
+        """Send a packet; the future returns the reason code, or raises DisconnectedError."""
 
     @abstractmethod
     def subscribe(self, filter_: str, qos: int) -> PendingAck:
-        """Subscribe; the future brings the granted QoS or a failure code, or DisconnectedError."""
+        """Subscribe; the future returns the granted QoS or a failure code, or raises DisconnectedError."""
 
     @abstractmethod
     def unsubscribe(self, filter_: str) -> PendingAck:
-        """Unsubscribe; the future brings the reason code, or DisconnectedError."""
+        """Unsubscribe; the future returns the reason code, or raises DisconnectedError."""
 
     @abstractmethod
     async def close(self, *, keep: bool = False) -> None:
-        """Send what waits, then disconnect so that the broker publishes the will.
+        """Send pending packets, then disconnect so that the broker publishes the will.
 
-        ``keep``: the session stays for the time that it has; otherwise it ends.
+        ``keep``: the session stays for its lifetime; otherwise it ends.
         """
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Break the connection at once. Without effect on one that has ended."""
+        """Break the connection at once. Without effect after its end."""
 
     def end(self, ended: Ended) -> None:
         """Adapters call this when the connection has ended: all pending acknowledgements fail."""
@@ -142,7 +142,7 @@ class Transport(ABC):
             self._unanswered(key, f"the connection was lost: {ended.reason}")
 
     def publish_in_slot(self, packet: Packet, size: int) -> PendingAck:
-        """Send a packet in a slot that the caller has taken; it is free again once the broker has answered."""
+        """Send a packet in a slot that the caller has taken; the broker's answer frees it."""
         try:
             answer = self.publish(packet)
         except BaseException:
@@ -151,7 +151,7 @@ class Transport(ABC):
         if answer.done():
             self.slots.release()
         else:
-            answer.size = max(size, 1)  # an empty one has a slot as well
+            answer.size = max(size, 1)  # an empty packet occupies a slot as well
             self.owed += answer.size
         return answer
 
@@ -182,11 +182,11 @@ class Transport(ABC):
             answer.set_result(outcome)
         else:
             answer.set_exception(outcome)
-            answer.exception()  # whoever asked may have left: an error that nobody reads is none
+            answer.exception()  # the caller may have left: asyncio must not report the unread error
 
 
 async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
-    """Wait for the broker's CONNACK. Raises DisconnectedError, or NotAllowedError if the broker refuses us."""
+    """Wait for the broker's CONNACK. Raises DisconnectedError, or NotAllowedError if the broker refuses."""
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
@@ -202,11 +202,11 @@ async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], sett
 
 
 def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
-    """Return the error for a connection that ended before the broker accepted us."""
+    """Return the error for a connection that ended before the broker accepted this client."""
     if ended.barred:
         return NotAllowedError(ended.reason)
     if secure:
-        # with TLS 1.3 its word on our certificate comes after the handshake
+        # with TLS 1.3 the broker's verdict on the client certificate arrives after the handshake
         return NotAllowedError(f"{ended.reason}: {NO_CERTIFICATE}")
     return DisconnectedError(f"{ended.reason} before the broker had answered; one that wants TLS does that (mqtts://)")
 
@@ -224,19 +224,19 @@ def tls_error(error: OSError) -> NotAllowedError:
 def disable_socket_delays(sock: socket.socket) -> None:
     """Switch off delays of the socket: Nagle's algorithm, and pacing within one machine.
 
-    Nagle's algorithm against delayed acknowledgements makes 40 ms of a QoS 1 round trip. A machine's congestion control
-    may be one that paces (BBR): good on a long way, and a tenth of a sample's processor time where there is none.
+    Nagle's algorithm with delayed acknowledgements adds 40 ms to a QoS 1 round trip. A machine's congestion control may
+    pace (BBR): useful on a long route, but it costs a tenth of a sample's processor time within one machine.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     option = getattr(socket, "TCP_CONGESTION", None)
     if option is not None and within_machine(sock):
-        with contextlib.suppress(OSError):  # not to be had here
+        with contextlib.suppress(OSError):  # not available on this system
             sock.setsockopt(socket.IPPROTO_TCP, option, UNPACED)
 
 
 def within_machine(sock: socket.socket) -> bool:
-    """Whether both ends of a socket have one address: then both are on this machine. False for a closed socket."""
+    """Whether both ends of a socket have one address, so are on this machine. False for a closed socket."""
     try:
         return bool(sock.getpeername()[0] == sock.getsockname()[0])
-    except OSError:  # a broker may hang up at once
+    except OSError:  # a broker may disconnect at once
         return False

@@ -1,7 +1,7 @@
-"""A broker in this process, for tests and simulation: the same behaviour as Mosquitto's, and faults on demand.
+"""A broker in this process, for tests and simulation: it behaves as Mosquitto, and has faults on demand.
 
-It needs nothing but an event loop, so a whole system runs in simulated time. Messages are immutable and shared, not
-copied: a simulation of a thousand nodes fits into one process.
+It needs only an event loop, so a whole system runs in simulated time. Messages are immutable and shared, not copied: a
+simulation of a thousand nodes fits into one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from halimede.bus.transport import Deliver, Ended, Transport
 from halimede.errors import DisconnectedError
 
 MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
-#: QoS 1 messages that wait for one client beyond its receive maximum; as in our mosquitto.conf
+#: QoS 1 messages that wait for one client beyond its receive maximum; as in this project's mosquitto.conf
 MAX_QUEUED = 20_000
 RECEIVE_MAXIMUM = 1000
 
@@ -28,7 +28,7 @@ class MemoryBroker:
     """Topics, retained messages, shared subscriptions, wills. ``seed`` makes faults and back-off repeatable.
 
     Attributes:
-        sessions: of clients by their ids, of those that have left as well until they expire.
+        sessions: by client id; those of disconnected clients until they expire.
 
     """
 
@@ -42,7 +42,7 @@ class MemoryBroker:
         self.running = True
         self.links: dict[str, MemoryTransport] = {}
         self.sessions: dict[str, Session] = {}
-        #: those of clients that are gone
+        #: sessions of disconnected clients
         self._waiting: dict[str, Session] = {}
         self._overflowed = 0
         self._retained: dict[str, RetainedMessage] = {}
@@ -50,11 +50,11 @@ class MemoryBroker:
 
     @property
     def overflowed(self) -> int:
-        """Messages dropped because a client's queue was full; their publishers saw success."""
+        """Messages dropped because a client's queue was full; their publishers received success."""
         return self._overflowed + sum(session.overflowed for session in self.sessions.values())
 
     def stop(self) -> None:
-        """Die as from ``kill -9``: all clients are disconnected, retained messages and sessions are lost."""
+        """Stop as from ``kill -9``: all clients are disconnected, retained messages and sessions are lost."""
         self.running = False
         links, self.links = list(self.links.values()), {}
         self.sessions.clear()
@@ -69,18 +69,18 @@ class MemoryBroker:
         self.running = True
 
     def restart(self) -> None:
-        """Stop and start: clients find an empty broker as soon as their back-off lets them."""
+        """Stop and start: clients find an empty broker after their back-off."""
         self.stop()
         self.start()
 
     def retained(self, topic: str) -> bytes | None:
-        """Return the payload of a retained message, None where there is none."""
+        """Return the payload of a retained message, None without one."""
         stored = self._retained.get(topic)
         packet = stored.left(asyncio.get_running_loop().time()) if stored else None
         return bytes(packet.payload) if packet else None
 
     def join(self, link: MemoryTransport, keep_s: int) -> None:
-        """Take a client in, in place of another one of that id; of a session that is kept it is the next owner."""
+        """Accept a client, in place of another one of that id; it continues a kept session."""
         previous = self.links.get(link.client_id)
         if previous:
             self.leave(previous, Ended("session taken over", taken_over=True))
@@ -94,7 +94,7 @@ class MemoryBroker:
         link.begin(keep_s)
 
     def leave(self, link: MemoryTransport, ended: Ended, *, keep: bool = True) -> None:
-        """Forget a client, but for a session that is to be kept, and publish its will."""
+        """Remove a client, keep its session if required, and publish its will."""
         if self.links.get(link.client_id) is link:
             del self.links[link.client_id]
             link.end(ended)
@@ -117,7 +117,7 @@ class MemoryBroker:
                 self._end(client_id)
 
     def route(self, packet: Packet) -> int:
-        """Hand a message to everyone who subscribed; return the reason code for its publisher."""
+        """Deliver a message to all subscribers; return the reason code for its publisher."""
         if packet.retain and packet.payload:
             self._retained[packet.topic] = store(packet)
         elif packet.retain:
@@ -144,7 +144,7 @@ class MemoryBroker:
                     yield client_id, filter_, entry
 
     def _push(self, client_id: str, packet: Packet, qos: int) -> None:
-        """Send a message to a client, or keep it for whoever goes on with its session."""
+        """Send a message to a client, or queue it in its session."""
         link = self.links.get(client_id)
         if link:
             link.push(packet, qos)
@@ -163,7 +163,7 @@ class MemoryBroker:
 
 
 class MemoryBus(ReconnectingBus):
-    """A client of a MemoryBroker. ``cut`` takes its network away until ``heal``."""
+    """A client of a MemoryBroker. ``cut`` disconnects its network until ``heal``."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class MemoryBus(ReconnectingBus):
         self._cut_off = False
 
     def cut(self) -> None:
-        """Lose the connection: the broker publishes the will, and nothing goes through until ``heal``."""
+        """Lose the connection: the broker publishes the will, and the network is down until ``heal``."""
         self._cut_off = True
         if self._link:
             self._link.abort("the connection is cut")

@@ -1,4 +1,4 @@
-"""One client of the memory broker: its session, and its connection through whatever faults are on."""
+"""One client of the memory broker: its session, and its connection with the active faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RetainedMessage:
     expires: float
 
     def left(self, now: float) -> Packet | None:
-        """Return the packet with the lifetime that it has left, None once that is over."""
+        """Return the packet with its remaining lifetime, None if it has expired."""
         if now >= self.expires:
             return None
         return replace(self.packet, expiry_s=math.ceil(self.expires - now)) if self.packet.expiry_s else self.packet
@@ -53,20 +53,20 @@ class SessionSubscription:
 
     @classmethod
     def of(cls, filter_: str, qos: int) -> SessionSubscription:
-        """Read a filter."""
+        """Parse a filter."""
         group, plain = split_shared(filter_)
         return cls(group, plain.split("/"), qos)
 
 
-#: gets a packet identifier and a packet, and sends it to the client
+#: sends a packet with its packet identifier to the client
 Transmit = Callable[[int, Packet], None]
 
 
 class Session:
-    """One client at the broker: subscriptions, what it has not acknowledged, what waits for it.
+    """One client at the broker: subscriptions, unacknowledged messages, queued messages.
 
-    A session outlives its connection for ``keep_s`` seconds, and whoever connects under that client id next goes on
-    with it: what was not acknowledged is sent again, flagged and under its old packet identifier, before what waited.
+    A session outlives its connection for ``keep_s`` seconds, and the next client with that client id continues it:
+    unacknowledged messages are sent again, flagged and with their old packet identifiers, before queued ones.
     """
 
     def __init__(self, max_queued: int) -> None:
@@ -75,29 +75,29 @@ class Session:
         self.expires = math.inf
         #: messages dropped because the queue was full
         self.overflowed = 0
-        #: messages under way, by packet identifier
+        #: messages in flight, by packet identifier
         self.unacknowledged: dict[int, Packet] = {}
         self._max_queued = max_queued
         self._receive_maximum = 0
         self._transmit: Transmit | None = None
         self._keys = itertools.count(1)
-        #: messages that wait for room
+        #: messages that wait for a slot
         self.waiting: deque[RetainedMessage] = deque()
 
     def connect(self, transmit: Transmit, receive_maximum: int, keep_s: int) -> None:
-        """Go on with a client."""
+        """Continue with a client."""
         self._transmit, self._receive_maximum, self.keep_s = transmit, receive_maximum, keep_s
         for key, packet in list(self.unacknowledged.items()):
             transmit(key, replace(packet, duplicate=True))
         self._next()
 
     def disconnect(self) -> None:
-        """Keep what there is for whoever comes next."""
+        """Keep the session for the next connection."""
         self._transmit = None
         self.expires = asyncio.get_running_loop().time() + self.keep_s
 
     def push(self, packet: Packet) -> None:
-        """Send a QoS 1 message, as soon as the client can take it."""
+        """Send a QoS 1 message as soon as the client can receive it."""
         if self._transmit and len(self.unacknowledged) < self._receive_maximum:
             self._send(packet)
         elif len(self.waiting) < self._max_queued:
@@ -106,7 +106,7 @@ class Session:
             self.overflowed += 1
 
     def acknowledged(self, key: int) -> None:
-        """Make room for what waits."""
+        """Free a slot for queued messages."""
         self.unacknowledged.pop(key, None)
         self._next()
 
@@ -142,11 +142,11 @@ class MemoryTransport(Transport):
         self._asked = 0
 
     def begin(self, keep_s: int) -> None:
-        """Go on with the session."""
+        """Continue the session."""
         self.session.connect(self._transmit, self._receive_maximum, keep_s)
 
     def publish(self, packet: Packet) -> PendingAck:
-        """Send a packet to the broker, through whatever faults are on."""
+        """Send a packet to the broker, with the active faults."""
         key = self._next_key()
         answer = self._expect(key)
         if len(packet.tail):
@@ -174,7 +174,7 @@ class MemoryTransport(Transport):
         return self._expect(key)
 
     async def close(self, *, keep: bool = False) -> None:
-        """Disconnect behind what is under way."""
+        """Disconnect after the messages in flight."""
         self._up.carry(partial(self._broker.leave, self, Ended("closed"), keep=keep))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
@@ -216,7 +216,7 @@ class MemoryTransport(Transport):
         self._down.carry(partial(self._answer, key, SUCCESS))
 
     def _transmit(self, number: int, packet: Packet) -> None:
-        """Deliver a QoS 1 message; it takes a place of the receive maximum until it is acknowledged."""
+        """Deliver a QoS 1 message; it takes a slot of the receive maximum until it is acknowledged."""
         if self.ended.done() or number not in self.session.unacknowledged:
             return
         if self._lost():
@@ -238,10 +238,11 @@ class MemoryTransport(Transport):
 
 @dataclass
 class Faults:
-    """What goes wrong, from now on: may be changed at any time. Shares are 0..1, times are seconds, one way.
+    """The active faults: may be changed at any time. Shares are 0..1, times are seconds, one way.
 
-    A lost QoS 0 message is gone. A QoS 1 publish is lost on its way in or its acknowledgement on the way out, each as
-    likely: both give DisconnectedError. A QoS 1 delivery that is lost comes again, flagged, after ``redelivery_s``.
+    A lost QoS 0 message is gone. A QoS 1 publish is lost on its way in, or its acknowledgement on the way out, with
+    equal probability: both give DisconnectedError. A lost QoS 1 delivery is sent again, flagged, after
+    ``redelivery_s``.
     """
 
     delay_s: tuple[float, float] = (0.0, 0.0)
@@ -252,12 +253,12 @@ class Faults:
     redelivery_s: float = 1.0
 
     def happens(self, share: float, chance: random.Random) -> bool:
-        """Whether a fault of this share strikes now. Chance is only asked where it is needed."""
+        """Whether a fault of this share happens now. The random source is used only if needed."""
         return share > 0 and chance.random() < share
 
 
 class Wire:
-    """One direction of a connection. Keeps order, but for what ``faults.reorder`` holds back."""
+    """One direction of a connection. Keeps the order, except for messages that ``faults.reorder`` delays."""
 
     def __init__(self, faults: Faults, chance: random.Random, link: Transport) -> None:
         self._faults = faults
@@ -267,7 +268,7 @@ class Wire:
         self._armed = False
 
     def carry(self, arrive: Callable[[], None]) -> None:
-        """Call ``arrive`` at the other end, if the connection is still there by then."""
+        """Call ``arrive`` at the other end, if the connection still exists then."""
         loop, faults = asyncio.get_running_loop(), self._faults
         at = loop.time() + (self._chance.uniform(*faults.delay_s) if faults.delay_s[1] else 0.0)
         if faults.happens(faults.reorder, self._chance):

@@ -1,7 +1,7 @@
-"""Our own MQTT v5 client: the protocol directly on a socket.
+"""The project's MQTT v5 client: the protocol directly on a socket.
 
-``encoder.py`` and ``decoder.py`` know bytes and no sockets; ``buffers.py`` holds what has arrived and what waits to
-leave; ``connection.py`` is one accepted connection and ``connect.py`` makes it. What is above (reconnecting,
-subscriptions, acknowledging after the handler) is the bus's. QoS 0 and 1: nothing here uses 2, and what is subscribed
-at 1 arrives at 1 at most (MQTT v5, 3.8.4).
+``encoder.py`` and ``decoder.py`` convert bytes and use no sockets; ``buffers.py`` holds received bytes and bytes to
+send; ``connection.py`` is one accepted connection and ``connect.py`` makes it. The bus adds the rest (reconnecting,
+subscriptions, acknowledging after the handler). QoS 0 and 1: this project does not use 2, and a subscription at 1
+receives at most at 1 (MQTT v5, 3.8.4).
 """

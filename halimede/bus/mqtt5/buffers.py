@@ -1,7 +1,7 @@
-"""The two buffers of a connection: bytes that have arrived, cut into packets, and packets that wait to leave.
+"""The two buffers of a connection: received bytes, divided into packets, and packets to send.
 
-A large packet that arrives gets a buffer of its own length, which the socket fills: its payload is a view of that, and
-never a copy. Parts of packets that leave are handed to the socket as they are, many in one call.
+A large received packet gets a separate buffer of its length, which the socket fills: its payload is a view of that
+buffer, and never a copy. Parts of sent packets are passed to the socket unchanged, many in one call.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from time import monotonic
 from halimede.bus.mqtt5.decoder import TOO_LARGE, VARINT_BYTES, MalformedError
 from halimede.bus.mqtt5.keepalive import KeepAlive
 
-#: bytes of the buffer in which packets come that are not large: of a large one so much is copied at most
+#: bytes of the shared buffer for packets that are not large: at most so much of a large packet is copied
 ROOM = 16 * 1024
-#: a packet of this size (bytes) has a buffer of its own
+#: a packet from this size (bytes) on has a separate buffer
 LARGE = 8 * 1024
 
 
 class ReceiveBuffer:
-    """Buffer of what a socket receives: it fills ``room``, and ``filled`` returns the packets that are whole.
+    """Buffer of a socket's received bytes: the socket fills ``room``, and ``filled`` returns complete packets.
 
-    ``limit``: bytes of the largest packet that may come. Memory is taken for a packet as announced, so never for more.
+    ``limit``: bytes of the largest allowed packet. A packet's memory is allocated as announced, so never above it.
 
     Attributes:
-        room: where the next bytes go; never empty.
+        room: buffer for the next bytes; never empty.
 
     """
 
@@ -41,15 +41,15 @@ class ReceiveBuffer:
         self._shared = self.room = memoryview(bytearray(ROOM))
         #: bytes at the front of the shared buffer: part of a packet
         self._held = 0
-        #: the body of a large packet of which a part is here, and its first byte
+        #: the body of an incomplete large packet, and its first byte
         self._large: memoryview | None = None
         self._large_first = 0
 
     def filled(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
         """Record ``count`` received bytes in ``room``; return the complete packets, and the error after them, if any.
 
-        Of each packet: its first byte, and all that follows its length: a view of a buffer of its own where it is
-        large. What is wrong is to be raised once the packets before it are handled.
+        Each packet is its first byte, and all that follows its length: a view of a separate buffer if it is large.
+        Raise the error after the packets before it are handled.
         """
         if self._large is not None:
             self.room = self.room[count:]
@@ -71,7 +71,7 @@ class ReceiveBuffer:
                 if shift == 7 * VARINT_BYTES:
                     return packets, MalformedError("a packet's length takes more than four bytes")
             else:
-                break  # the length is not whole yet
+                break  # the length is not complete yet
             after = at + length
             if after - begin > self._limit:
                 text = f"a packet of {length} bytes, over our limit of {self._limit}"
@@ -86,7 +86,7 @@ class ReceiveBuffer:
                 return packets, None
             else:
                 break
-        # less than a large packet and its head is left: to the front with it
+        # less than a large packet and its head remains: move it to the front
         self._held = end - begin
         if self._held and begin:
             shared[: self._held] = bytes(shared[begin:end])
@@ -94,23 +94,23 @@ class ReceiveBuffer:
         return packets, None
 
 
-#: parts that are handed over in one call: the system takes 1,024 at most
+#: most parts in one call: the system accepts 1,024
 PARTS = 256
-#: bytes put in at once that leave at once: nothing is gained by sending them along with others
+#: bytes from which parts are sent at once: waiting to send them with others gains nothing
 FLUSHED = 8 * 1024
 
 
 class SendBuffer:
-    """Bytes on their way into a socket that does not block. Bounded by the link's slots, not here.
+    """Bytes to write to a non-blocking socket. The transport's slots bound it, not this class.
 
-    All that is put in during one turn of the loop leaves at its end in one call; what the socket does not take then
-    follows as soon as it takes more. ``failed`` gets the reason when nothing can leave any more.
+    All parts of one iteration of the event loop are sent at its end in one call; the rest follows as soon as the socket
+    accepts more. ``failed`` is called with the reason when sending is no longer possible.
 
     Attributes:
-        blocked: whether the socket takes nothing now.
-        put_bytes, sent_bytes: bytes put in, and bytes taken by the socket, since the beginning.
-        arrived_bytes: those that had arrived when ``arrives`` was last called; with TLS about so many.
-        pending: to be called once the bytes up to a number have been taken.
+        blocked: whether the socket accepts no more bytes now.
+        put_bytes, sent_bytes: bytes added, and bytes accepted by the socket, since the beginning.
+        arrived_bytes: those that had arrived at the last call of ``arrives``; approximate with TLS.
+        pending: callbacks for when the bytes up to a position are accepted.
 
     """
 
@@ -122,7 +122,7 @@ class SendBuffer:
         self.pending: deque[tuple[int, Callable[[], None]]] = deque()
         self._parts: deque[bytes | memoryview] = deque()
         self._sock = sock
-        # TLS takes one part at a time
+        # TLS accepts one part at a time
         self._one = isinstance(sock, ssl.SSLSocket)
         self._loop = loop
         self._watch = watch
@@ -153,7 +153,7 @@ class SendBuffer:
         return True
 
     def flush(self) -> None:
-        """Write as much as the socket takes."""
+        """Write as much as the socket accepts."""
         self._scheduled = False
         if self._closed or not self._parts:
             return
@@ -169,13 +169,13 @@ class SendBuffer:
                 while parts and count >= len(parts[0]):
                     count -= len(parts.popleft())
                 if count:
-                    parts[0] = memoryview(parts[0])[count:]  # of a view that is no copy
+                    parts[0] = memoryview(parts[0])[count:]  # slicing a view does not copy
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             whole = False
         except OSError as error:
             self._failed(error.strerror or str(error) or type(error).__name__)
             return
-        except Exception as error:  # a view that its owner has released: it would be in the way of all that follows
+        except Exception as error:  # its owner has released a view: it would block all later parts
             self._failed(f"a packet cannot be sent: {type(error).__name__}: {error}")
             raise
         while self.pending and self.pending[0][0] <= self.sent_bytes:
@@ -184,12 +184,12 @@ class SendBuffer:
             self._block(blocked=not whole)
 
     def arrives(self) -> bool:
-        """Whether the peer's system has acknowledged some bytes since the last call, and some are left."""
+        """Whether the peer's system has acknowledged some bytes since the last call, and some remain."""
         before, held = self.arrived_bytes, bytearray(4)
         try:
             fcntl.ioctl(self._sock, termios.TIOCOUTQ, held)
         except OSError:
-            return False  # not a system that tells
+            return False  # this system does not provide the number
         self.arrived_bytes = self.sent_bytes - int.from_bytes(held, sys.byteorder)
         return before < self.arrived_bytes < self.put_bytes
 
@@ -206,5 +206,5 @@ class SendBuffer:
             self._loop.remove_writer(self._sock.fileno())
 
     def _writable(self) -> None:
-        self._watch.alive = self._watch.asked = monotonic()  # the other side has taken something
+        self._watch.alive = self._watch.asked = monotonic()  # the peer has received some bytes
         self.flush()

@@ -18,13 +18,14 @@ from halimede.errors import DisconnectedError, InvalidFieldError
 
 
 async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> Mqtt5Transport:
-    """Connect and wait until the broker accepts us. Raises OSError, TimeoutError, DisconnectedError or its subclass
-    NotAllowedError, when trying again will not help before somebody has changed something.
+    """Connect and wait until the broker accepts this client.
+
+    Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
     """
     try:
         context = settings.context()
         login = settings.login()
-    except InvalidFieldError as error:  # changed since the start: perhaps in the middle of a rotation
+    except InvalidFieldError as error:  # changed since the start: perhaps during a rotation
         raise DisconnectedError(str(error)) from error
     hello = encoder.connect(
         client_id,
@@ -59,7 +60,7 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
             yield
-    except TimeoutError as error:  # asyncio's own says nothing
+    except TimeoutError as error:  # asyncio's own error has no text
         raise TimeoutError(f"{what} within {seconds:g} s") from error
 
 
@@ -70,7 +71,7 @@ async def _dial(host: str, port: int) -> socket.socket:
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:
             sock = socket.socket(family, kind, protocol)
-        except OSError as error:  # a machine without IPv6, say
+        except OSError as error:  # for example a machine without IPv6
             last = error
             continue
         try:
@@ -79,7 +80,7 @@ async def _dial(host: str, port: int) -> socket.socket:
             disable_socket_delays(sock)
         except OSError as error:
             sock.close()
-            # asyncio's own text says where, and not what happened
+            # asyncio's own text names the address, and not the cause
             last = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
         except BaseException:
             sock.close()
@@ -90,7 +91,7 @@ async def _dial(host: str, port: int) -> socket.socket:
 
 
 async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Shake hands, without blocking. Raises NotAllowedError."""
+    """Perform the TLS handshake without blocking. Raises NotAllowedError."""
     try:
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except OSError as error:
@@ -116,7 +117,7 @@ async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ss
 
 
 async def _ready(sock: socket.socket, *, to_write: bool) -> None:
-    """Wait until a socket can be read from, or written to."""
+    """Wait until a socket is readable or writable."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     watch, ignore = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)

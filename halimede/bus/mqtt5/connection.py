@@ -1,7 +1,7 @@
 """One MQTT v5 connection: packets in and out of a socket on the event loop.
 
-All that is written in one turn of the loop leaves in one call. A message's payload is a view of the buffer that the
-socket filled, where it is large.
+All writes of one iteration of the event loop are sent in one call. The payload of a large message is a view of the
+receive buffer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
 from halimede.errors import DisconnectedError
 
-#: bytes of a packet where the broker names no limit (MQTT v5, 2.1.4)
+#: most bytes of a packet if the broker sets no limit (MQTT v5, 2.1.4)
 NO_LIMIT = 268_435_455
 DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
 #: client id not valid, bad user name or password, not authorised, banned, bad authentication method
 BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 LAST_IDENTIFIER = 65_535
-#: reads before others on the loop have their turn
+#: reads before other tasks on the loop run
 READS = 16
 
 
 class Mqtt5Transport(Transport):
-    """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
+    """A connection with an open socket. ``accepted`` is set by the broker's CONNACK."""
 
     def __init__(self, sock: socket.socket, settings: MqttSettings, deliver: Deliver) -> None:
         super().__init__(NO_LIMIT, settings.window)
@@ -55,9 +55,9 @@ class Mqtt5Transport(Transport):
         self._watch = KeepAlive(monotonic(), settings.keepalive_s)
         self._in = ReceiveBuffer(settings.max_packet)
         self._out = SendBuffer(sock, self._loop, self._watch, self._broke)
-        #: the packet identifier that was given out last
+        #: the last packet identifier in use
         self._last = 0
-        #: of messages at QoS 0 that have not left
+        #: QoS 0 messages that were not written yet
         self._unsent: set[PendingAck] = set()
         self._tick: asyncio.TimerHandle | None = None
 
@@ -67,10 +67,10 @@ class Mqtt5Transport(Transport):
         self._check_keepalive()
         self._out.put(hello)
 
-    # --- what the bus asks for ------------------------------------------------------------------------------------
+    # --- methods of Transport -------------------------------------------------------------------------------------
 
     def publish(self, packet: Packet) -> PendingAck:
-        """Write a packet. At QoS 0 the answer comes once it has left."""
+        """Write a packet. At QoS 0 the answer is set when it is written."""
         payload, tail = packet.payload, packet.tail
         identifier = self._identifier() if packet.qos else 0
         head = encoder.publish(packet, identifier, len(payload) + len(tail))
@@ -102,7 +102,7 @@ class Mqtt5Transport(Transport):
         return self._ask(identifier, encoder.unsubscribe(identifier, filter_))
 
     async def close(self, *, keep: bool = False) -> None:
-        """Disconnect behind what waits, with reason 0x04, so that the broker publishes the will."""
+        """Disconnect after pending writes, with reason 0x04, so that the broker publishes the will."""
         if self.ended.done():
             return
         end_session = self._settings.session_s > 0 and not keep
@@ -110,7 +110,7 @@ class Mqtt5Transport(Transport):
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def abort(self, reason: str) -> None:
-        """Close the socket as it is."""
+        """Close the socket immediately."""
         self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
@@ -133,11 +133,11 @@ class Mqtt5Transport(Transport):
         return answer
 
     def _identifier(self) -> int:
-        """Return a packet identifier that is not in use. Raises DisconnectedError when all are."""
+        """Return a free packet identifier. Raises DisconnectedError if all are in use."""
         for _ in range(LAST_IDENTIFIER):
             self._last = self._last % LAST_IDENTIFIER + 1
             if self._last not in self._answers:
-                if not self._answers:  # else somebody waits for longer already
+                if not self._answers:  # otherwise an earlier packet is still waiting
                     self._watch.asked = monotonic()
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
@@ -146,7 +146,7 @@ class Mqtt5Transport(Transport):
         self._unsent.discard(answer)
         self._settle(answer, SUCCESS)
 
-    # --- in -------------------------------------------------------------------------------------------------------
+    # --- receiving ------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
         """Receive bytes, and handle each complete packet."""
@@ -166,7 +166,7 @@ class Mqtt5Transport(Transport):
                         return
                 if malformed:
                     raise malformed
-                # bytes that TLS has decrypted already wake no selector
+                # bytes that TLS has already decrypted do not wake the selector
                 if count < len(room) and not self._tls:
                     return
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -178,7 +178,7 @@ class Mqtt5Transport(Transport):
         except OSError as error:
             self._broke(error.strerror or str(error) or type(error).__name__)
         except BaseException as error:
-            # what came with it would wait here, handed over to nobody, for as long as the connection stands
+            # later packets of the same read would wait here undelivered for as long as the connection lasts
             self.end(Ended(f"a message was not taken: {type(error).__name__}"))
             raise
         else:
@@ -231,7 +231,7 @@ class Mqtt5Transport(Transport):
         self.slots = Slots(min(self._settings.window, word.grants.receive_maximum))
         self.accepted.set_result(None)
 
-    # --- the clock ------------------------------------------------------------------------------------------------
+    # --- keepalive ------------------------------------------------------------------------------------------------
 
     def _check_keepalive(self) -> None:
         """Ping a silent broker, and end the connection if it does not answer."""

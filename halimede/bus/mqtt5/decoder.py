@@ -1,8 +1,8 @@
-"""MQTT v5 control packets from bytes: those that a broker sends (MQTT v5, chapter 3).
+"""Decodes MQTT v5 control packets that a broker sends (MQTT v5, chapter 3).
 
-The only failure is ``MalformedError``, with the reason code that goes back to the broker. The properties of a message
-are read here for the stock client as well: anybody who may publish chooses them, and reading them takes time in
-proportion to what they may hold at all. The port decides about more (``check_properties``).
+The only error is ``MalformedError``, with the reason code for the broker. The paho client reads the properties of a
+message with this module as well: any publisher chooses them, and reading takes time in proportion to their allowed
+size. The port limits them further (``check_properties``).
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
 from halimede.errors import HalimedeError
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xB0, 0xD0, 0xE0
-#: reason codes of ours
+#: reason codes that this client sends
 MALFORMED, PROTOCOL_ERROR, TOO_LARGE = 0x81, 0x82, 0x95
 RECEIVE_MAXIMUM, MAXIMUM_QOS, RETAIN, MAXIMUM_PACKET, REASON, USER = 0x21, 0x24, 0x25, 0x27, 0x1F, 0x26
 WILDCARDS, SHARED, KEEPALIVE = 0x28, 0x2A, 0x13
-#: what a broker that knows no v5 answers, and what v5 calls that
+#: answer of a broker without v5, and its name in v5
 OLDER_PROTOCOL, UNSUPPORTED = 0x01, 0x84
-#: widths of all properties of fixed length that a broker may send beside a PUBLISH
+#: widths of all fixed-length properties that a broker may send in packets other than PUBLISH
 FIXED = {0x11: 4, KEEPALIVE: 2, RECEIVE_MAXIMUM: 2, 0x22: 2, MAXIMUM_QOS: 1, RETAIN: 1, MAXIMUM_PACKET: 4}
 FIXED |= {WILDCARDS: 1, 0x29: 1, SHARED: 1}
-#: text and bytes
+#: properties with text or bytes
 LONG = frozenset({0x12, 0x15, 0x16, 0x1A, 0x1C, REASON})
 
 
-#: of one packet; more would only take time
+#: most properties of one packet; more would only take time
 MOST_PROPERTIES = 1_000
 
 #: properties of a message
 EXPIRY, RESPONSE_TOPIC, CORRELATION, SUBSCRIPTION = 0x02, 0x08, 0x09, 0x0B
-#: the widths of those of fixed length that a message may carry: payload format, expiry, topic alias
+#: widths of the fixed-length properties of a message: payload format, expiry, topic alias
 MESSAGE_FIXED = {0x01: 1, EXPIRY: 4, 0x23: 2}
-#: text and bytes, with two bytes of length before them: content type, response topic, correlation data
+#: text and bytes after two bytes of length: content type, response topic, correlation data
 MESSAGE_LONG = frozenset({0x03, RESPONSE_TOPIC, CORRELATION})
-#: so many others there may be in a message besides user properties, since none comes twice
+#: most other properties of a message besides user properties, because none may be repeated
 KINDS = 8
-#: a variable byte integer takes so many bytes at most (MQTT v5, 1.5.5)
+#: most bytes of a variable byte integer (MQTT v5, 1.5.5)
 VARINT_BYTES = 4
 
 #: response topic, correlation data, expiry in seconds, user properties
 Properties = tuple[str, bytes, int | None, tuple[tuple[str, str], ...]]
 NO_PROPERTIES: Properties = ("", b"", None, ())
 
-#: what holds of a broker that names nothing else
+#: limits of a broker that announces none
 _DEFAULTS = Grants()
 
 
 class MalformedError(HalimedeError):
-    """The broker sent what MQTT v5 does not allow. ``code`` is the reason to give it."""
+    """The broker sent bytes that MQTT v5 does not allow. ``code`` is the reason code to send."""
 
     def __init__(self, message: str, code: int = MALFORMED) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class MalformedError(HalimedeError):
 
 
 class ConnAck(NamedTuple):
-    """A CONNACK. ``keepalive_s``: the keepalive that the broker sets instead of ours."""
+    """A CONNACK. ``keepalive_s``: the keepalive that the broker sets instead of the client's."""
 
     resumed: bool
     reason: int
@@ -75,7 +75,7 @@ class Acknowledged(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """A DISCONNECT of the broker."""
+    """A DISCONNECT from the broker."""
 
     reason: int
     said: str
@@ -89,9 +89,9 @@ ControlPacket = ConnAck | Acknowledged | Disconnect | Pong
 
 
 def publish(first: int, body: bytes | memoryview) -> tuple[Packet, int]:
-    """Read a PUBLISH by its first byte and all that follows its length. Raises MalformedError.
+    """Decode a PUBLISH from its first byte and all that follows its length. Raises MalformedError.
 
-    Returns the message and its packet identifier, 0 at QoS 0. The payload is a view where ``body`` is one.
+    Returns the message and its packet identifier, 0 at QoS 0. The payload is a view if ``body`` is one.
     """
     qos = first >> 1 & 3
     if qos > 1:
@@ -123,9 +123,9 @@ def publish(first: int, body: bytes | memoryview) -> tuple[Packet, int]:
 
 
 def properties(section: bytes) -> Properties:
-    """Read the properties of a message, without their length. Raises ValueError for what no broker sends.
+    """Decode the properties of a message, without their length. Raises ValueError for invalid ones.
 
-    Of too many user properties only the first are returned, one more than there may be.
+    Of too many user properties only the first are returned, one more than allowed.
     """
     response = correlation = b""
     expiry: int | None = None
@@ -162,7 +162,7 @@ def properties(section: bytes) -> Properties:
 
 
 def varint(section: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """Read a variable byte integer; return it and where it ends. Raises IndexError or ValueError."""
+    """Decode a variable byte integer; return it and its end. Raises IndexError or ValueError."""
     value = shift = 0
     for shift in range(0, 7 * VARINT_BYTES, 7):
         byte = section[at]
@@ -174,14 +174,14 @@ def varint(section: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
 
 
 def _text(section: bytes, at: int) -> tuple[str, int]:
-    """Read text; return it and where it ends. What is no UTF-8 shows as U+FFFD, and ends no connection."""
+    """Decode text; return it and its end. Invalid UTF-8 becomes U+FFFD, and does not end the connection."""
     begin = at + 2
     end = begin + (section[at] << 8 | section[at + 1])
     return str(section[begin:end], "utf-8", "replace"), end
 
 
 def read(first: int, body: bytes | memoryview) -> ControlPacket:
-    """Read any other packet by its first byte and all that follows its length. Raises MalformedError."""
+    """Decode any other packet from its first byte and all that follows its length. Raises MalformedError."""
     if first & 0x0F:
         raise MalformedError(f"a packet that begins with {first:#04x}")
     reader = _READERS.get(first)
@@ -196,7 +196,7 @@ def read(first: int, body: bytes | memoryview) -> ControlPacket:
 
 
 def _puback(body: bytes | memoryview) -> Acknowledged:
-    """Read a PUBACK: identifier, then a reason unless all is well, then what else may be said."""
+    """Decode a PUBACK: the identifier, then a reason unless it is success, then properties."""
     if len(body) == 2:
         return Acknowledged(int.from_bytes(body), 0)
     if len(body) > 3:
@@ -205,7 +205,7 @@ def _puback(body: bytes | memoryview) -> Acknowledged:
 
 
 def _answer(body: bytes | memoryview) -> Acknowledged:
-    """Read a SUBACK or UNSUBACK: we ask for one filter at a time, so one reason comes back."""
+    """Decode a SUBACK or UNSUBACK: requests have one filter each, so it has one reason."""
     identifier = body[0] << 8 | body[1]
     _, at = _properties(body, 2)
     if at != len(body) - 1:
@@ -260,7 +260,7 @@ _READERS: dict[int, Callable[[bytes | memoryview], ControlPacket]] = {
 
 
 def _properties(body: bytes | memoryview, at: int) -> tuple[dict[int, Any], int]:
-    """Read the properties that begin at ``at`` with their length; return those that matter, and where they end."""
+    """Decode the properties from ``at``, where their length is; return the relevant ones, and their end."""
     length, at = varint(body, at)
     end = at + length
     if end > len(body):
@@ -290,7 +290,7 @@ def _properties(body: bytes | memoryview, at: int) -> tuple[dict[int, Any], int]
 
 
 def _long(body: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return where the content of text or bytes begins and ends."""
+    """Return the begin and end of the content of text or bytes."""
     begin = at + 2
     after = begin + (body[at] << 8 | body[at + 1])
     if after > end:

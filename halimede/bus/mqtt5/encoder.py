@@ -1,4 +1,4 @@
-"""MQTT v5 control packets as bytes: those that a client sends (MQTT v5, chapter 3)."""
+"""Encodes MQTT v5 control packets that a client sends (MQTT v5, chapter 3)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import lru_cache
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5.decoder import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
 
-#: first bytes: the type of packet, and the flags where they are fixed
+#: first bytes: the packet type, with its fixed flags
 CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT = 0x10, 0x30, 0x82, 0xA2, 0xE0
 PINGREQ = b"\xc0\x00"
 #: the acknowledgement of a message, up to its packet identifier
 PUBACK = b"\x40\x02"
-#: bytes of a payload from which it is handed over beside its head, uncopied
+#: bytes of a payload from which it is passed separately from its head, without a copy
 JOINED = 4096
 PROTOCOL = b"\x00\x04MQTT\x05"
 #: flags of a CONNECT
@@ -21,9 +21,9 @@ USERNAME, PASSWORD, WILL_RETAIN, WILL, CLEAN = 0x80, 0x40, 0x20, 0x04, 0x02
 #: properties
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET = 0x11, 0x21, 0x27
 _EXPIRY, _RESPONSE_TOPIC, _CORRELATION, _USER = (bytes((each,)) for each in (EXPIRY, RESPONSE_TOPIC, CORRELATION, USER))
-#: topics and lengths that are remembered as they are written
+#: most encoded topics and lengths that are cached
 TOPICS, LENGTHS = 1024, 1024
-#: bytes that text and binary data have room for
+#: most bytes of text and binary data
 MOST_BYTES = 0xFFFF
 
 
@@ -37,7 +37,7 @@ def connect(
     login: tuple[str | None, str | None] = (None, None),
     will: Packet | None = None,
 ) -> bytes:
-    """Write a CONNECT. A session that is to stay (``session_s`` seconds) is resumed, any other starts clean."""
+    """Encode a CONNECT. With ``session_s`` (seconds) the session is resumed and kept, otherwise it starts clean."""
     user, password = login
     flags = 0 if session_s else CLEAN
     flags |= (USERNAME if user is not None else 0) | (PASSWORD if password is not None else 0)
@@ -59,7 +59,7 @@ def connect(
 
 
 def publish(packet: Packet, identifier: int, size: int) -> bytes:
-    """Write a PUBLISH up to its payload, which follows and is ``size`` bytes long; no identifier at QoS 0."""
+    """Encode a PUBLISH up to its payload of ``size`` bytes, which follows; no identifier at QoS 0."""
     first = PUBLISH | packet.qos << 1 | packet.retain
     properties = _properties(packet)
     head = _topic(packet.topic) + (identifier.to_bytes(2) if packet.qos else b"") + varint(len(properties))
@@ -67,25 +67,25 @@ def publish(packet: Packet, identifier: int, size: int) -> bytes:
 
 
 def subscribe(identifier: int, filter_: str, qos: int, *, retained: bool) -> bytes:
-    """Write a SUBSCRIBE to one filter. ``retained``: what is retained is wanted, each time."""
+    """Encode a SUBSCRIBE to one filter. ``retained``: request retained messages each time."""
     options = qos | (0 if retained else 2 << 4)
     return _packet(SUBSCRIBE, [identifier.to_bytes(2), b"\0", long(filter_), bytes((options,))])
 
 
 def unsubscribe(identifier: int, filter_: str) -> bytes:
-    """Write an UNSUBSCRIBE from one filter."""
+    """Encode an UNSUBSCRIBE from one filter."""
     return _packet(UNSUBSCRIBE, [identifier.to_bytes(2), b"\0", long(filter_)])
 
 
 def disconnect(reason: int, *, end_session: bool = False) -> bytes:
-    """Write a DISCONNECT. ``end_session``: the broker forgets the session, whatever was said when we connected."""
+    """Encode a DISCONNECT. ``end_session``: the broker deletes the session, whatever the CONNECT requested."""
     properties = bytes((SESSION_EXPIRY,)) + b"\0\0\0\0" if end_session else b""
     return _packet(DISCONNECT, [bytes((reason,)), varint(len(properties)), properties])
 
 
 @lru_cache(maxsize=LENGTHS)
 def varint(value: int) -> bytes:
-    """Write a variable byte integer (MQTT v5, 1.5.5)."""
+    """Encode a variable byte integer (MQTT v5, 1.5.5)."""
     if value < 0x80:
         return bytes((value,))
     written = bytearray()
@@ -97,7 +97,7 @@ def varint(value: int) -> bytes:
 
 
 def long(value: str | bytes) -> bytes:
-    """Write text or bytes with two bytes of length before them. Raises ValueError for what does not fit there."""
+    """Encode text or bytes after two bytes of length. Raises ValueError if they are too long."""
     raw = value.encode() if isinstance(value, str) else value
     if len(raw) > MOST_BYTES:
         raise ValueError(f"{len(raw)} bytes where MQTT has room for {MOST_BYTES}")
@@ -105,7 +105,7 @@ def long(value: str | bytes) -> bytes:
 
 
 def _properties(packet: Packet) -> bytes:
-    """Write the properties of a PUBLISH, or of a will."""
+    """Encode the properties of a PUBLISH, or of a will."""
     written = b""
     if packet.expiry_s is not None:
         written = _EXPIRY + packet.expiry_s.to_bytes(4)
@@ -120,7 +120,7 @@ def _properties(packet: Packet) -> bytes:
 
 @lru_cache(maxsize=TOPICS)
 def _topic(topic: str) -> bytes:
-    """Write a topic: the same few come again and again."""
+    """Encode a topic, cached: clients use the same few topics."""
     return long(topic)
 
 

@@ -19,18 +19,19 @@ from halimede.bus.settings import MqttSettings
 from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wait_for_connack
 from halimede.errors import DisconnectedError, InvalidFieldError
 
-#: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline
+#: seconds that a cancellation waits for a connect in its thread; after that it ends at its own deadline
 CANCEL_PATIENCE = 1.0
 
 
 async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoTransport:
-    """Connect and wait until the broker accepts us. Raises OSError, TimeoutError, DisconnectedError or its subclass
-    NotAllowedError, when trying again will not help before somebody has changed something.
+    """Connect and wait until the broker accepts this client.
+
+    Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
     """
     try:
         context = settings.context()
         login = settings.login()
-    except InvalidFieldError as error:  # changed since the start: perhaps in the middle of a rotation
+    except InvalidFieldError as error:  # changed since the start: perhaps during a rotation
         raise DisconnectedError(str(error)) from error
     tls = _RememberingContext(context) if context else None
     client = _client(settings, client_id, will, tls, login)
@@ -62,7 +63,7 @@ def _client(
         reconnect_on_failure=False,
     )
     client.connect_timeout = settings.connect_timeout_s
-    client.max_inflight_messages = 0  # no limit of paho's: it would queue without one, and ours is the link's slots
+    client.max_inflight_messages = 0  # no limit of paho's, which would queue without a bound; the slots limit
     if login[0] is not None:
         client.username_pw_set(*login)
     if tls:
@@ -80,7 +81,7 @@ def _opened(_: Client, __: Any, sock: Any) -> None:
 
 
 async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:
-    """Resolve, connect and shake hands off the loop: paho blocks there, until ``connect_timeout_s``."""
+    """Resolve, connect and do the TLS handshake off the loop: paho blocks there, until ``connect_timeout_s``."""
     properties = no_properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = settings.session_s
     properties.ReceiveMaximum = settings.receive_maximum
@@ -89,12 +90,12 @@ async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> N
         client.connect,
         settings.host,
         settings.port,
-        # paho sends a ping after this time and gives up after the same again
+        # paho sends a ping after this time and gives up after twice this time
         keepalive=max(1, settings.keepalive_s * 2 // 3),
         clean_start=not settings.session_s,
         properties=properties,
     )
-    # a thread of its own: a full default pool would hold reconnecting up
+    # a separate thread: a full default pool would delay reconnecting
     executor = ThreadPoolExecutor(1, thread_name_prefix="mqtt-connect")
     connecting = asyncio.get_running_loop().run_in_executor(executor, call)
     connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -102,13 +103,13 @@ async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> N
         await asyncio.shield(connecting)
     except asyncio.CancelledError:
         await asyncio.wait([connecting], timeout=CANCEL_PATIENCE)
-        raise  # the client closes its socket when the last reference to it goes
+        raise  # the client closes its socket when its last reference is deleted
     finally:
         executor.shutdown(wait=False)
 
 
 class _RememberingContext:
-    """A TLS context as paho uses it. Paho forgets a socket whose handshake fails, so this one knows it."""
+    """A TLS context for paho. Paho loses a socket whose handshake fails, so this class keeps it."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.check_hostname = context.check_hostname

@@ -1,7 +1,7 @@
-"""One MQTT v5 connection: paho's protocol code, driven by the asyncio loop instead of by a thread of its own.
+"""One MQTT v5 connection: paho's protocol code, driven by the asyncio loop instead of a separate thread.
 
-A new paho ``Client`` serves each connection. One that is used again re-sends what was in flight by itself, and a
-packet that the broker refuses then comes back for ever. ``connect.py`` makes them.
+Each connection has a new paho ``Client``. A reused one re-sends messages in flight by itself, and repeats a packet that
+the broker refuses without limit. ``connect.py`` makes the clients.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
 
 log = structlog.get_logger()
-#: the protocol's own limits, where the broker names none
+#: the protocol's own limits, if the broker sets none
 NO_LIMIT, NO_RECEIVE_MAXIMUM = 268_435_455, 65_535
 #: no packet has this identifier
 NOT_SENT = 0
 DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
 #: client id not valid, bad user name or password, not authorised, banned, bad authentication method
 BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
-#: seconds between paho's looks at the keepalive: at most, and as a share of the keepalive, so that a dead connection is
-#: found within 1.5 times the keepalive however short that is
+#: interval of paho's keepalive checks: most seconds, and as a share of the keepalive, so that a dead connection is
+#: found within 1.5 times the keepalive, however short
 TICK, TICK_SHARE = 1.0, 1 / 16
-#: what the broker's CONNACK names, by the field that holds it here
+#: properties of the broker's CONNACK, by their fields in ``Grants``
 GRANTS = {
     "receive_maximum": "ReceiveMaximum",
     "max_packet": "MaximumPacketSize",
@@ -50,7 +50,7 @@ SWITCHES = frozenset({"retain", "wildcards", "shared"})
 
 
 class PahoTransport(Transport):
-    """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
+    """A connection with an open socket. ``accepted`` is set by the broker's CONNACK."""
 
     def __init__(self, client: ReadingClient, settings: MqttSettings, deliver: Deliver) -> None:
         super().__init__(NO_LIMIT, settings.window)
@@ -67,10 +67,10 @@ class PahoTransport(Transport):
         self._tick: asyncio.TimerHandle | None = None
         self._attach()
 
-    # --- what the bus asks for --------------------------------------------------------------------------------
+    # --- methods of Transport ---------------------------------------------------------------------------------
 
     def publish(self, packet: Packet) -> PendingAck:
-        """Queue a packet for the socket. At QoS 0 the answer comes once it is written."""
+        """Queue a packet for the socket. At QoS 0 the answer is set when it is written."""
         properties = v5_properties(packet, PacketTypes.PUBLISH)
         payload = b"".join((packet.payload, packet.tail)) if len(packet.tail) else bytes(packet.payload)
         info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, properties)
@@ -78,7 +78,7 @@ class PahoTransport(Transport):
 
     def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
-        # the standard says so; Mosquitto 2.0.11 has to be told
+        # the standard requires this; Mosquitto 2.0.11 needs the option
         retained = SubscribeOptions.RETAIN_DO_NOT_SEND if filter_.startswith(SHARE) else 0
         options = SubscribeOptions(qos=qos, retainHandling=retained)
         return self._sent(*self._client.subscribe(filter_, options=options))
@@ -88,7 +88,7 @@ class PahoTransport(Transport):
         return self._sent(*self._client.unsubscribe(filter_))
 
     async def close(self, *, keep: bool = False) -> None:
-        """Disconnect behind what is queued, with reason 0x04, so that the broker publishes the will."""
+        """Disconnect after queued packets, with reason 0x04, so that the broker publishes the will."""
         if not self.ended.done():
             properties = no_properties(PacketTypes.DISCONNECT)
             if self._durable and not keep:
@@ -98,16 +98,16 @@ class PahoTransport(Transport):
             await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def abort(self, reason: str) -> None:
-        """Close the socket as it is."""
+        """Close the socket immediately."""
         self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
-        """Let go of the socket and tell everybody who waits."""
+        """Release the socket and fail all pending acknowledgements."""
         if self.ended.done():
             return
         client = self._client
         sock = client.socket()
-        # paho would call these once more when it is collected
+        # paho would call these once more when it is garbage-collected
         client.on_socket_close = client.on_socket_register_write = client.on_socket_unregister_write = None
         client.on_disconnect = None
         self._detach()
@@ -152,7 +152,7 @@ class PahoTransport(Transport):
             self._fd = -1
 
     def _drive(self, step: Callable[[], MQTTErrorCode]) -> None:
-        """Let paho take a step. Whatever it raises at a malformed packet ends the connection, not the program."""
+        """Run one step of paho. An error at a malformed packet ends the connection, not the process."""
         try:
             code = step()
         except Exception as error:
@@ -166,7 +166,7 @@ class PahoTransport(Transport):
 
     def _readable(self) -> None:
         self._drive(self._client.loop_read)
-        # bytes that TLS has decrypted already wake no selector
+        # bytes that TLS has already decrypted do not wake the selector
         while self._tls and not self.ended.done() and self._tls.pending():
             self._drive(self._client.loop_read)
 
@@ -178,7 +178,7 @@ class PahoTransport(Transport):
         if not self.ended.done():
             self._tick = self._loop.call_later(self._every, self._misc)
 
-    # --- what paho tells us (always from inside ``_drive``) ---------------------------------------------------
+    # --- callbacks of paho (always within ``_drive``) ---------------------------------------------------------
 
     def _start_writing(self, *_: Any) -> None:
         self._loop.add_writer(self._fd, self._writable)
@@ -236,7 +236,7 @@ class PahoTransport(Transport):
 
 
 def v5_properties(packet: Packet, kind: int) -> Properties | None:
-    """Return the v5 properties of a packet; None if there are none, which spares paho the packing."""
+    """Return the v5 properties of a packet; None if there are none, so that paho need not encode them."""
     given = {
         "ResponseTopic": packet.response_topic or None,
         "CorrelationData": packet.correlation or None,
@@ -264,24 +264,24 @@ def no_properties(kind: int) -> Properties:
 
 
 class ReadingClient(Client):
-    """paho's client, except that ``beside`` and ``payload`` are read here: those of the message of ``on_message``.
+    """paho's client, except that it reads ``beside`` and ``payload`` of the message of ``on_message`` itself.
 
-    Anybody who may publish chooses the properties, and paho's reader takes quadratic time over them (half a minute of a
-    core for 10^5 user properties, which fit into one small packet) and ends the connection at U+FEFF, which brokers let
-    through: a retained message could keep a client off the broker for ever.
+    Any publisher chooses the properties, and paho's reader takes quadratic time over them (half a minute of a core for
+    10^5 user properties, which fit into one small packet). It also ends the connection at U+FEFF, which brokers allow:
+    a retained message could disconnect a client again and again.
 
-    It also sends large packets without copying what is left of them at each step.
+    It also sends large packets without copying the rest at each step.
     """
 
     beside = NO_PROPERTIES
     payload = b""
 
     def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
-        # paho sends ``packet[done:]`` as often as the socket takes a part: of a view that is no copy
+        # paho sends ``packet[done:]`` after each partial write: slicing a view does not copy
         return super()._packet_queue(command, memoryview(packet), mid, qos, info)  # type: ignore[arg-type]  # it only slices
 
     def _handle_publish(self) -> MQTTErrorCode:
-        # paho gives no other way in; should it ever call this no more, its own reader works as before
+        # paho has no public method for this; if it stops calling this one, its own reader works as before
         packet: Any = self._in_packet["packet"]
         start = _start(packet, qos=self._in_packet["command"] >> 1 & 3)
         length, first = varint(packet, start)
@@ -289,10 +289,10 @@ class ReadingClient(Client):
         self.beside = properties(bytes(packet[first:body])) if length else NO_PROPERTIES
         with memoryview(packet) as view:
             self.payload = bytes(view[body:])
-        packet[start:] = b"\0"  # nothing is left for paho, which would copy it three times
+        packet[start:] = b"\0"  # leave no data for paho, which would copy it three times
         return super()._handle_publish()
 
 
 def _start(packet: Any, *, qos: int) -> int:
-    """Return where the length of the properties stands: behind topic and packet identifier."""
+    """Return the position of the length of the properties: after topic and packet identifier."""
     return 2 + int.from_bytes(packet[:2]) + (2 if qos else 0)
