@@ -1,4 +1,4 @@
-"""Asking the next tier: the client that sends hard samples to other workers and returns their answers."""
+"""Offloading to the next tier: the client that sends hard samples to other workers and returns their answers."""
 
 from halimede.offload.client import OffloadClient
 

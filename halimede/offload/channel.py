@@ -1,6 +1,6 @@
-"""Who asks whom on which topics: a joint inference service's offload, or one hop of a multi-edge service.
+"""The topics of requests and replies: a joint inference service's offload, or a hop of a multi-edge service.
 
-Asking (``offload.client``) and answering (``pipeline.intake``) are the same on all of them.
+Requesting (``offload.client``) and answering (``pipeline.intake``) work the same on all of them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import Frame, Load, Reply
 from halimede.topic import Address, Filter, Topic
 
-#: bytes of what a reply is matched with
+#: most bytes of correlation data
 MAX_CORRELATION = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The topics between those who ask and those who answer, as ``worker`` uses them.
+    """The topics between requesters and the workers that answer, as ``worker`` uses them.
 
-    ``anybody`` is where one asks without knowing whom, ``load`` where those who answer say what they can take: a hop
-    has neither, there ``Membership`` knows. ``tier``: whose load counts, where a service has tiers; there one asks
-    nobody whom one does not know.
+    ``anybody`` is the shared request topic for any worker, and ``load`` the topic of advertised loads: a hop has
+    neither, ``Membership`` provides the workers there. ``tier``: the tier whose load counts, in a service with tiers;
+    there is no shared request topic then.
     """
 
     worker: str
@@ -41,29 +41,29 @@ class Channel:
         return self.names["service"]
 
     def to(self, worker: str) -> Address[Frame] | None:
-        """Return where ``worker`` is asked, or with an empty name anybody; None: nobody can be."""
+        """Return the request topic of ``worker``, or with an empty name of any worker; None: there is none."""
         if worker:
             return self.request.at(**self.names, worker=worker)
         return self.anybody.at(**self.names) if self.anybody else None
 
     @property
     def answers(self) -> Address[Reply]:
-        """Where we are answered."""
+        """The topic of replies to this worker."""
         return self.reply.at(**self.names, worker=self.worker)
 
     @property
     def requests(self) -> tuple[Filter[Frame], ...]:
-        """What we listen to when we answer."""
+        """The filters of requests that this worker answers."""
         directed = self.request.filter(**self.names, worker=self.worker)
         return (directed, self.anybody.filter(group=self.service, **self.names)) if self.anybody else (directed,)
 
     @property
     def loads(self) -> Filter[Load] | None:
-        """What says who can take how much."""
+        """The filter of advertised loads."""
         return self.load.filter(**self.names) if self.load else None
 
     def asker(self, topic: str) -> str:
-        """Return the worker whom an answer on ``topic`` reaches; empty if it is none of this channel's."""
+        """Return the worker that receives replies on ``topic``; empty if it is not on this channel."""
         names = self.reply.parse(topic)
         if names is None:
             return ""
@@ -71,7 +71,7 @@ class Channel:
         return worker if names == {**self.names, "worker": worker} else ""
 
     def reply_address(self, packet: Packet) -> Address[Reply]:
-        """Return where a request is answered. Raises InvalidFieldError unless that is a worker of this channel."""
+        """Return the reply topic of a request. Raises InvalidFieldError unless a worker of this channel owns it."""
         if not self.asker(packet.response_topic):
             raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
         if not 0 < len(packet.correlation) <= MAX_CORRELATION:
@@ -82,7 +82,7 @@ class Channel:
 def inference(namespace: str, service: str, worker: str, *, tier: str = "") -> Channel:
     """Return the channel between the edge and the cloud workers of a joint inference service.
 
-    ``tier``: where it has tiers, the one that is asked; of those who answer, their own.
+    ``tier``: in a service with tiers, the requested one; for workers that answer, their own.
     """
     names = {"ns": namespace, "service": service}
     anybody = None if tier else topics.REQUEST

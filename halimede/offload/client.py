@@ -1,13 +1,13 @@
 """The offload client: sends hard samples to the workers of the next tier, each with a deadline, and returns replies.
 
-Each sample is requested once as far as its caller can tell. Underneath it may be sent several times, always with the
-same id and correlation: to another worker when the chosen one ends, again when the connection broke. The first good
-reply counts; replies that come later are counted and dropped.
+The caller makes one request for each sample. The client may send it several times, always with the same id and
+correlation: to another worker if the chosen one ends, again after the connection broke. The first good reply counts;
+later replies are counted and dropped.
 
 A request is a small state machine: it waits in ``_waiting`` for a slot and a worker with credits, or is in flight
-(``PendingRequest.in_flight``), or is done. Everything happens in callbacks on the event loop, without a task for each
-request. Bounds: ``window`` samples in flight, ``waiters`` more that wait, each sample's deadline, and the workers that
-may end while they have it: a sample that ends processes must not get to all of them.
+(``PendingRequest.in_flight``), or is done. All transitions are callbacks on the event loop, without a task for each
+request. Bounds: ``window`` samples in flight, ``waiters`` more that wait, each sample's deadline, and the number of
+workers that may end while they have the sample: a sample that ends processes must not reach all of them.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from halimede.topic import Address, Filter
 from halimede.tracing import FrameRecord, write
 from halimede.tracing.steps import REQUEST, WINDOW
 
-#: errors in replies that mean "not here, not now", and not "never"
+#: errors in replies after which another worker may answer
 BUSY, EXPIRED = "overloaded", "expired"
-#: workers that may end while they have a sample; after that it is sent to no other one
+#: workers that may end while they have a sample; after that it is sent to no further worker
 DEATHS = 2
-#: seconds before a sample is sent again after its publish broke
+#: seconds until a sample is sent again after a failed publish
 PAUSE_S = 0.05
-#: correlations of requests that are done, remembered to tell a late reply from a forged one
+#: correlations of completed requests that are remembered, to distinguish a late reply from a forged one
 REMEMBERED = 4096
-#: attempts of one sample that its trace shows
+#: most attempts of one sample in its trace
 TRACED_ATTEMPTS = 16
 NO_DATA = memoryview(b"")
-#: what a publish may raise: a model's own values may be of any type, and a lost connection is tried again
+#: errors of a publish: a model's values may be of any type, and a lost connection is retried
 UNPUBLISHED = (BusError, *UNWRITABLE)
 
 
@@ -57,13 +57,13 @@ class PendingRequest:
     """One sample from its request to its reply. ``until`` and ``began`` are the loop's time in seconds.
 
     Attributes:
-        answer: the reply, or the OffloadError that takes its place.
-        worker: who has it while it is in flight; "" for the shared topic.
+        answer: the reply, or an OffloadError.
+        worker: the worker that has it while it is in flight; "" for the shared topic.
         sent_to: all workers that it was sent to; ``deaths``: how many of them ended while they had it.
         sent: some worker has had it. ``unacknowledged``: the broker has not acknowledged the attempt in flight.
-        lacks: what it waits for, which is the reason to give when its time runs out.
-        published: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a send
-            slot.
+        lacks: what it waits for, which is the reason to report when its deadline is over.
+        published: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a
+            send slot.
 
     """
 
@@ -88,7 +88,7 @@ class PendingRequest:
 
 
 class OffloadClient:
-    """Requests answers from the workers on a channel, on behalf of one worker. Call ``start`` once before ``ask``."""
+    """Requests answers from the workers on a channel, for one worker. Call ``start`` once before ``ask``."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class OffloadClient:
         circuit: CircuitBreaker | None = None,
     ) -> None:
         self.circuit = circuit or CircuitBreaker()
-        #: replies to samples that were given up; to answered ones; to nothing that was requested, or by nobody who was
+        #: replies to samples that were given up; to answered ones; to unknown requests, or from workers without the
+        #: request
         self.late = self.repeated = self.unknown = 0
         self._bus = bus
         self._channel = channel
@@ -112,14 +113,14 @@ class OffloadClient:
         self._waiters = waiters
         self._in_flight = 0
         self._pending: dict[bytes, PendingRequest] = {}
-        #: those that wait for a slot or credits, in the order of arrival
+        #: requests that wait for a slot or credits, in the order of arrival
         self._waiting: dict[PendingRequest, None] = {}
-        #: requests that are done, and whether they were answered
+        #: completed requests, and whether they were answered
         self._done: LruCache[bytes, bool] = LruCache(REMEMBERED)
         self._addresses: dict[str, Address[Frame]] = {}
         self._limited_log = RateLimitedLogger()
         self._abandoned = False
-        #: workers that announced that they stop, until they are gone
+        #: workers that announced that they stop, until they end
         self._leaving: set[str] = set()
 
     def credits_left(self) -> dict[str, int]:
@@ -136,7 +137,7 @@ class OffloadClient:
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the next tier's reply to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
 
-        ``deadline_s`` (seconds from now) bounds everything that happens here, and ``trace`` gets what that is.
+        ``deadline_s`` (seconds from now) bounds the whole request; ``trace`` records its steps.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -157,7 +158,7 @@ class OffloadClient:
             self._close(request, probe=probe, answered=False)
             if isinstance(failure, OffloadError):
                 failure.sent, failure.fatal = request.sent, request.deaths >= DEATHS
-            del request  # its future holds the failure, whose traceback holds this frame: the sample would stay behind
+            del request  # its future holds the failure, and its traceback this frame: the sample would leak
             raise
         self._close(request, probe=probe, answered=True)
         if reply.prediction is None:
@@ -176,20 +177,20 @@ class OffloadClient:
         if request.in_flight:  # its caller was cancelled
             self._give_up(request)
         if not (answered or request.answer.cancelled()):
-            request.answer.exception()  # a cancelled caller did not take it
+            request.answer.exception()  # mark the error as read: the caller was cancelled
         if probe:
             self.circuit.abandoned(asyncio.get_running_loop().time())
 
     def abandon(self) -> None:
         """Expire all requests, now and from now on: a stopping worker answers with its own predictions."""
         self._abandoned = True
-        for request in [*self._waiting, *self._pending.values()]:  # those that wait must not be sent any more
+        for request in [*self._waiting, *self._pending.values()]:  # waiting ones must not be sent any more
             self._expire(request)
 
     # --- one request ----------------------------------------------------------------------------------------------
 
     def _dispatch(self, request: PendingRequest) -> None:
-        """Send a request to a worker with a free credit, or let it wait for one."""
+        """Send a request to a worker with a free credit, or queue it until there is one."""
         if request.answer.done() or request.in_flight or request in self._waiting:
             return
         if request.deaths >= DEATHS:
@@ -203,7 +204,7 @@ class OffloadClient:
             self._waiting[request] = None
 
     def _try_to_send(self, request: PendingRequest) -> bool:
-        """Send a request if there is a free slot and a worker, or fail it; False: it has to wait."""
+        """Send a request if there is a free slot and a worker, or fail it; False: it must wait."""
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
             request.lacks = OffloadReason.NO_CLOUD
@@ -225,7 +226,7 @@ class OffloadClient:
         return False
 
     def _send(self, request: PendingRequest, worker: str, now: float) -> None:
-        """Publish a request with the time that it has left."""
+        """Publish a request with its remaining time."""
         request.worker, request.lacks = worker, OffloadReason.DEADLINE
         request.in_flight = request.unacknowledged = True
         request.sent_to.add(worker)
@@ -279,16 +280,16 @@ class OffloadClient:
         address = self._addresses.get(worker)
         if address is None:
             address = self._channel.to(worker)
-            assert address is not None  # noqa: S101  # whoever chose it has looked
+            assert address is not None  # noqa: S101  # the caller has checked that the worker has a topic
             if len(self._addresses) >= MAX_WORKERS:
                 self._addresses.clear()
             self._addresses[worker] = address
         return address
 
     def _acknowledged(self, request: PendingRequest, published: asyncio.Future[int]) -> None:
-        """Take the broker's acknowledgement of a request, or the end of the connection."""
+        """Handle the broker's acknowledgement of a request, or the end of the connection."""
         if request.published is not published:
-            return  # that attempt is over
+            return  # that attempt has ended
         error: BaseException | None = published.exception()
         if error is None and (reason := published.result()) >= FAILURE:
             error = RefusedError(self._address(request.worker).text, reason, REASONS.get(reason, "refused"))
@@ -313,7 +314,7 @@ class OffloadClient:
             self._fail(request, OffloadError(OffloadReason.NO_CLOUD, "no cloud worker listens"))
 
     def _not_published(self, request: PendingRequest, error: BaseException) -> None:
-        """Send a request again whose connection broke; fail one that cannot be written, or that the broker refuses."""
+        """Retry a request whose connection broke; fail one that cannot be encoded, or that the broker refuses."""
         if isinstance(error, DisconnectedError):
             self._end_attempt(request)
             # the connection's end may be seen here before ``connected`` changes
@@ -324,8 +325,8 @@ class OffloadClient:
         self._fail(request, failure)
 
     def _fail(self, request: PendingRequest, error: OffloadError) -> None:
-        """End a request that is in flight without an answer."""
-        if not request.answer.done():  # its caller may have been cancelled in this turn of the loop
+        """End a request in flight without an answer."""
+        if not request.answer.done():  # its caller may have been cancelled in this iteration of the event loop
             request.answer.set_exception(error)  # before others are sent: this one must not be sent again
         self._end_attempt(request)
 
@@ -357,15 +358,15 @@ class OffloadClient:
             self._wake()
 
     def _wake(self) -> None:
-        """Try to send waiting requests, the newest first, until one has to keep waiting.
+        """Try to send waiting requests, the newest first, until one must keep waiting.
 
-        Where more is requested than can be answered, the first in a queue would always be those that it made too late.
+        Under overload the oldest request is the one that the queue has already delayed beyond its deadline.
         """
         while self._waiting:
             request = next(reversed(self._waiting))
             del self._waiting[request]
             if not request.answer.done() and not self._try_to_send(request):
-                self._waiting[request] = None  # it is the newest of those that are left
+                self._waiting[request] = None  # it is the newest of the remaining ones
                 for other in self._waiting:
                     other.lacks = request.lacks
                 return
@@ -377,7 +378,7 @@ class OffloadClient:
             request.trace.step((WINDOW, request.waits_since, time.monotonic(), str(request.lacks)))
 
     def _expire(self, request: PendingRequest) -> None:
-        """End a request whose time has run out."""
+        """End a request whose deadline is over."""
         if request.answer.done():
             return
         now = asyncio.get_running_loop().time()
@@ -386,16 +387,17 @@ class OffloadClient:
         if request.lacks in {
             OffloadReason.DEADLINE,
             OffloadReason.NO_CLOUD,
-        }:  # a busy cloud and a full window are no sign of death
+        }:  # a busy next tier or a full window does not mean that it is down
             self.circuit.timed_out(now, request.began)
         request.answer.set_exception(OffloadError(request.lacks, "no time left"))
 
-    # --- what the bus brings --------------------------------------------------------------------------------------
+    # --- messages from the bus ------------------------------------------------------------------------------------
 
     def _replied(self, delivery: Delivery[Reply]) -> None:
         """Match a reply to its request, or count it as unknown.
 
-        Believed is a reply with the request's own correlation and id, by a worker that the request was sent to.
+        A reply is accepted if it has the request's correlation and id, and comes from a worker that received the
+        request.
         """
         reply, correlation = delivery.body, delivery.packet.correlation
         request = self._pending.get(correlation)
@@ -414,7 +416,7 @@ class OffloadClient:
         elif request.answer.done():
             self.repeated += 1
         elif reply.prediction is None and not (request.in_flight and request.worker in {"", reply.worker}):
-            self.repeated += 1  # the refusal of a worker that no longer has the sample
+            self.repeated += 1  # a refusal by a worker that no longer has the sample
         else:
             self._accept(request, reply)
 
@@ -459,7 +461,7 @@ class OffloadClient:
         self._wake()
 
     def gone(self, worker: str) -> None:
-        """Send the requests of a worker that ended again, with those on the shared topic that it may have had."""
+        """Send the requests of an ended worker again, with those on the shared topic that it may have had."""
         self._credits.remove(worker)
         blamed: set[str] = set()
         if worker in self._leaving:
@@ -467,7 +469,7 @@ class OffloadClient:
         else:
             blamed.add(worker)
             if not self._credits.known(asyncio.get_running_loop().time()):
-                blamed.add("")  # with others there, nobody knows who had what came over the shared topic
+                blamed.add("")  # with other workers online, the receiver of a request on the shared topic is unknown
         lost = [each for each in self._pending.values() if each.in_flight and each.worker in {worker, ""}]
         for request in lost:
             request.deaths += request.worker in blamed
@@ -479,7 +481,7 @@ class OffloadClient:
         self._send_again([each for each in self._pending.values() if each.in_flight])
 
     def _send_again(self, requests: Sequence[PendingRequest]) -> None:
-        """End attempts that get no reply, and send their requests to available workers."""
+        """End attempts without a reply, and send their requests to available workers."""
         for request in requests:
             if request.in_flight:
                 self._end_attempt(request)

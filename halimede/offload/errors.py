@@ -8,7 +8,7 @@ from halimede.errors import HalimedeError
 
 
 class OffloadReason(StrEnum):
-    """Why the next tier did not answer. Results contain these words."""
+    """Why the next tier did not answer. Results contain these values."""
 
     NO_CLOUD = "no-cloud"
     DEADLINE = "deadline"
@@ -16,18 +16,18 @@ class OffloadReason(StrEnum):
     WINDOW_FULL = "window-full"
     SHED = "shed"
     ERROR = "error"
-    #: not sent at all: over the upload budget, or an answer would not be back in time
+    #: not sent: over the upload budget, or the answer would arrive too late
     BUDGET = "budget"
     TOO_SLOW = "too-slow"
-    #: not sent at all: it cannot be written as the service wants what goes up
+    #: not sent: it cannot be encoded as the service specifies
     TOO_LARGE = "too-large"
     NO_PICTURE = "no-picture"
 
 
 class OffloadError(HalimedeError):
-    """The next tier did not answer, so the edge's prediction stands. ``detail``: for people; ``sent``: it was uploaded.
+    """The next tier did not answer: the edge's prediction counts. ``detail``: for people; ``sent``: uploaded.
 
-    ``fatal``: so many workers ended while they had it that it should get to no other one.
+    ``fatal``: so many workers ended while they had the sample that no further worker should receive it.
     """
 
     def __init__(self, reason: OffloadReason, detail: str = "") -> None:

@@ -11,12 +11,12 @@ from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.messages import Load
 from halimede.offload.channel import Channel
 
-#: share by which the time of a sample has to change
+#: share by which a sample's time must change to be published
 NEWS = 0.1
 
 
 def load_will(namespace: str, service: str, worker: str) -> Announcement:
-    """Return the announcement of a cloud worker: its advertised load vanishes when its connection does."""
+    """Return the announcement of a cloud worker: its will clears its advertised load."""
     address = topics.LOAD.at(ns=namespace, service=service, worker=worker)
     return Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
@@ -25,7 +25,7 @@ class LoadAdvertisement(Protocol):
     """Advertises a worker's capacity."""
 
     def touch(self) -> None:
-        """Schedule a new comparison of the load."""
+        """Schedule a comparison of the load with the advertised one."""
 
     async def run(self) -> None:
         """Advertise until withdrawn or cancelled."""
@@ -35,7 +35,7 @@ class LoadAdvertisement(Protocol):
 
 
 class LoadAdvertiser(RetainedPublisher[Load]):
-    """Publishes one worker's load on its channel. ``load`` gives it."""
+    """Publishes one worker's load on its channel. ``load`` returns it."""
 
     def __init__(self, bus: Bus, channel: Channel, load: Callable[[], Load]) -> None:
         address = topics.LOAD.at(**channel.names, worker=channel.worker)

@@ -1,4 +1,4 @@
-"""Which cloud worker gets the next hard sample: the better of two at random, by what they advertise.
+"""Selects the cloud worker for the next hard sample: the better of two random ones, by advertised load.
 
 Two random choices come close to the best one at a fraction of the herding (Mitzenmacher 2001, "The Power of Two
 Choices in Randomized Load Balancing"). Pure: no clock, no bus. ``now`` is the caller's monotonic time in seconds.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from halimede.messages import Load
 
-#: a worker advertises at least every 2 s: one that has been silent for three of these is taken for gone
+#: a worker advertises at least every 2 s: one that is silent for more than three periods counts as offline
 STALE_S = 7.0
 #: advertisements of more workers than this are ignored: names come from the bus
 MAX_WORKERS = 1024
@@ -25,8 +25,8 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 class WorkerLoad:
     """The known load of a worker. ``queued``: samples before the next one; ``in_flight``: sent from here, not answered.
 
-    ``network_ms``: round trip without the worker's queue and compute time, where it is measured.
-    ``advertised``, ``last_answer``: when the worker last advertised, and last answered a sample from here.
+    ``network_ms``: round trip without the worker's queue and compute time, if measured. ``advertised``,
+    ``last_answer``: times of the worker's last advertisement, and of its last answer to this client.
     """
 
     credits: int
@@ -41,8 +41,8 @@ class WorkerLoad:
     def rank(self) -> tuple[float, int]:
         """The sort key: expected time of its answer, then credits; lower is better.
 
-        Credits alone would fill a slow worker's queue as far as a fast one's. A worker of unknown speed gets one sample
-        to measure it, and more only if no worker is better.
+        Credits alone would fill a slow worker's queue as much as a fast one's. A worker of unknown speed gets one
+        sample to measure it, and more only if no worker is better.
         """
         if not self.service_ms:
             return (math.inf if self.in_flight else 0.0), -self.credits
@@ -68,13 +68,13 @@ class LoadBalancer:
         gone = self._is_stale(known, now)
         if gone:
             known.in_flight = 0
-        coming = max(0, known.in_flight - load.queued)  # on their way there: it has not counted them yet
+        coming = max(0, known.in_flight - load.queued)  # in flight: the worker has not counted them
         known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
         known.service_ms, known.advertised = load.service_ms, now
         return gone
 
     def remove(self, worker: str) -> bool:
-        """Forget a worker; return whether it was known."""
+        """Remove a worker; return whether it was known."""
         return self._workers.pop(worker, None) is not None
 
     def pick(self, now: float) -> str | None:
@@ -91,7 +91,7 @@ class LoadBalancer:
         return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.advertised >= seen]
 
     def left(self, now: float) -> dict[str, int]:
-        """Return the credits of each worker that is there."""
+        """Return the credits of each online worker."""
         return {name: entry.credits for name, entry in self._workers.items() if not self._is_stale(entry, now)}
 
     def known(self, now: float) -> bool:
@@ -99,27 +99,27 @@ class LoadBalancer:
         return any(not self._is_stale(entry, now) for entry in self._workers.values())
 
     def sent(self, worker: str) -> None:
-        """Take one credit: its next advertisement will have counted the sample."""
+        """Take one credit: the worker's next advertisement includes the sample."""
         if entry := self._workers.get(worker):
             entry.credits = max(0, entry.credits - 1)
             entry.queued, entry.in_flight = entry.queued + 1, entry.in_flight + 1
 
     def answered(self, worker: str, now: float = -math.inf) -> None:
-        """Give one credit back; at ``now`` it answered."""
+        """Return one credit, for an answer at ``now``."""
         if entry := self._workers.get(worker):
             entry.credits += 1
             entry.queued, entry.in_flight = max(0, entry.queued - 1), max(0, entry.in_flight - 1)
             entry.last_answer = max(entry.last_answer, now)
 
     def exhausted(self, worker: str) -> None:
-        """Send nothing more until the worker advertises again: it refused."""
+        """Send no more until the worker advertises again: it refused a sample."""
         if entry := self._workers.get(worker):
             entry.credits = 0
 
     def silent(self, worker: str, since: float = math.inf) -> None:
-        """Record an abandoned sample; without an answer since, send nothing more until the next advertisement.
+        """Record an abandoned sample; without an answer since then, send no more until the next advertisement.
 
-        Its place is not free: the worker may still be at it, and will say so.
+        Its slot is not free: the worker may still compute it, and then advertises so.
         """
         if entry := self._workers.get(worker):
             entry.in_flight = max(0, entry.in_flight - 1)

@@ -1,4 +1,4 @@
-"""The measured speed of a model, and what follows: credits, batch size, samples that would be late.
+"""The measured speed of a model, and what depends on it: credits, batch size, samples that would be late.
 
 Pure: no clock, no bus.
 """
@@ -11,28 +11,27 @@ from halimede.stats.decayed import DecayedLine
 
 #: weight of the newest call in the running mean
 NEWEST = 0.3
-#: calls that the fastest one is looked up in
+#: recent calls whose fastest one is used
 KEPT = 32
-#: weight that a call still has in the fit when the next one has come
+#: weight of a call in the fit when the next call is added
 FADES = 0.9
-#: variance of the calls' sizes, as a share of the mean one's square, from which they say something of other sizes
+#: least variance of the calls' sizes, as a share of the squared mean, from which the fit predicts other sizes
 ALIKE = 1e-3
-#: samples that may wait for each lane before the first call is measured: a model may turn out to be slow
+#: samples that may wait for each lane before the first call is measured: the model may be slow
 UNKNOWN = 4
-#: weight of the newest sample in how much time samples have, where it has less than usual; at once where it has more
+#: weight of the newest sample in the available time of samples if it has less than usual; more applies at once
 SLOWLY = 0.02
-#: what a sample is expected to take is taken so many times, before it is let in behind others: calls vary
+#: factor on a sample's expected time before it is accepted behind others: calls vary
 MARGIN = 1.1
-#: a model is short where so many full queues are done within the horizon: nothing more has to be known of it
+#: a model is short if it answers this many full queues within the horizon: no further details are needed
 SHORT = 2
 
 
 class ServiceRate:
-    """The running mean of one model's time for a sample, and a line fitted to how its calls grow with their samples.
+    """The running mean of a model's time for a sample, and a fitted line of call time by number of samples.
 
-    ``queue`` and ``batch`` are the upper bounds; ``horizon_s`` is how much work may wait, in seconds of the model's
-    time, so that a slow model is known as slow before its queue is full of samples that will be too late.
-    ``lanes``: calls that run at a time.
+    ``queue`` and ``batch`` are the upper bounds; ``horizon_s`` bounds the waiting work, in seconds of the model's time,
+    so that a slow model is known before its queue is full of samples that will be late. ``lanes``: parallel calls.
     """
 
     def __init__(self, *, queue: int, batch: int, horizon_s: float, lanes: int = 1) -> None:
@@ -42,11 +41,11 @@ class ServiceRate:
         self._batch = batch
         self._horizon_s = horizon_s
         self._calls: deque[float] = deque(maxlen=KEPT)
-        #: milliseconds of calls by their samples, and the line through them
+        #: milliseconds of calls by number of samples, and the line through them
         self._line = DecayedLine(FADES)
         self._fixed_ms = self._each_ms = 0.0
         self._wanted_s = horizon_s
-        #: samples that may wait: what the model answers in time, and at least one
+        #: samples that may wait: those that the model answers in time, and at least one
         self.places = min(queue, UNKNOWN * lanes)
 
     def learn(self, samples: int, ms: float) -> None:
@@ -61,10 +60,10 @@ class ServiceRate:
             self.places = self._capacity()
 
     def _capacity(self) -> int:
-        """Return how many samples the model answers within the horizon, or within their deadline if that is shorter.
+        """Return how many samples the model answers within the horizon, or within a shorter deadline.
 
-        The largest number of which ``done_ms`` is within it: that is linear in the samples, as long as each has a call
-        of its own, and once batches are full.
+        The largest number whose ``done_ms`` is within it: that is linear in the samples while each has a separate call,
+        and once batches are full.
         """
         lanes, fixed, each = self._lanes, self._fixed_ms, self._each_ms
         total_ms = min(self._horizon_s, self._wanted_s) * 1000 * lanes
@@ -81,24 +80,24 @@ class ServiceRate:
         return min(self._batch, self.places) if self.service_ms else 1
 
     def takes_ms(self, samples: int) -> float:
-        """Return the milliseconds that one call with so many samples is expected to take.
+        """Return the expected milliseconds of one call with ``samples`` samples.
 
-        While all calls were of one size, half of what they took is thought to be for the call and not for its samples:
-        so it comes to be known.
+        While all calls had one size, half of their time is attributed to the call and half to its samples: calls of
+        other sizes then measure it.
         """
         return self._fixed_ms + self._each_ms * samples
 
     def done_ms(self, samples: int) -> float:
-        """Return the milliseconds until the last of so many is answered, the first of which may be in the model."""
+        """Return the milliseconds until the last of ``samples`` is answered; the first may be in the model."""
         if samples <= self._lanes:
             return self.takes_ms(1)
         calls = min(samples, 1 + self._lanes + (samples - 1) / self._batch)
         return (self._fixed_ms * calls + self._each_ms * samples) / self._lanes
 
     def late(self, before: int, left_s: float) -> bool:
-        """Whether a sample with ``before`` samples in front would be late; never the first, which measures the model.
+        """Whether a sample behind ``before`` others would be late; never the first, which measures the model.
 
-        How much time samples have is learned here: places are offered for what can be in time only.
+        This also learns the available time of samples: places are offered only for samples that can be in time.
         """
         self._wanted_s = min(max(left_s, self._wanted_s + SLOWLY * (left_s - self._wanted_s)), self._horizon_s)
         return before > 0 and self.done_ms(before + 1) * MARGIN > left_s * 1000
@@ -106,7 +105,7 @@ class ServiceRate:
     def hopeless(self, left_s: float) -> bool:
         """Whether even the fastest recent call took longer than the time left.
 
-        Each refusal forgets one call: a model that was slow for a while gets to show that it no longer is.
+        Each refusal forgets one call: so a model that was slow for a while is measured again.
         """
         if not self._calls or left_s * 1000 >= min(self._calls):
             return False
@@ -114,7 +113,7 @@ class ServiceRate:
         return True
 
     def _fit(self, samples: int, ms: float) -> None:
-        """Draw the line by least squares with exponential forgetting; neither part of it is below 0."""
+        """Fit the line by least squares with exponential forgetting; neither part is below 0."""
         self._line.add(samples, ms)
         mean, mean_ms, variance, slope = self._line.fit()
         if slope is None or variance <= ALIKE * mean * mean:
