@@ -1,1 +1,1 @@
-"""Local controller: holds what GM sent to this node, runs its workers, and reports on them. Works on without GM."""
+"""Local controller: holds GM's resources for this node, runs its workers, and reports on them. Works without GM."""

@@ -26,7 +26,7 @@ from services.lc.credentials import NodeCredentials
 
 HOME = "~/.local/state/halimede"
 MISTAKE = 2
-#: seconds: the broker reports an LC that hangs after 1.5 times this, so that `halimede status` names it within 15 s
+#: seconds: the broker reports a hanging LC after 1.5 times this, so that `halimede status` names it within 15 s
 KEEPALIVE_S = 7
 EPILOG = """\
 A service's worker comes to this node by nodeName, or by a nodeSelector that the node's labels match.
@@ -40,7 +40,7 @@ On Kubernetes, where GM makes pods and kubelet runs them:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
-    """Read the command line. Raises InvalidFieldError; argparse ends the process on what it refuses itself."""
+    """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
     parser = argparse.ArgumentParser(
         prog="python -m services.lc",
         description="Local controller of one node: holds what GM sends, prepares models, runs workers, reports.",
@@ -119,7 +119,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         credentials = NodeCredentials(Credentials.at(given.credentials, "--credentials").folder)
         credentials.check(secure=settings.secure, workers=not given.pods)
         settings = replace(settings, credentials=credentials.own)
-        broker = settings.url  # what the LC shows the broker is none of its workers' business
+        broker = settings.url  # workers must not receive the LC's own credentials
     config = Config(
         node=check_name("--node", given.node),
         home=home,
@@ -136,7 +136,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
 
 
 async def serve(config: Config, settings: MqttSettings) -> None:
-    """Run a controller until a signal asks it to stop."""
+    """Run a controller until a signal stops it."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -146,7 +146,7 @@ async def serve(config: Config, settings: MqttSettings) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and return the exit code: 0 after a clean stop, 2 for a mistake of the caller's."""
+    """Run and return the exit code: 0 after a clean stop, 2 for a mistake of the caller."""
     try:
         config, settings = parse(arguments)
         logging.configure(service="lc", node=config.node)

@@ -1,8 +1,8 @@
-"""The local controller put together: one task group, one loop that plans and acts, and the components around it.
+"""The assembled local controller: one task group, one loop that plans and acts, and the components of the node.
 
-It starts what its store holds before it has heard from anybody, and goes on when GM or the broker leaves. Stopped
-cleanly it stops its workers; killed it leaves them running, and adopts them when it starts again. Where workers are
-pods it starts and stops none.
+It starts the workers of its stored resources before any message arrives, and continues when GM or the broker
+disconnects. After a clean stop its workers stop; if it is killed they continue, and it adopts them at the next start.
+If workers are pods, it starts and stops none.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from services.lc.supervisor.supervisor import Supervisor
 from services.lc.worker_files import Logs, PodLogs
 
 log = structlog.get_logger()
-#: seconds between two looks at whether another LC goes by our name
+#: seconds between two checks for another LC with the same name
 LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One node: its name and labels, halimede's home folder, and the broker as its workers are to reach it.
+    """One node: its name and labels, halimede's home folder, and the broker address for its workers.
 
-    ``pods``: its workers are pods that others make and run, and that this controller only listens to.
-    ``fetch_policy``: which addresses models may come from, and workers' own cameras have, beside public ones.
+    ``pods``: its workers are pods that Kubernetes makes and runs; this controller only receives their reports.
+    ``fetch_policy``: the addresses that models and workers' own cameras may use, in addition to public ones.
     """
 
     node: str
@@ -75,15 +75,15 @@ class Config:
 
     @property
     def folders(self) -> NodePaths:
-        """Where its files are."""
+        """The paths of the node's files."""
         return NodePaths(self.home, check_name("node", self.node))
 
 
 class LocalController:
     """One node's controller, on a bus that is not entered yet.
 
-    ``launcher``, ``bring`` and ``count`` are what touches the world beside it: a simulation brings its own. ``files``:
-    a second connection, for files over the bus.
+    ``launcher``, ``bring`` and ``count`` have the side effects outside of it: a simulation replaces them. ``files``: a
+    second connection, for files over the bus.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LocalController:
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set, then stop all workers that it has started.
 
-        Raises HalimedeError if another LC runs on this node's folder, or if its store cannot be used. Cancelled, it
+        Raises HalimedeError if another LC uses this node's folder, or if its store cannot be used. If cancelled, it
         leaves the workers running.
         """
         folders = self.config.folders
@@ -134,7 +134,7 @@ class LocalController:
                 figures.work = work
                 log.info("local controller runs", node=self.config.node, http=shown.url)
                 await stopping.wait()
-                # a worker that stops now is no news about its service: the node goes offline as a whole
+                # the stop of a worker is not reported from now on: the node goes offline as a whole
                 figures.work = ()
                 for task in work:
                     task.cancel()
@@ -144,7 +144,7 @@ class LocalController:
 
 
 class _Components:
-    """The parts of a running controller, and the loop that plans and acts whenever something has changed."""
+    """The parts of a running controller, and the loop that plans and acts after each change."""
 
     def __init__(self, controller: LocalController, store: NodeStore, tasks: asyncio.TaskGroup) -> None:
         config, bus = controller.config, controller.bus
@@ -194,7 +194,7 @@ class _Components:
         self.figures = LcMetrics(bus, store, self.workers, self.preparer, self.datasets, self.reporter, self.channel)
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
-        """Subscribe; return what is to be run from now on."""
+        """Subscribe; return the coroutines to run from now on."""
         await self.channel.start()
         await self.logs.start()
         await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node), self.reporter.on_worker_info)
@@ -231,19 +231,19 @@ class _Components:
 
 
 async def _once_alone(blobs: NodeBlobs, channel: GmChannel) -> None:
-    """Open the connection for files once no other LC goes by our name: two would chase each other there, too."""
+    """Open the connection for files once no other LC has this name: two would disconnect each other there too."""
     blobs.bus.may_connect = lambda: channel.presence.alone
-    while not channel.presence.alone:  # noqa: ASYNC110  # it is a matter of time, of which nobody tells
+    while not channel.presence.alone:  # noqa: ASYNC110  # it depends only on time, without an event to wait for
         await asyncio.sleep(LOOK_S)
     await blobs.run()
 
 
 @contextlib.contextmanager
 def _only_one(folders: NodePaths) -> Iterator[None]:
-    """Hold the node's folder. Workers do not inherit the lock, so those that survive their LC do not keep it."""
+    """Lock the node's folder. Workers do not inherit the lock, so those that survive their LC do not hold it."""
     lock = FileLock(folders.lock)
     try:
-        # the cache, too: kubelet makes it for the first pod that mounts it, and then it would be root's
+        # make the cache too: otherwise kubelet makes it for the first pod that mounts it, owned by root
         folders.models.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
@@ -259,15 +259,15 @@ def _only_one(folders: NodePaths) -> Iterator[None]:
 
 
 def client_id(node: str) -> str:
-    """Return the id of the connection for files: one beside the controller's own."""
+    """Return the client id of the connection for files, in addition to the controller's own."""
     return f"lc.{node}-blobs"
 
 
 class NodeBlobs(BlobNode):
-    """The node's part in files over the bus: it gives what its model cache holds, and asks others for what it lacks.
+    """The node's part in files over the bus: serves its model cache, and downloads missing files from others.
 
-    ``run`` it in addition to the controller; ``opener`` is for ``fetch(..., openers={"bus": opener})``.
-    ``bus`` is a connection of its own (``client_id``) that nobody has entered.
+    ``run`` it in addition to the controller; ``opener`` is for ``fetch(..., openers={"bus": opener})``. ``bus`` is a
+    separate connection (``client_id``) that is not entered yet.
     """
 
     def __init__(self, node: str, bus: Bus, cache: Cache) -> None:

@@ -1,8 +1,8 @@
-"""What a node shows the broker: a folder with one user for the LC and one for each role of its workers.
+"""Credentials of a node: a folder with one user for the LC and one for each role of its workers.
 
-The LC may do what its workers may not. So each worker is told its role's folder, and none of them the LC's or the
-whole node's. They all belong to one user of the machine: this keeps apart what a worker is given, not what a hostile
-one could read.
+The LC has more rights than its workers. So each worker receives its role's folder, and none of them the LC's or the
+whole node's. All processes belong to one user of the machine: this separates what a worker receives, not what a hostile
+worker could read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NodeCredentials:
 
     @property
     def own(self) -> Credentials:
-        """The LC's own."""
+        """The credentials of the LC."""
         return Credentials(self.folder / role_name(User.LC), OPTION)
 
     def worker(self, role: Role) -> Path:
@@ -36,9 +36,9 @@ class NodeCredentials:
         return self.folder / role_name(USERS[role])
 
     def check(self, *, secure: bool, workers: bool = True) -> None:
-        """Raise InvalidFieldError when it cannot serve; ``secure``: the broker's address is for TLS.
+        """Raise InvalidFieldError if the folder is unusable; ``secure``: the broker's address is for TLS.
 
-        Not ``workers``: the LC's own are enough, since pods bring theirs.
+        Without ``workers`` only the LC's own are required, because pods have their own.
         """
         roles = tuple(USERS) if workers else ()
         words = [role_name(user) for user in (User.LC, *(USERS[role] for role in roles))]

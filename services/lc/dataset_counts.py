@@ -1,8 +1,8 @@
-"""What is in the Datasets of this node: each is counted in a child process, and again when it has changed.
+"""Counts the Datasets of this node: each in a child process, and again after a change.
 
-Level-triggered like the Preparer: ``want`` says which, and one task for each looks after it. A look is a few ``stat``
-calls; a count reads what has changed. What is known stays known while it is counted again: a service that waits for a
-Dataset waits for the first count alone.
+Level-triggered like the Preparer: ``set_required`` sets the Datasets, and one task watches each. A check is a few
+``stat`` calls; a count reads only changed files. Known facts stay valid during a new count: a service that waits for a
+Dataset waits only for the first count.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from services.lc.planning.resource_state import Preparation, RequiredFile
 
 log = structlog.get_logger()
 
-#: seconds between two looks, and between two at what someone has to mend
+#: seconds between two checks, and between two if a person must correct something
 LOOK_S, MENDED_S = 60.0, 15.0
-#: seconds after which files of a folder are gone through again, though nothing shows that one has changed
+#: seconds after which all files of a folder are checked, even without a visible change
 WHOLE_S = 600.0
-#: seconds for which what was counted of a Dataset is kept that is not wanted
+#: seconds for which the counts of a Dataset that is no longer required are kept
 KEPT_S = 24 * 3600.0
-#: seconds after a count that broke for no reason of the data's
+#: seconds until the next count after an unexpected error
 BROKEN_S = 60.0
 
 Count = Callable[[CountJob, Callable[[Progress], None]], Awaitable[Counted]]
 
 
 class Datasets:
-    """The Datasets of a node. ``changed`` is called with a key whenever something new is known of one.
+    """The Datasets of a node. ``changed`` is called with a key after each change of its facts.
 
-    ``folder`` is where what was counted is kept, so that the next count reads only what is new.
+    ``folder`` keeps the counts, so that the next count reads only changed files.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Datasets:
         self._folder = folder
         self._count = count
         self._running: dict[Key, asyncio.Task[None]] = {}
-        #: one count at a time: it is a disk's work
+        #: one count at a time, because the disk limits it
         self._place = asyncio.Semaphore(1)
 
     def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
-        """Look after exactly these from now on."""
+        """Watch exactly these Datasets from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             del self.preparations[key]
             self.facts.pop(key, None)
@@ -91,13 +91,13 @@ class Datasets:
         while True:
             try:
                 await self._counted(want, path)
-            except Exception as error:  # noqa: BLE001  # one dataset must not end the node's other work
+            except Exception as error:  # noqa: BLE001  # an unexpected error in one dataset must not stop the others
                 log.warning("dataset not counted", key=str(want.key), error=type(error).__name__)
                 self._fail(want, "Internal", f"counting it broke: {type(error).__name__}")
                 await asyncio.sleep(BROKEN_S)
 
     async def _counted(self, want: RequiredFile, path: Path) -> None:
-        """Count once; return when it is to be counted again."""
+        """Count once; return when the next count is due."""
         seen = await in_thread(print_of, path)
         if seen is None:
             self._fail(want, NOT_FOUND, f"{path} does not exist on this node: put it there, or mend spec.url")
@@ -111,14 +111,14 @@ class Datasets:
         except DatasetError as error:
             log.warning("dataset failed", key=str(want.key), reason=error.reason, message=str(error))
             self._fail(want, error.reason, str(error))
-            # what is wrong with a folder may be mended deep inside of it
+            # the cause may be corrected deep inside the folder, without a change of the folder itself
             await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if await in_thread(path.is_dir) else None)
             return
         self._ready(want, counted.facts)
         await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
 
     async def _until_changed(self, watch: Mapping[str, Print], every: float, longest: float | None) -> None:
-        """Wait until one of the places is not as it was, or for so long."""
+        """Wait until one of the paths has changed, at most ``longest`` seconds."""
         loop = asyncio.get_running_loop()
         end = None if longest is None else loop.time() + longest
         while end is None or loop.time() < end:
@@ -127,7 +127,7 @@ class Datasets:
                 return
 
     def _report_progress(self, want: RequiredFile, at: Progress) -> None:
-        """Say how far a count is."""
+        """Report the progress of a count."""
         known = self.preparations[want.key]
         share = f"{100 * at.done // at.total} %" if at.total else f"{at.files:,} files, {at.done / 1e6:,.0f} MB read"
         message = f"counting: {share}, {at.samples:,} samples so far"
@@ -157,7 +157,7 @@ class Datasets:
         return self._folder / f"{hashlib.sha256(f'{want.key} {want.uid}'.encode()).hexdigest()[:32]}.db"
 
     def _tidy(self) -> None:
-        """Make the folder, and remove what was kept of Datasets that nobody has wanted for long."""
+        """Make the folder, and remove counts of Datasets that were not required for long."""
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ class Datasets:
 
 
 def _summary(facts: DatasetFacts) -> str:
-    """Say in one line what is in a dataset."""
+    """Return a one-line summary of a dataset."""
     parts = [f"{facts.number_of_samples:,} samples"]
     if facts.number_of_classes:
         parts.append(f"{facts.number_of_classes:,} classes")
@@ -180,5 +180,5 @@ def _summary(facts: DatasetFacts) -> str:
 
 
 def _differs(watch: Mapping[str, Print]) -> bool:
-    """Whether a place is not as it was; one that was not there is given as a print of nothing."""
+    """Whether a path has changed; a missing file is given as ``Print(-1, -1, -1)``."""
     return any((print_of(path) or Print(-1, -1, -1)) != known for path, known in watch.items())

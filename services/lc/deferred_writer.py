@@ -1,4 +1,4 @@
-"""Writes transactions of the node's store; on a full disk they are owed, and written when there is room."""
+"""Writes transactions of the node's store; on a full disk it defers them until there is space."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ import structlog
 from halimede.system import sqlite
 
 log = structlog.get_logger()
-#: result codes of SQLite that room on the disk, or in the user's share of it, would mend: no others
+#: result codes of SQLite that free space on the disk, or in the user's quota, resolves
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-#: statements; with more than these a node takes no more news
+#: most deferred statements; above that a node accepts no more changes
 MAX_OWED = 10_000
 
 
 class Statements:
-    """What one transaction is to do, in the words of a cursor."""
+    """The statements of one transaction, with a cursor's interface."""
 
     def __init__(self) -> None:
         self.listed: list[tuple[str, tuple[Any, ...]]] = []
 
     def execute(self, sql: str, values: tuple[Any, ...] = ()) -> None:
-        """Note a statement."""
+        """Record a statement."""
         self.listed.append((sql, values))
 
 
 class DeferredWriter:
-    """Writes transactions in their order: each is on disk when its block ends, or owed for want of room.
+    """Writes transactions in order: each is on disk when its block ends, or deferred because the disk is full.
 
-    An LC that ends before there is room again has an older store: GM's next sync brings the difference, as after any
-    other loss. So it may serve, report and forget meanwhile, which a node that refused all news could not.
+    An LC that ends before there is space again has an older store: GM's next sync sends the difference, as after any
+    other loss. So the node can still run workers, report and delete, which it could not if it refused all changes.
 
-    ``repair`` is called with the damage of a store that was damaged or removed; what cannot be kept even then raises.
+    ``repair`` is called with the damage if the store was damaged or removed; raises if even a new store cannot be
+    written.
     """
 
     def __init__(self, repair: Callable[[str], None]) -> None:
@@ -44,7 +45,7 @@ class DeferredWriter:
         self._removed: Callable[[], str] = str
 
     def open(self, db: sqlite3.Connection, removed: Callable[[], str]) -> None:
-        """Use the store's connection; ``removed`` returns how its files were removed, if they were."""
+        """Use the store's connection; ``removed`` returns how its files were removed, empty if they were not."""
         self._db, self._removed = db, removed
 
     @contextlib.contextmanager
@@ -68,7 +69,7 @@ class DeferredWriter:
             self.owed += wanted.listed
 
     def settle(self) -> None:
-        """Write what is owed. Raises sqlite3.Error while there is no room."""
+        """Write the deferred statements. Raises sqlite3.Error while the disk is full."""
         if self.owed:
             self._write([])
 
@@ -82,5 +83,5 @@ class DeferredWriter:
 
 
 def is_disk_full(error: sqlite3.Error) -> bool:
-    """Whether room on the disk would mend an error."""
+    """Whether free space on the disk would resolve an error."""
     return getattr(error, "sqlite_errorcode", 0) in NO_ROOM

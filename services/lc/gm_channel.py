@@ -1,11 +1,11 @@
 """The channel to GM: checks, orders and stores GM's messages, and sends syncs of the node's resources.
 
-Nothing depends on the broker having kept anything. A sync goes out on every connection, when GM appears or has a new
-epoch, and every few minutes; sooner while GM has not answered. Messages of an epoch lower than one seen are an old
-leader's and are ignored.
+It does not depend on messages that the broker kept. A sync is sent on every connection, when GM comes online or has a
+new epoch, and every few minutes; sooner while GM has not answered. Messages with an epoch lower than a known one come
+from an old leader and are ignored.
 
-A body must agree with its topic, but its spec is not judged here: one that this LC cannot read is held and reported,
-so that GM and whoever wrote it learn of it.
+A body must agree with its topic, but its spec is not validated here: an unreadable one is stored and reported, so that
+GM and its author learn of it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeResource, NodeStore, ResourceVersion
 
 log = structlog.get_logger()
-#: seconds between two syncs: at least; when GM has answered; at first when it has not
+#: seconds between two syncs: the least; after an answer of GM; the first interval without one
 LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
 MAX_UID = 64
-#: seconds between two looks at the store: a fault is to be named within 15 s
+#: seconds between two checks of the store: a fault must be reported within 15 s
 STORE_S = 5.0
-#: seconds that the first sync waits where another store's presence was found: if its LC lives, it takes the connection
-#: back within that time, and this one has started nothing that is the other's
+#: seconds that the first sync waits if another store's presence was found: if that LC runs, it takes the connection
+#: back within that time, and this one has not started its workers
 STRANGER_S = 2.0
 
 
 class InsertDecision(Enum):
-    """What to do with an insert."""
+    """The decision on an insert."""
 
     STORE = auto()
-    #: another uid of the same name: the old one is buried for good, and its workers belong to nobody
+    #: another uid of the same name: the old one is deleted for good, and its workers belong to no resource
     REPLACE = auto()
     #: held already: acknowledge it again, change nothing
     SAME = auto()
@@ -60,10 +60,10 @@ class InsertDecision(Enum):
 
 
 class DeleteDecision(Enum):
-    """What to do with a delete."""
+    """The decision on a delete."""
 
     DROP = auto()
-    #: nothing of that name is held: acknowledge it again
+    #: no resource of that name is held: acknowledge it again
     ABSENT = auto()
     #: a resource of the same name but another uid is held: it stays
     FOREIGN = auto()
@@ -72,10 +72,10 @@ class DeleteDecision(Enum):
 def on_insert(held: ResourceVersion | None, new: ResourceVersion, buried: int | None) -> InsertDecision:
     """Decide on an insert; the same one twice changes nothing.
 
-    Order is the generation and the uid, never arrival. ``buried`` is the generation on the tombstone of the new uid,
-    None without one: up to that this node was told to forget it, and what comes later with no higher generation is a
-    message that was overtaken. GM names the last generation of a resource that is deleted, and one less where the
-    resource only has no place on this node: that one may come back.
+    Generation and uid define the order, never arrival. ``buried`` is the generation on the tombstone of the new uid,
+    None without one. The node was told to delete up to that generation, so a later message without a higher one was
+    overtaken. For a deleted resource GM sends its last generation, and one less if the resource is only no longer
+    placed on this node: then the same generation may return.
     """
     if buried is not None and new.generation <= buried:
         return InsertDecision.BURIED
@@ -96,7 +96,7 @@ def on_delete(held: ResourceVersion | None, uid: str) -> DeleteDecision:
 
 
 class GmChannel:
-    """The node's end of the channel. ``changed`` is called when the node holds something else than before."""
+    """The node's end of the channel. ``changed`` is called after each change of the held resources."""
 
     def __init__(
         self,
@@ -116,13 +116,13 @@ class GmChannel:
         self._gm_online = False
         self._wanted = asyncio.Event()
         self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
-        #: what asks for a sync once more while something is missing
+        #: timer of the next sync while a referenced resource is missing
         self._asking: asyncio.TimerHandle | None = None
         self._unanswered = False
-        #: whether something was dropped since the last sync was made: GM may answer what is not so any more
+        #: whether a resource was dropped since the last sync: GM's answer may be outdated
         self._dropped = False
         self._number = 0
-        #: syncs sent; whether GM has answered one on this connection, and when it last answered any
+        #: syncs sent; whether GM has answered one on this connection, and the time of its last answer
         self.syncs = 0
         self.synced = False
         self._synced_at: float | None = None
@@ -133,7 +133,7 @@ class GmChannel:
         return None if self._synced_at is None else asyncio.get_running_loop().time() - self._synced_at
 
     def announce(self) -> Announcement:
-        """Birth and will of the next connection, with an epoch of its own that our reports carry, too."""
+        """Return birth and will of the next connection, with a new epoch that reports carry as well."""
         announcement = self.presence.announce()
         self._reporter.epoch = self.presence.epoch
         return announcement
@@ -141,7 +141,7 @@ class GmChannel:
     async def start(self) -> None:
         """Subscribe."""
         self._bus.on_connect(self._connected)
-        # first of all: GM's presence makes us sync, and by then we know whether somebody else was here
+        # first of all: GM's presence triggers a sync, which must know whether another LC was here
         await self.presence.start()
         await self._bus.subscribe(topics.INSERT.filter(node=self._node), self._on_insert)
         await self._bus.subscribe(topics.DELETE.filter(node=self._node), self._on_delete)
@@ -167,7 +167,7 @@ class GmChannel:
             if self.presence.strange:
                 self.presence.strange = False
                 await asyncio.sleep(STRANGER_S)
-            with contextlib.suppress(sqlite3.Error):  # still no room
+            with contextlib.suppress(sqlite3.Error):  # the disk is still full
                 self._store.settle()
             if self._bus.connected:
                 await self.presence.publish_again()
@@ -175,7 +175,7 @@ class GmChannel:
             await asyncio.sleep(LEAST_S)
 
     async def watch_store(self) -> None:
-        """Look whether the store is whole and can be written, and name it in our presence if not, until cancelled."""
+        """Check that the store is intact and writable, and publish any trouble in the presence, until cancelled."""
         while True:
             await asyncio.sleep(STORE_S)
             self.presence.name_trouble(self._store.trouble())
@@ -188,7 +188,7 @@ class GmChannel:
             self._store.put_aside = ""
 
     def lack(self, *, lacking: bool) -> None:
-        """Say whether something held here names what is not: GM may think that it is, so ask, less and less often."""
+        """Set whether a held resource references a missing one: GM may not know, so sync, less and less often."""
         if not lacking and self._asking:
             self._asking.cancel()
             self._asking = None
@@ -203,7 +203,7 @@ class GmChannel:
         self._wanted.set()
         self._ask_later(times + 1)
 
-    # --- what GM says ------------------------------------------------------------------------------------------
+    # --- messages from GM --------------------------------------------------------------------------------------
 
     async def _on_insert(self, delivery: Delivery[ResourceBody]) -> None:
         key, stamp = _key(delivery.names), self._followed(delivery)
@@ -254,7 +254,7 @@ class GmChannel:
         if check_epoch(gm.epoch) < seen:
             log.warning("presence of an older GM ignored", epoch=gm.epoch, seen=seen)
             if gm.online:
-                self._wanted.set()  # our sync says what we follow: a GM whose store was lost counts on from there
+                self._wanted.set()  # the sync contains the known epoch: a GM with a lost store continues from there
             return
         appeared = gm.online and (not self._gm_online or gm.epoch > seen)
         self._gm_online = gm.online
@@ -264,9 +264,9 @@ class GmChannel:
             self._wanted.set()
 
     def _followed(self, delivery: Delivery[Any]) -> SequenceNumber | None:
-        """Return the stamp of a message of a GM that this node may follow, None of any other.
+        """Return the sequence number of a message from a valid GM, None from an outdated one.
 
-        Raises InvalidFieldError without an epoch, and of one that no clock explains.
+        Raises InvalidFieldError without an epoch, or with one that fits no clock.
         """
         stamp = SequenceNumber.read({"epoch": "", **delivery.properties})
         if check_epoch(stamp.epoch) < self._store.gm_epoch:
@@ -281,12 +281,12 @@ class GmChannel:
             log.info("late message ignored", key=str(key), number=stamp.number)
         return overtaken
 
-    # --- what the node says ------------------------------------------------------------------------------------
+    # --- messages to GM ----------------------------------------------------------------------------------------
 
     async def _connected(self) -> None:
         await self._report_quarantine()
         self.synced = False
-        self._gm_online = False  # if it is there, its retained presence comes with the subscription
+        self._gm_online = False  # if GM is online, the subscription brings its retained presence
         self._reporter.resend()
         self._wanted.set()
 
@@ -319,7 +319,7 @@ def _key(names: Mapping[str, str]) -> Key:
 
 
 def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
-    """Return the identity of a resource whose body agrees with its topic; raise InvalidFieldError of any other."""
+    """Return the identity of a resource; raise InvalidFieldError if its body does not agree with its topic."""
     api_version, word = body.get("apiVersion"), body.get("kind")
     if not any((k.api_version, k.kind, k.plural) == (api_version, word, names["plural"]) for k in kinds()):
         raise InvalidFieldError("kind", word, f"send a known kind whose plural is {names['plural']}")
@@ -341,44 +341,44 @@ def _bounded(value: int, field: str) -> int:
 class OwnPresence:
     """The node's presence on the broker: birth and will of each connection, and its repair when overwritten.
 
-    A second LC of this name or a late will of ours would hide this node. So the node subscribes to its own presence.
-    ``overwritten`` is called when ``publish_again`` has something to publish.
+    A second LC of this name or a late will of an earlier connection would hide this node. So the node subscribes to its
+    own presence. ``overwritten`` is called when ``publish_again`` must publish.
     """
 
     def __init__(
         self, node: str, bus: Bus, *, labels: Mapping[str, str], store: NodeStore, overwritten: Callable[[], None]
     ) -> None:
-        #: where the controller's health and metrics are
+        #: address of the controller's health and metrics
         self.http = ""
-        #: that of the latest connection
+        #: the epoch of the latest connection
         self.epoch = 0
-        #: whether another store's presence was found when we came
+        #: whether another store's presence was found at the start
         self.strange = False
         self._node = node
         self._labels = dict(labels)
         self._bus = bus
         self._store = store
         self._overwritten = overwritten
-        #: the epoch of a birth of ours that came back from the broker
+        #: the epoch of this node's last birth that came back from the broker
         self._confirmed, self._confirmed_at = 0, 0.0
-        #: whether our birth has to go out once more
+        #: whether the birth must be published again
         self._again = False
         self._trouble = ""
 
     @property
     def alone(self) -> bool:
-        """Whether no other LC has taken our name for a while: then further connections of ours are nobody else's."""
+        """Whether no other LC has used this name for a while: then further connections meet no conflict."""
         now = asyncio.get_running_loop().time()
         return self._bus.connected and self._confirmed == self.epoch and now - self._confirmed_at >= STRANGER_S
 
     def announce(self) -> Announcement:
-        """Birth and will of the next connection, with an epoch of its own."""
+        """Return birth and will of the next connection, with a new epoch."""
         self.epoch = self._store.next_presence_epoch()
         will = Presence(node=self._node, epoch=self.epoch, online=False, store=self._store.identity)
         return Announcement(self._birth(), self._packet(will))
 
     def name_trouble(self, trouble: str) -> None:
-        """Publish what an operator has to do something about, if it is another than before."""
+        """Publish a trouble for operators, if it has changed."""
         if trouble != self._trouble:
             self._trouble = trouble
             self._restore_birth()
@@ -388,7 +388,7 @@ class OwnPresence:
         await self._bus.subscribe(topics.PRESENCE.filter(node=self._node), self._on_presence, cleared=self._on_cleared)
 
     async def publish_again(self) -> None:
-        """Send our birth once more where something else has taken its place."""
+        """Publish the birth again if another message has replaced it."""
         if self._again:
             self._again = False
             try:
@@ -397,11 +397,11 @@ class OwnPresence:
                 log.info("birth message not sent", error=str(error))
 
     async def _on_presence(self, delivery: Delivery[Presence]) -> None:
-        """Watch what stands under our name: our birth should, and nobody else's word.
+        """Check the presence under this node's name: it must be this connection's birth.
 
-        What the broker kept (retained) came before our birth, which is on its way. Of another store it proves that
-        another LC goes by our name, unless we come for the first time: then it may be all that is left of an earlier
-        one. A will of an earlier connection that comes late would hide us from whoever asks the broker.
+        A retained message came before this birth, which is still in flight. If it is from another store, another LC
+        uses this name, except at the first start: then it may be left from an earlier LC. A late will of an earlier
+        connection would show the node as offline.
         """
         presence, ours = delivery.body, delivery.body.store == self._store.identity
         if ours and presence.online and presence.epoch == self.epoch:

@@ -23,7 +23,7 @@ from services.lc.store import NodeStore
 
 @dataclass(slots=True)
 class LcMetrics:
-    """Reads one controller. ``work`` are the tasks that run as long as it does."""
+    """Reads one controller. ``work`` are the tasks that run for its whole life."""
 
     bus: Bus
     store: NodeStore
@@ -44,7 +44,7 @@ class LcMetrics:
         return health
 
     def collect(self) -> Iterator[Metric]:
-        """Return all figures."""
+        """Return all metrics."""
         yield from buses([self.bus])
         yield from _of_workers(self.workers)
         yield from _of_models(self.preparer, self.datasets)

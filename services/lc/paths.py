@@ -1,4 +1,4 @@
-"""Where a node's files are. Names are checked here once more before they become part of a path."""
+"""The paths of a node's files. Names are checked again before they become part of a path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from halimede.names import check_label, check_name
 
-#: below a node's folder; where it exists, workers have run here before
+#: below a node's folder; if it exists, workers have run here before
 WORKERS = "workers"
 
 
@@ -31,12 +31,12 @@ class NodePaths:
 
     @property
     def root(self) -> Path:
-        """Everything of this node."""
+        """The folder with all files of this node."""
         return self.home / "nodes" / check_name("node", self.node)
 
     @property
     def store(self) -> Path:
-        """What the node holds."""
+        """The store of held resources."""
         return self.root / "store.db"
 
     @property
@@ -46,7 +46,7 @@ class NodePaths:
 
     @property
     def datasets(self) -> Path:
-        """What was counted of datasets."""
+        """The counts of datasets."""
         return self.root / "datasets"
 
     @property
@@ -56,13 +56,13 @@ class NodePaths:
 
     @property
     def removed(self) -> Path:
-        """Folders of workers that nobody needs any more, until they are removed."""
+        """Folders of workers that are no longer needed, until they are removed."""
         return self.root / "removed"
 
     def worker(self, worker: Worker) -> Path:
         """Return the folder of a worker: its ledger and its log. Raises InvalidFieldError on a bad name."""
         namespace, name = check_label("namespace", worker.namespace), check_name("worker", worker.name)
-        # one step, since it is taken with every plan: each `/` makes another path
+        # one step, because each plan calls this: each `/` makes another path object
         return self.home.joinpath("nodes", check_name("node", self.node), WORKERS, namespace, name)
 
     def log(self, worker: Worker) -> Path:

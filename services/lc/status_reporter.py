@@ -1,9 +1,9 @@
 """Reports the state of each resource to GM: a retained NodeStatus, cleared when the resource is removed.
 
-A report is composed when it is sent, so that changes in between cost nothing: counts leave at most once a second, a
-new phase or reason at once, and the last state always. The removal is the acknowledgement of a delete: it is owed, on
-disk, until the broker has taken it, and it is paid only after the resource's workers are gone, where this node runs
-them. What they have left on the node goes with it.
+A report is composed when it is sent, so that intermediate changes cost nothing: changed counts are sent at most once a
+second, a new phase or reason at once, and the last state always. Clearing it acknowledges a delete: the node stores
+that it owes this until the broker accepted it, and sends it only after the resource's workers have ended, if this node
+runs them. Their files on the node are then removed as well.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from services.lc.supervisor.worker_state import WorkerPhase
 log = structlog.get_logger()
 #: seconds between two reports on one resource that differ only in counts
 INTERVAL_S = 1.0
-#: and between two of which the phase or reason differs: a worker may claim another one as often as it likes
+#: seconds between two reports that differ in phase or reason: a worker may change them at any rate
 URGENT_S = 0.1
-#: seconds until the next attempt when the broker did not take one
+#: seconds until the next attempt after a failed one
 RETRY_S = 1.0
-#: seconds in which a status whose times alone have changed is no news
+#: seconds for which a status with only new times is not sent
 SAME_S = 10.0
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
 STARTING = Lack("Pending", "Starting", "")
-#: characters that a report has room for
+#: most characters in a report
 MAX_REASON, MAX_MESSAGE = 256, 4096
 
 
@@ -58,25 +58,25 @@ class NodeStatusReporter:
         self._store = store
         self._workers = workers
         self._standings: Mapping[Key, ResourceState] = {}
-        #: last reports on what was forgotten since: what a pod said just before counts
+        #: last reports on resources deleted since: the last report of a pod counts
         self._last: dict[Key, NodeStatus] = {}
         self._dirty: set[Key] = set()
         self._sent: dict[Key, NodeStatus] = {}
         self._sent_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
-        #: of the present connection; with it and the number GM tells old reports from new ones
+        #: epoch of the present connection; with it and the number GM orders reports
         self.epoch = 0
         self._number = 0
-        #: reports that the broker took, and those that it will never take as they are
+        #: reports that the broker accepted, and reports that it refused
         self.taken = self.refused = 0
 
     @property
     def waiting(self) -> int:
-        """Resources whose report is to be sent."""
+        """Resources whose report must be sent."""
         return len(self._dirty)
 
     def update(self, standings: Mapping[Key, ResourceState]) -> None:
-        """Take a new plan's standings."""
+        """Use the states of a new plan."""
         for key in set(standings) | set(self._standings):
             if standings.get(key) != self._standings.get(key):
                 self.touch(key)
@@ -86,23 +86,23 @@ class NodeStatusReporter:
         self._wake.set()
 
     def touch(self, key: Key) -> None:
-        """Something about a resource has changed."""
+        """Mark a resource as changed."""
         self._dirty.add(key)
         self._wake.set()
 
     def again(self, key: Key) -> None:
-        """Report on a resource even if nothing has changed: GM seems not to know."""
+        """Report on a resource even without a change: GM seems not to have its report."""
         self._sent.pop(key, None)
         self.touch(key)
 
     def resend(self) -> None:
-        """Report on everything again: the broker may have lost what it kept."""
+        """Report on all resources again: the broker may have lost its retained messages."""
         self._sent.clear()
         self._dirty |= set(self._standings)
         self._wake.set()
 
     async def on_worker_info(self, delivery: Delivery[WorkerInfo]) -> None:
-        """Take what a worker says of itself. Only our own workers count, and only under their own name."""
+        """Receive a worker's report. Only workers of this node count, and only under their own names."""
         info, names = delivery.body, delivery.names
         worker = Worker(names["ns"], names["worker"])
         agrees = (info.namespace, info.name) == (worker.namespace, worker.name)
@@ -113,7 +113,7 @@ class NodeStatusReporter:
             self.touch(service)
 
     async def run(self) -> None:
-        """Send what is due, until cancelled."""
+        """Send due reports, until cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -129,7 +129,7 @@ class NodeStatusReporter:
                     await self._wake.wait()
 
     async def _round(self) -> float | None:
-        """Send what is due; return the seconds until more is, None if nothing waits. Raises BusError."""
+        """Send due reports; return the seconds until the next, None if there is none. Raises BusError."""
         if not self._bus.connected:
             return None
         for key in list(self._store.farewells):
@@ -146,13 +146,13 @@ class NodeStatusReporter:
             if sent is None or sent.uid != status.uid or due <= now:
                 await self._send(key, status)
             else:
-                # not less than a clock can tell apart, or the loop would spin
+                # at least the resolution of a clock, or the loop would spin
                 wait = min(max(due - now, 0.01), INTERVAL_S if wait is None else wait)
         return wait
 
     @staticmethod
     def _is_known(status: NodeStatus, sent: NodeStatus, age_s: float) -> bool:
-        """Whether GM knows a status: all of it, or for a while all but the times in it."""
+        """Whether GM has a status: all of it, or for a while all but its times."""
         return status == sent or (age_s < SAME_S and _timeless(status) == _timeless(sent))
 
     def _compose(self, key: Key) -> NodeStatus | None:
@@ -171,7 +171,7 @@ class NodeStatusReporter:
             raise
         else:
             self.taken += 1
-        # also of a refused one: the next is tried when there is something new to say
+        # also after a refusal: the next attempt is made after the next change
         self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
 
     async def _clear(self, key: Key) -> None:
@@ -182,7 +182,7 @@ class NodeStatusReporter:
             await self._bus.clear(self._address(key))
         except RefusedError as error:
             log.warning("report not cleared", key=str(key), error=str(error))
-        if self._gone(key):  # still: the broker took its time
+        if self._gone(key):  # check again: the broker may have taken long
             self._workers.clear_away(key)
         self._store.farewell_done(key)
         self._sent.pop(key, None)
@@ -202,7 +202,7 @@ class NodeStatusReporter:
 def compose(
     standing: ResourceState, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
 ) -> NodeStatus:
-    """Return the report on a resource from what the plan says of it and how its workers stand. Pure."""
+    """Return the report on a resource from its planned state and its workers' reports. Pure."""
     workers: list[WorkerReport] = []
     views: list[Lack] = [standing.settled] if standing.settled else []
     for worker, role in standing.workers.items():
@@ -249,7 +249,7 @@ def _untimed(info: TaskInfo | None) -> TaskInfo | None:
 
 
 def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskInfo | None:
-    """Add up both roles. A sample counts where it came in: beside edge workers, cloud ones add their work alone."""
+    """Add up both roles. A sample counts once, at the edge; cloud workers next to edge workers add only their work."""
     counting = edge or cloud
     if not counting:
         return None
@@ -265,8 +265,8 @@ def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskIn
 def _counts(standing: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
     """Add up the counts of the workers that should run.
 
-    An edge worker that has said nothing yet (it has just been started, or adopted) leaves the counts out: they are
-    not known, which is not the same as zero.
+    While an edge worker has not reported yet (just started, or adopted), there are no counts: they are unknown, which
+    is not the same as zero.
     """
     known = {
         role: [counts[worker] for worker, its in standing.workers.items() if its == role and worker in counts]
@@ -277,7 +277,7 @@ def _counts(standing: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskI
 
 
 def _absent(worker: Worker, role: Role, view: Lack) -> WorkerReport:
-    """Report a worker that no process stands for."""
+    """Return the report of a worker without a process."""
     phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
     return WorkerReport(
         name=worker.name, role=role, phase=phase, reason=view.reason[:MAX_REASON], message=view.message[:MAX_MESSAGE]

@@ -1,6 +1,6 @@
-"""The files that workers have on this node: logs, rotated and served over the bus, and folders, removed in the end.
+"""The files of workers on this node: logs, rotated and served over the bus, and folders, removed at the end.
 
-Workers append to their log by themselves, so a log that has grown is copied and emptied in place.
+Workers append to their logs themselves, so a large log is copied and then truncated in place.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from services.lc.paths import WORKERS, NodePaths, Worker
 from services.lc.planning.node_kinds import NODE_KINDS, NodeKind
 
 log = structlog.get_logger()
-#: seconds between two looks at the sizes
+#: seconds between two checks of the sizes
 ROTATE_S = 5.0
-#: bytes of log in one reply: JSON may write one byte as six characters
+#: most bytes of log in one reply: JSON may write one byte as six characters
 MAX_PART, WORST_GROWTH = 512 * 1024, 6
 
 
 class Logs(RpcServer[LogsRequest, LogsReply]):
-    """Answers requests and keeps logs small."""
+    """Answers requests for logs and rotates them."""
 
     def __init__(self, folders: NodePaths, bus: Bus) -> None:
         requests = topics.LOGS_REQUEST.filter(node=folders.node)
@@ -44,11 +44,11 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
         self._folders = folders
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Return what is to be run, by name."""
+        """Return the coroutines to run, by name."""
         return {"logs": self.run()}
 
     async def run(self) -> None:
-        """Look at the sizes of all logs, and remove those that nobody needs any more, until cancelled."""
+        """Check the sizes of all logs, and remove folders that are no longer needed, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(remove, self._folders)
@@ -78,10 +78,10 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
 
 
 class PodLogs(Logs):
-    """Replies with where the logs of pods are: kubelet keeps them, and only the API server serves them."""
+    """Replies with the location of pods' logs: kubelet keeps them, and only the API server serves them."""
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Nothing is kept here; a task that ended would count as ill health."""
+        """Return no tasks: no logs are kept here, and a task that ended would make the node unhealthy."""
         return {}
 
     async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
@@ -99,8 +99,8 @@ class PodLogs(Logs):
 def read_part(path: Path, offset: int, limit: int) -> LogsReply:
     """Read at most ``limit`` bytes of a log from ``offset`` on (negative: from the end).
 
-    An offset behind the end is one from before a rotation: what was put aside is read to its end, and then the log from
-    its beginning. A character that is not complete yet is left for the next part.
+    An offset beyond the end is from before a rotation: the rotated log is read to its end, and then the log from its
+    beginning. An incomplete character is left for the next part.
     """
     if offset > path.stat().st_size and _size(aside := rotated(path)) > offset:
         path = aside
@@ -122,11 +122,10 @@ def _size(path: Path) -> int:
 
 
 def put_aside(folders: NodePaths, service: Key) -> None:
-    """Move the folders of a service's workers (logs, ledgers, own files) to where ``remove`` finds them.
+    """Move the folders of a service's workers (logs, ledgers, own files) to the folder that ``remove`` empties.
 
-    None of its workers may run. A folder is moved at once, so that a service that comes back under that name starts
-    with an empty one, and is removed later in a thread: a worker may have written any number of files. A crash in
-    between loses nothing.
+    None of its workers may run. A folder is moved at once, so that a new service of that name starts with an empty one,
+    and is removed later in a thread: a worker may have written any number of files. A crash in between loses nothing.
     """
     for name in _names(folders, service):
         try:
@@ -134,7 +133,7 @@ def put_aside(folders: NodePaths, service: Key) -> None:
             if folder.exists():
                 folders.removed.mkdir(exist_ok=True)
                 folder.rename(folders.removed / secrets.token_hex(8))
-                with contextlib.suppress(OSError):  # other workers of that namespace are there
+                with contextlib.suppress(OSError):  # the namespace has other workers
                     folder.parent.rmdir()
         except InvalidFieldError:  # a name too long for a worker never had a folder
             continue
@@ -143,7 +142,7 @@ def put_aside(folders: NodePaths, service: Key) -> None:
 
 
 def _names(folders: NodePaths, service: Key) -> list[str]:
-    """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
+    """Return the names of a service's workers here; names that the service defines are read from the folders."""
     kind = NODE_KINDS.get(service.plural, NodeKind())
     fixed = [worker_name(service.name, role, folders.node) for role in kind.roles]
     if not kind.names_workers:
@@ -159,7 +158,7 @@ def _names(folders: NodePaths, service: Key) -> list[str]:
 
 
 def remove(folders: NodePaths) -> None:
-    """Remove what was put aside. Blocks: call it in a thread."""
+    """Remove the moved folders. Blocks: call it in a thread."""
     if folders.removed.is_dir():
         for path in folders.removed.iterdir():
             if path.is_symlink() or not path.is_dir():

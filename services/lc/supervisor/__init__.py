@@ -1,1 +1,1 @@
-"""Worker processes: started, watched, started again, given other models."""
+"""Worker processes: starts, watches and restarts them, and changes their models."""

@@ -1,9 +1,9 @@
-"""Real worker processes: started, adopted, watched and ended.
+"""Real worker processes: starts, adopts, watches and ends them.
 
-A worker outlives its LC: it leads a session of its own, nothing ties it to its parent, and its output goes straight to
-its log file. The LC that starts next finds it by pid and start ticks, and by a mark in its environment where no record
-of it was kept. Its end is seen through a pidfd. A group is only ever signalled while its leader's pid is known to be
-taken by it: for our own child before it is reaped, for an adopted one in the moment of its end.
+A worker outlives its LC: it leads its own session, does not depend on its parent, and writes its output directly to its
+log file. The next LC finds it by pid and start ticks, or without a record by a mark in its environment. A pidfd reports
+its end. A group is only signalled while its leader still holds its pid: a child before it is reaped, an adopted process
+at the moment of its end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from services.lc.supervisor.process import NeededPath, Process, Start, StartErro
 
 log = structlog.get_logger()
 
-#: carries the record of a worker, in case the LC dies between starting it and writing it down
+#: variable with the record of a worker, in case the LC dies after starting it and before storing the record
 MARK = "HALIMEDE_PROCESS"
-#: what a worker inherits from its LC, beside everything of halimede's own and of OpenTelemetry's
+#: variables that a worker inherits from its LC, in addition to those of halimede and OpenTelemetry
 INHERITED = frozenset({
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
     "TMPDIR", "TZ", "USER",
 })  # fmt: skip
-#: the LC's own credentials: a worker has those of its role, or none
+#: the LC's own credentials: a worker gets those of its role, or none
 OWN = "HALIMEDE_CREDENTIALS"
 
 
@@ -45,7 +45,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class LinuxProcess:
-    """A process that leads its own group, watched through a pidfd. ``child``: ours, so that we can reap it."""
+    """A process that leads its own group, watched through a pidfd. ``child``: this LC started it and can reap it."""
 
     def __init__(self, record: ProcessRecord, pidfd: int, child: subprocess.Popen[bytes] | None) -> None:
         self.record = record
@@ -54,12 +54,12 @@ class LinuxProcess:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal has stopped it; one that a debugger holds counts as running."""
+        """Whether a signal has stopped it; a process held by a debugger counts as running."""
         fields = stat_fields(self.record.pid)
         return fields is not None and fields[0] == "T"
 
     async def wait(self) -> int | None:
-        """Wait for its end, end what is left of its group, and return its exit code."""
+        """Wait for its end, kill the rest of its group, and return its exit code."""
         await wait_pidfd(self._pidfd)
         self.kill()
         return self._child.wait() if self._child else None
@@ -85,7 +85,7 @@ class LinuxLauncher:
         self.inherited = inherited(os.environ if environment is None else environment)
 
     def start(self, start: Start) -> Process:
-        """Start a worker in a session of its own; raise StartError with what to do about it."""
+        """Start a worker in its own session; raise StartError with what to do about it."""
         spec, folder = start.spec, self.folders.worker(start.worker)
         env = {**self.inherited, **spec.env, MARK: self._mark(start)}
         try:
@@ -112,7 +112,7 @@ class LinuxLauncher:
         return _take(start, child)
 
     def find(self, known: list[ProcessRecord]) -> list[Process]:
-        """Return the workers that run already: those of the records, then those that only their mark tells of."""
+        """Return running workers: those of the records, then those found only by their mark."""
         found: dict[Worker, Process] = {}
         for record in [*known, *self._search()]:
             here = found.get(record.worker)
@@ -134,7 +134,7 @@ class LinuxLauncher:
         return f"{self.folders.root} {record}"
 
     def _search(self) -> Iterator[ProcessRecord]:
-        """Find session leaders with our mark whose parent does not carry it: workers, not what they started."""
+        """Find session leaders with the mark whose parent does not have it: workers, not their children."""
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and (record := self._read_mark(int(entry.name))):
                 pid = int(entry.name)
@@ -156,12 +156,12 @@ class LinuxLauncher:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from any other."""
+    """Return an identifier of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if there is no such process or it has ended."""
+    """Return a process's start in clock ticks since boot; None if it does not exist or has ended."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields and fields[0] not in {"Z", "X"} else None
 
@@ -186,14 +186,14 @@ def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
 
 
 def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
-    """Limit and watch a process that has just been started. If that fails it is ended: nobody would know of it."""
+    """Limit and watch a new process. If that fails it is killed, because otherwise it would run unwatched."""
     memory, pidfd = start.spec.memory_bytes, -1
     try:
         pidfd = os.pidfd_open(child.pid)
         if memory is not None:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
-        ticks = start_ticks(child.pid) or 0  # our child cannot vanish before we reap it
+        ticks = start_ticks(child.pid) or 0  # a child exists until it is reaped
         return LinuxProcess(_record(start, child.pid, ticks), pidfd, child)
     except Exception as error:
         with contextlib.suppress(ProcessLookupError):
@@ -211,7 +211,7 @@ def _adopt(record: ProcessRecord) -> Process | None:
         pidfd = os.pidfd_open(record.pid)
     except OSError:
         return None
-    if start_ticks(record.pid) == record.ticks:  # read after the pidfd is open: it cannot become another process now
+    if start_ticks(record.pid) == record.ticks:  # read after the pidfd is open: the pid cannot be reused now
         return LinuxProcess(record, pidfd, None)
     os.close(pidfd)
     return None

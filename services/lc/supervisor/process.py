@@ -1,6 +1,6 @@
-"""A worker process as the rest of the LC sees it: what to run, and the small protocol behind which it runs.
+"""A worker process for the rest of the LC: its specification, and the protocol that runs it.
 
-The protocol is what lets a simulation of many nodes leave real processes out.
+With this protocol a simulation of many nodes runs without real processes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from services.lc.store import ProcessRecord
 
 Role = WorkerRole
 
-#: variables that name the model, for scripts that do not read the file beside them
+#: variables that name the model, for scripts that do not read the desired-state file
 MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
-#: what a worker and a model server of this package are started as (``python -m``)
+#: modules that run a worker and a model server of this package (``python -m``)
 WORKER, SERVER = "services.worker", "halimede.serving"
 
 
 @dataclass(frozen=True, slots=True)
 class NeededPath:
-    """A path of the node that must be there before the process starts (``create``: a folder that may be made)."""
+    """A path that must exist before the process starts (``create``: a folder that may be made)."""
 
     path: str
     kind: Literal["any", "folder", "file"] = "any"
@@ -39,9 +39,9 @@ class NeededPath:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to run, in full: two equal ones need no restart. ``grace_s`` is how long it may take to drain.
+    """What to run: equal specs need no restart. ``grace_s`` is the time to drain.
 
-    Which model it begins with is told in the environment, too, and is no part of what it is: see ``Start.desired``.
+    The environment also has the first model, which is not part of the spec's identity: see ``Start.desired``.
     """
 
     argv: tuple[str, ...]
@@ -53,12 +53,12 @@ class ProcessSpec:
 
     @property
     def reports(self) -> bool:
-        """Whether it reports when it runs: it is a worker of this package, not a script of the user's."""
+        """Whether it reports while it runs: it is a worker of this package, not a user's script."""
         return self.argv[1:3] in {("-m", WORKER), ("-m", SERVER)}
 
     @property
     def digest(self) -> str:
-        """A digest of everything above, but for the model."""
+        """A digest of all fields except the model."""
         env = {name: value for name, value in self.env.items() if name not in MODEL}
         what = ProcessSpec(self.argv, env, self.cwd, self.memory_bytes, self.grace_s, self.paths)
         return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()
@@ -66,9 +66,9 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A worker that should run: for which service, in which role, and how. ``model`` must be there when it starts.
+    """A worker that should run: its service, its role, and its spec. ``model`` must exist when it starts.
 
-    ``desired`` is what it is to answer with, for one that takes another model while it runs: the file beside it.
+    ``desired`` is the desired model of a worker that can change its model while it runs: the file next to it.
     """
 
     worker: Worker
@@ -81,12 +81,12 @@ class Start:
 
     @property
     def desired_model(self) -> DesiredModel | None:
-        """The one model that it is to answer with."""
+        """The one model that it should answer with."""
         return self.desired.only if self.desired else None
 
 
 class StartError(HalimedeError):
-    """A process could not be started. ``reason`` is for a condition; trying again may help once someone acts on it."""
+    """A process could not be started. ``reason`` is for a condition; a retry may succeed after a person acts."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -98,14 +98,14 @@ class Process(Protocol):
 
     @property
     def record(self) -> ProcessRecord:
-        """What to remember of it."""
+        """The record by which the process can be found again."""
 
     @property
     def stopped(self) -> bool:
         """Whether a signal has stopped it (SIGSTOP, SIGTSTP): it runs no code until it is continued."""
 
     async def wait(self) -> int | None:
-        """Wait for its end and end what is left of its group; return the exit code (None: it was not our child)."""
+        """Wait for its end and kill the rest of its group; return the exit code (None: not a child of this LC)."""
 
     def terminate(self) -> None:
         """Ask the group to stop (SIGTERM)."""
@@ -115,13 +115,13 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
-    """What starts processes, and finds those that an LC before this one has started."""
+    """Starts processes, and finds those that an earlier LC has started."""
 
     def start(self, start: Start) -> Process:
         """Start a worker; raise StartError."""
 
     def find(self, known: list[ProcessRecord]) -> list[Process]:
-        """Return the workers of this node that run already, at most one a worker, from records and from a search."""
+        """Return the running workers of this node, at most one process each, from records and from a search."""
 
     def last_line(self, worker: Worker) -> str:
         """Return the last line that a worker wrote to its log."""

@@ -22,14 +22,14 @@ from services.lc.supervisor.worker_state import WorkerState
 
 log = structlog.get_logger()
 
-#: seconds between two checks, and that an answer of a health port may take
+#: seconds between two checks, and for the answer of a health port
 CHECK_S, PROBE_S = 1.0, 1.0
 #: seconds without a report, at least and in the worker's own report periods, after which a worker is silent
 SILENT_S, SILENT_PERIODS = 10.0, 3
-#: seconds of silence after which a stopped process is killed, and seconds that another one has beyond its model's
-#: timeout: within that it ends a call of its model that hangs by itself
+#: seconds of silence after which a stopped process is killed; seconds in addition to the model's timeout for another
+#: one, which ends a hanging model call itself within it
 STOPPED_S, BEYOND_MODEL_S = 15.0, 10.0
-#: seconds that a call of a model may take in a worker that sets no MODEL_TIMEOUT_S
+#: most seconds of a model call in a worker without MODEL_TIMEOUT_S
 MODEL_TIMEOUT_S = 60.0
 
 
@@ -51,7 +51,7 @@ class SilenceWatch:
             await asyncio.sleep(CHECK_S)
             now = loop.time()
             if not self._connected() or now - checked > CHECK_S + PROBE_S:
-                for entry in self._workers.values():  # nobody could be heard: their time begins now
+                for entry in self._workers.values():  # no report could arrive: their time begins now
                     entry.heard_at = now
             silent = []
             for entry in self._workers.values():
@@ -64,7 +64,7 @@ class SilenceWatch:
             checked = loop.time()
 
     async def _confirm(self, entry: WorkerState) -> None:
-        """Name a silent worker, and kill it if it hangs for longer than its model may take."""
+        """Report a silent worker, and kill it if it hangs for longer than a model call may take."""
         process, url = entry.process, entry.info.http if entry.info else ""
         hangs = await is_hung(url)
         now = asyncio.get_running_loop().time()
@@ -85,31 +85,31 @@ class SilenceWatch:
 
 
 def patience_s(entry: WorkerState) -> float:
-    """Return the seconds without a report after which a worker is silent; of one that names no period, infinity."""
+    """Return the seconds without a report after which a worker is silent; infinity without a report period."""
     period_s = entry.info.period_s if entry.info else 0.0
     return max(SILENT_S, SILENT_PERIODS * period_s) if period_s else float("inf")
 
 
 def is_silent(entry: WorkerState, now: float) -> bool:
-    """Return whether a worker that runs has not reported for too long."""
+    """Return whether a running worker has not reported for too long."""
     info = entry.info
     runs = entry.process is not None and info is not None and info.status in {"starting", "running"}
     return runs and not entry.stop.is_set() and now - entry.heard_at > patience_s(entry)
 
 
 def hang_limit_s(entry: WorkerState) -> float:
-    """Return the seconds of silence after which a worker that hangs is killed: always above its MODEL_TIMEOUT_S."""
+    """Return the seconds of silence after which a hanging worker is killed: always above its MODEL_TIMEOUT_S."""
     model_s = MODEL_TIMEOUT_S
-    with contextlib.suppress(InvalidFieldError):  # the worker refuses it and ends
+    with contextlib.suppress(InvalidFieldError):  # the worker itself refuses the value and ends
         if entry.start:
             model_s = number(entry.start.spec.env, "MODEL_TIMEOUT_S", MODEL_TIMEOUT_S, least=0.1, most=86_400)
     return max(STOPPED_S, model_s + BEYOND_MODEL_S)
 
 
 async def is_hung(url: str) -> bool:
-    """Return whether a health port of this machine takes a connection and answers nothing.
+    """Return whether a health port of this machine accepts a connection and answers nothing.
 
-    Anything else proves nothing against the process: an answer of any kind, a refusal, no port at all.
+    Any other result proves nothing against the process: any answer, a refusal, no port.
     """
     port = urlsplit(url).port if url else None
     if not port:

@@ -1,8 +1,8 @@
-"""Keeps each worker's process running: starts it, starts it again with back-off, and stops it cleanly.
+"""Keeps each worker's process running: starts it, restarts it with back-off, and stops it cleanly.
 
-One task a worker. What ends a process is judged from outside (exit code, how long it ran) and put beside what the
-worker itself last said, so that a condition shows both. Cancelling the supervisor leaves the processes alone: they
-survive an LC that dies, and the next one adopts them. ``stop_all`` is what ends them.
+Each worker has one task. The end of a process is judged from outside (exit code, run time) and combined with the
+worker's own last report, so that a condition shows both. Cancelling the supervisor leaves the processes running: they
+survive the death of an LC, and the next one adopts them. ``stop_all`` ends them.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from services.lc.worker_files import put_aside
 
 log = structlog.get_logger()
 LONGEST_DELAY = 60.0
-#: exit code of a worker that was given something wrong: starting it again at once is of no use
+#: exit code of a worker with a user's mistake: an immediate restart would fail again
 USERS_MISTAKE = 2
-#: bytes of a user's script that are read: it imports what it needs at its beginning
+#: most bytes of a user's script that are read: its imports are at its beginning
 MOST_OF_SCRIPT = 256 * 1024
-#: seconds beyond its grace until a process is killed, and until one that was killed is given up
+#: seconds beyond its grace until a process is killed, and until a killed one is given up
 EXTRA_S, KILL_S = 1.0, 10.0
 
 
 class Supervisor:
-    """The workers of a node. ``changed`` is called with a service whenever one of its workers changes its state.
+    """The workers of a node. ``changed`` is called with a service after each state change of its workers.
 
-    ``missing`` is called with a model's path when the file has vanished since it was prepared. ``connected``: whether
+    ``missing`` is called with a model's path if the file has vanished since it was prepared. ``connected``: whether
     workers' reports can arrive.
     """
 
@@ -82,11 +82,11 @@ class Supervisor:
         self._entries: dict[Worker, WorkerState] = {}
         self._telling = ModelAssignment(folders, missing)
         self._silence = SilenceWatch(self._entries, connected, changed)
-        #: processes started again, of whatever worker, since the controller's start
+        #: restarted processes of all workers since the controller's start
         self.restarts = 0
 
     def adopt(self) -> None:
-        """Take over what runs already, before anything is started."""
+        """Adopt running workers before any worker is started."""
         known = self._store.processes()
         for process in self._launcher.find(known):
             record = process.record
@@ -102,7 +102,7 @@ class Supervisor:
 
     @property
     def running(self) -> Mapping[Worker, ObservedWorker]:
-        """All workers that are looked after, as plans see them. One that is being stopped is still among them."""
+        """All supervised workers, for plans. A stopping worker is still among them."""
         return {
             e.worker: ObservedWorker(e.worker, e.service, e.uid, e.spec_hash, e.start is not None, e.asked, swaps(e))
             for e in self._entries.values()
@@ -110,22 +110,22 @@ class Supervisor:
 
     @property
     def models(self) -> Collection[Path | str] | None:
-        """What workers use, by path or digest; None while one runs that nobody has asked for yet."""
+        """Return the models in use, by path or digest; None while a running worker is not in any plan yet."""
         entries = self._entries.values()
         if any(entry.start is None for entry in entries):
             return None
         return [each for entry in entries for each in used(entry)]
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
-        """Watch for silent workers; each worker has its own task."""
+        """Return the watch for silent workers; each worker has its own task."""
         return {"silent workers": self._silence.run()}
 
     def busy(self, service: Key) -> bool:
-        """Whether a worker of a service is looked after."""
+        """Whether a worker of a service is supervised."""
         return any(entry.service == service for entry in self._entries.values())
 
     def clear_away(self, service: Key) -> None:
-        """Put the folders of a service's workers aside."""
+        """Move the folders of a service's workers away for removal."""
         put_aside(self._folders, service)
 
     def status(self, standing: ResourceState) -> NodeStatus:
@@ -139,7 +139,7 @@ class Supervisor:
         )
 
     def carry_out(self, plan: Plan) -> None:
-        """Stop and start what a plan says, and give those another model that take it as they are."""
+        """Stop and start workers according to a plan, and change the models of those that can do so while running."""
         for worker in plan.stop:
             self.stop(worker)
         for start in plan.start:
@@ -148,7 +148,7 @@ class Supervisor:
             self.swap(start)
 
     def start(self, start: Start) -> None:
-        """Run a worker from now on; one that was adopted with the same spec just goes on."""
+        """Run a worker from now on; an adopted one with the same spec continues."""
         entry = self._entries.get(start.worker)
         if entry is None:
             entry = WorkerState(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
@@ -158,7 +158,7 @@ class Supervisor:
             entry.start = start
 
     def swap(self, start: Start) -> None:
-        """Ask a worker that runs for another model."""
+        """Assign another model to a running worker."""
         entry = self._entries.get(start.worker)
         if entry and entry.spec_hash == start.spec.digest:
             entry.start, entry.asked = start, start.desired_model
@@ -166,12 +166,12 @@ class Supervisor:
             self._changed(entry.service)
 
     def stop(self, worker: Worker) -> None:
-        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` once it is gone."""
+        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` after its end."""
         if worker in self._entries:
             self._entries[worker].stop.set()
 
     async def stop_all(self) -> None:
-        """Stop all workers side by side, and wait until they are gone."""
+        """Stop all workers in parallel, and wait for their ends."""
         entries = list(self._entries.values())
         for entry in entries:
             entry.stop.set()
@@ -180,7 +180,7 @@ class Supervisor:
             await asyncio.wait(tasks, timeout=longest + 1)
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
-        """Take what a worker says of itself; return its service, None if it is not one of ours."""
+        """Receive a worker's report; return its service, None if it is not a worker of this node."""
         entry = self._entries.get(worker)
         if entry is None or entry.service.name != info.owner_name:
             return None
@@ -188,18 +188,18 @@ class Supervisor:
         entry.info, entry.heard_at = info, asyncio.get_running_loop().time()
         self._telling.receive(entry, info)
         if swaps(entry) is not took:
-            self._changed(entry.service)  # what was asked of it may be due now
+            self._changed(entry.service)  # a model that waits for it may be assigned now
         entry.task_info = info.task_info or info.owner_info or entry.task_info
         if info.status == "failed":
             entry.last_words = info
         return entry.service
 
     def reports(self) -> list[WorkerReport]:
-        """Return how all workers stand now."""
+        """Return the reports on all workers."""
         return [self.report(entry) for entry in self._entries.values()]
 
     def report(self, entry: WorkerState) -> WorkerReport:
-        """Return how a worker stands now."""
+        """Return the report on a worker."""
         phase, reason, message = phase_of(entry, asyncio.get_running_loop().time())
         if phase == "Running" and not reason:
             reason, message = trouble(entry)
@@ -233,7 +233,7 @@ class Supervisor:
                 await self._attend(entry, process)
             process, entry.adopted = None, False
             if entry.start is None:
-                break  # adopted, and ended before anyone asked for it: the next plan starts it anew
+                break  # adopted, and ended before a plan included it: the next plan starts it again
             self._changed(entry.service)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(entry.delay):
@@ -265,12 +265,12 @@ class Supervisor:
         return process
 
     async def _attend(self, entry: WorkerState, process: Process) -> None:
-        """Watch a process until its end, and judge it."""
+        """Watch a process until its end, and evaluate it."""
         loop = asyncio.get_running_loop()
         entry.process, entry.since, entry.info, entry.silent = process, loop.time(), None, ""
-        if entry.reason:  # it could not even be started before: that is mended
+        if entry.reason:  # an earlier start failed: its cause is corrected
             entry.failures, entry.mistaken, entry.reason = 0, False, ""
-        # a little later than what they wait for: a loop's timers may be early by its clock's resolution
+        # slightly after the limits: timers of the event loop may be early by its clock's resolution
         look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
         self._changed(entry.service)
         try:
@@ -308,15 +308,15 @@ class Supervisor:
 
 
 def _may_report(spec: ProcessSpec) -> bool:
-    """Whether a command names this package, itself or in its Python script: it may report once its imports are done."""
+    """Whether a command or its Python script names this package: then it may report after its imports."""
     if any("halimede" in argument for argument in spec.argv):
         return True
     script = next((argument for argument in spec.argv[1:] if argument.endswith(".py")), "")
     try:
-        # what has another end than a file's must not hold the controller up
+        # a file that is not regular, such as a pipe, must not block the controller
         with open(Path(spec.cwd, script), "rb", opener=_without_waiting) as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and b"halimede" in file.read(MOST_OF_SCRIPT)
-    except (OSError, ValueError):  # no file, or no name of one
+    except (OSError, ValueError):  # no such file, or an invalid name
         return False
 
 
@@ -326,7 +326,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def _unless_store_fails() -> Iterator[None]:
-    """A record that cannot be written costs a search at the next boot, not the worker."""
+    """A record that cannot be written costs only a search at the next start."""
     try:
         yield
     except sqlite3.Error as error:
@@ -334,7 +334,7 @@ def _unless_store_fails() -> Iterator[None]:
 
 
 async def until_end(entry: WorkerState, process: Process) -> int | None:
-    """Wait for a process to end, and end it when its worker is stopped; return its exit code, None if unknown."""
+    """Wait for the end of a process, or end it when its worker is stopped; return its exit code, None if unknown."""
     ended = asyncio.ensure_future(process.wait())
     asked = asyncio.ensure_future(entry.stop.wait())
     try:
@@ -361,7 +361,7 @@ def grace(entry: WorkerState) -> float:
 
 
 def ending(code: int | None) -> str:
-    """Say how a process ended."""
+    """Return how a process ended, as text."""
     if code is None:
         return "ended (exit code unknown)"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
@@ -370,10 +370,10 @@ def ending(code: int | None) -> str:
 class ModelAssignment:
     """Writes the desired models of a node's workers, and handles their reports: the effects of ``WorkerRollout``.
 
-    A worker is told a new model only while it runs and has said that it takes one. Whatever becomes of that, what it
-    answers with goes on until it says otherwise.
+    A worker gets a new model only while it runs and has reported that it can change models. Whatever the outcome, its
+    current model counts as in use until it reports another one.
 
-    ``missing`` is called with a model's path when the file has vanished since it was prepared.
+    ``missing`` is called with a model's path if the file has vanished since it was prepared.
     """
 
     def __init__(self, folders: NodePaths, missing: Callable[[Path], None]) -> None:
@@ -381,14 +381,14 @@ class ModelAssignment:
         self._missing = missing
 
     def begin(self, entry: WorkerState) -> None:
-        """Find out how a worker stands that is looked after from now on."""
+        """Load the rollout state of a worker that is supervised from now on."""
         folder = self._folders.worker(entry.worker)
         entry.rollout = load(folder)
         if entry.adopted:
             entry.assigned = entry.asked = read_assigned(folder)
 
     def first(self, entry: WorkerState) -> Path | None:
-        """Tell a worker that is about to start what to begin with; return that model's file. Raises StartError."""
+        """Assign the first model to a worker that is about to start; return its file. Raises StartError."""
         start = entry.start
         if start is None or start.desired_model is None:
             return start.model if start else None
@@ -404,7 +404,7 @@ class ModelAssignment:
         return Path(wish.path)
 
     def receive(self, entry: WorkerState, info: WorkerInfo) -> None:
-        """Take what a worker says of its model, and tell it the next one if that is due."""
+        """Receive a worker's report on its model, and assign the next one if due."""
         now, said, known = asyncio.get_running_loop().time(), info.model, entry.assigned
         if said and known:
             taken = answers(said, known) and not said.refused and not said.canary_version
@@ -414,20 +414,20 @@ class ModelAssignment:
         self.next(entry)
 
     def next(self, entry: WorkerState) -> None:
-        """Tell a worker what it is asked for, if it can be told and nothing is known against it."""
+        """Assign the desired model to a worker, if it can change models and has not refused it."""
         wish = entry.start.desired_model if entry.start else None
         if wish is None:
             return
         self._keep(entry, entry.rollout.asked(wish))
         if wish == entry.assigned or entry.rollout.refusal(wish) or not swaps(entry):
             return
-        if not Path(wish.path).is_file():  # it is told once it is here again, when the worker speaks next
+        if not Path(wish.path).is_file():  # it is assigned when it is present again, at the worker's next report
             self._missing(Path(wish.path))
             return
         folder = self._folders.worker(entry.worker)
         try:
             write_assigned(folder, wish)
-        except OSError as error:  # it is tried again when the worker speaks next
+        except OSError as error:  # the worker's next report triggers a retry
             entry.unassigned = f"{folder} cannot be written to: {error.strerror}: free some space"
             log.warning("model not assigned to worker", worker=str(entry.worker), error=error.strerror)
             return
@@ -435,7 +435,7 @@ class ModelAssignment:
         entry.assigned, entry.answering, entry.unassigned = wish, None, ""
 
     def ended(self, entry: WorkerState, how: str) -> None:
-        """Take that a worker has ended by itself."""
+        """Record that a worker has ended by itself."""
         if entry.assigned:
             self._keep(entry, entry.rollout.ended(entry.assigned, how, entry.spec_hash))
 
@@ -446,7 +446,7 @@ class ModelAssignment:
 
 
 def swaps(entry: WorkerState) -> bool | None:
-    """Whether a worker takes another model as it is; None: it may still say so."""
+    """Whether a worker can change its model while it runs; None: its first report is still pending."""
     if entry.process is None or entry.stop.is_set():
         return False
     if entry.info is None:
@@ -456,7 +456,7 @@ def swaps(entry: WorkerState) -> bool | None:
 
 
 def model(entry: WorkerState) -> ModelInUse | None:
-    """Return what a worker says of its model, with what it refused before it was started anew."""
+    """Return a worker's report on its model, with what it refused before its restart."""
     said = entry.info.model if entry.info else None
     refusal = entry.rollout.refusal(entry.start.desired_model if entry.start else None)
     if said is None or refusal is None or said.refused:
@@ -465,7 +465,7 @@ def model(entry: WorkerState) -> ModelInUse | None:
 
 
 def trouble(entry: WorkerState) -> tuple[str, str]:
-    """Return reason and message of a worker that runs without the model that it is asked to have; empty: it has it."""
+    """Return reason and message of a worker that runs without its desired model; empty: it has it."""
     wish = entry.start.desired_model if entry.start else None
     said = entry.info.model if entry.info else None
     if wish and (refusal := entry.rollout.refusal(wish)):
@@ -478,7 +478,7 @@ def trouble(entry: WorkerState) -> tuple[str, str]:
 
 
 def used(entry: WorkerState) -> list[Path | str]:
-    """Return the models that a worker uses or may go back to, by path or digest."""
+    """Return the models that a worker uses or may return to, by path or digest."""
     start, said = entry.start, entry.info.model if entry.info else None
     wishes = [wish for wish in (entry.assigned, entry.rollout.good) if wish]
     found: list[Path | str] = [Path(wish.path) for wish in wishes]

@@ -1,7 +1,7 @@
-"""One worker that is looked after: what is known of it, how it stands by that, and the rollout of its model.
+"""One supervised worker: its known state, the phase that follows from it, and the rollout of its model.
 
-Pure, but for the files in the worker's folder by which its rollout outlives the controller, and which go with that
-folder.
+Pure, except for the files in the worker's folder by which its rollout outlives the controller. They are removed with
+that folder.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from services.lc.paths import Worker
 from services.lc.supervisor.process import Process, Role, Start
 
 WorkerPhase = Literal["Pending", "Running", "Failed"]
-#: seconds until a worker that has failed for the first time is started again
+#: seconds until the first restart of a failed worker
 FIRST_DELAY = 0.5
 #: seconds after which a process counts as stable
 STABLE_S = 30.0
-#: seconds after which a user's own script counts as running though it never reports
+#: seconds after which a user's script counts as running although it never reports
 SILENT_S = 5.0
-#: this many failures in a row, none after a stable run, are a crash loop
+#: so many consecutive failures, none after a stable run, are a crash loop
 QUICK_FAILURES = 3
-#: the reason in the last line of a worker of ours; one whose event loop hangs has no other way to say it
+#: the reason in the last log line of a worker of this package: a hanging event loop cannot report it otherwise
 _reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
 log = structlog.get_logger()
-#: beside a worker's ledger: what it shall answer with, and how far that has come
+#: files next to a worker's ledger: its desired model, and the state of its rollout
 WISH, ROLLOUT = "model.json", "rollout.json"
-#: seconds that a worker has to answer with a new model before that counts as one to start with
+#: seconds that a worker must answer with a new model before that one counts as proven
 PROVEN_S = 30.0
-#: a worker that ends so often on the way to a new model is not told it again
+#: a worker that ends so often with an unproven model does not get it again
 STRIKES = 2
-#: reason of a worker, and of its service, that goes on with another model than it was asked to take
+#: reason of a worker, and of its service, that continues with another model than the desired one
 FAILED = "RolloutFailed"
-#: reason of a worker that runs and no longer reports
+#: reason of a running worker that no longer reports
 SILENT = "WorkerSilent"
 
 
@@ -61,37 +61,36 @@ class Refusal(Struct, kw_only=True, frozen=True):
 class WorkerRollout(Struct, kw_only=True, frozen=True):
     """The rollout of a model in a running worker: its desired model, its proven model, and its refused one.
 
-    The model that has proved itself stays known until another has: a worker that ends on the way to a new one starts
-    with it again. What was refused is not tried a second time before the Model changes. ``spec_hash``: of the process
-    that ``good`` has proved itself in.
+    The proven model is kept until another one is proven: a worker that ends before that starts with it again. A refused
+    model is not tried again before the Model changes. ``spec_hash``: of the process in which ``good`` was proven.
     """
 
     spec_hash: str = ""
     good: DesiredModel | None = None
     refused: Refusal | None = None
-    #: how often the worker ended with this wish before it had proved itself
+    #: how often the worker ended with this desired model before it was proven
     struck: str = ""
     strikes: int = 0
 
     def refusal(self, wish: DesiredModel | None) -> Refusal | None:
-        """Return why the worker does not have what is wished, None if nothing is known against it."""
+        """Return why the worker does not have the desired model, None if it was not refused."""
         return self.refused if self.refused and wish and self.refused.mark == wish.mark else None
 
     def asked(self, wish: DesiredModel) -> WorkerRollout:
-        """Take what is asked for now. What was known against another wish is forgotten: asked again, it is tried."""
+        """Record the desired model. Refusals and strikes of another one are forgotten: it may be tried again."""
         refused = self.refused if self.refused and self.refused.mark == wish.mark else None
         struck, strikes = (self.struck, self.strikes) if self.struck == wish.mark else ("", 0)
         return msgspec.structs.replace(self, refused=refused, struck=struck, strikes=strikes)
 
     def first(self, wish: DesiredModel, spec_hash: str) -> DesiredModel:
-        """Return the model that a worker starts with: one that has proved itself in such a process, if there is one."""
+        """Return the model that a worker starts with: the one proven in such a process, if there is one."""
         good = self.good
         if good is None or self.spec_hash != spec_hash or good.same(wish) or not Path(good.path).is_file():
             return wish
         return good
 
     def received(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
-        """Take what a worker says of the model that it was told. ``proven``: it has answered with it long enough."""
+        """Record a worker's report on its assigned model. ``proven``: it has answered with it long enough."""
         if not answers(said, told):
             return self
         if said.refused:
@@ -104,7 +103,7 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
         return msgspec.structs.replace(taken, good=told, spec_hash=spec_hash, struck="", strikes=0)
 
     def ended(self, told: DesiredModel, how: str, spec_hash: str) -> WorkerRollout:
-        """Take that a worker has ended by itself with the model that it was told last."""
+        """Record that a worker has ended by itself with its assigned model."""
         if self.good is None or self.spec_hash != spec_hash or self.good.same(told):
             return self
         strikes = self.strikes + 1 if self.struck == told.mark else 1
@@ -116,12 +115,12 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
 
 
 def answers(said: ModelInUse, told: DesiredModel) -> bool:
-    """Whether a worker's word is about this wish, and not about the one before."""
+    """Whether a worker's report is about this assigned model, and not about an earlier one."""
     return said.mark == told.mark if said.mark else told.digest in {said.digest, said.refused}
 
 
 def read_assigned(folder: Path) -> DesiredModel | None:
-    """Return what the worker of a folder was told last, None where that is not known."""
+    """Return the model that was last assigned to a worker by its folder, None if unknown."""
     try:
         desired = wishes.read(folder / WISH, WISH)
     except InvalidFieldError as error:
@@ -131,13 +130,13 @@ def read_assigned(folder: Path) -> DesiredModel | None:
 
 
 def write_assigned(folder: Path, wish: DesiredModel) -> None:
-    """Tell the worker of a folder what to answer with. Raises OSError."""
+    """Assign a model to the worker of a folder. Raises OSError."""
     if read_assigned(folder) != wish:
         wishes.write(folder / WISH, Desired(models=[wish]))
 
 
 def load(folder: Path) -> WorkerRollout:
-    """Return how the worker of a folder stood when that was last written."""
+    """Return the stored rollout state of the worker of a folder."""
     try:
         return msgspec.json.decode((folder / ROLLOUT).read_bytes(), type=WorkerRollout)
     except FileNotFoundError:
@@ -148,7 +147,7 @@ def load(folder: Path) -> WorkerRollout:
 
 
 def save(folder: Path, rollout: WorkerRollout) -> None:
-    """Keep it. What cannot be written is known until the controller ends."""
+    """Store the rollout. If that fails, it is kept until the controller ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / ROLLOUT, msgspec.json.encode(rollout))
@@ -158,51 +157,51 @@ def save(folder: Path, rollout: WorkerRollout) -> None:
 
 @dataclass(slots=True)
 class WorkerState:
-    """One worker that is looked after."""
+    """One supervised worker."""
 
     worker: Worker
     service: Key
     uid: str
     role: Role
     spec_hash: str
-    #: None: adopted, and not asked for yet
+    #: None: adopted, and not in a plan yet
     start: Start | None
-    #: seconds for which a script is waited for to report: longer if it imports halimede, and so may well report
+    #: seconds to wait for a script's first report: longer if it imports halimede, and so probably reports
     patience_s: float = SILENT_S
     task: asyncio.Task[None] | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     process: Process | None = None
     since: float = 0.0
-    #: when it last reported, in loop time; and what is wrong if that is too long ago
+    #: loop time of its last report; and the message if that is too long ago
     heard_at: float = 0.0
     silent: str = ""
     adopted: bool = False
     info: WorkerInfo | None = None
     task_info: TaskInfo | None = None
     restarts: int = 0
-    #: in a row, none of them after a stable run
+    #: consecutive failures, none after a stable run
     failures: int = 0
-    #: the last failure was no crash but something that only a person can mend
+    #: the last failure was not a crash, but needs a person
     mistaken: bool = False
-    #: why it could not be started; empty once it could
+    #: why it could not be started; empty after a start
     reason: str = ""
     #: how the last process ended, and the last line of its log
     ending: str = ""
     line: str = ""
-    #: what it said when it failed; this may arrive after the process has ended
+    #: its report of a failure; it may arrive after the process has ended
     last_words: WorkerInfo | None = None
     delay: float = FIRST_DELAY
-    #: the model that plans ask of it, the one that it was told last, and when it first answered with that
+    #: its model in the plans, its last assigned model, and when it first answered with that
     asked: DesiredModel | None = None
     assigned: DesiredModel | None = None
     answering: float | None = None
-    #: why it could not be told; empty once it was
+    #: why the model could not be assigned; empty after an assignment
     unassigned: str = ""
     rollout: WorkerRollout = field(default_factory=WorkerRollout)
 
 
 def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
-    """Return phase, reason and message. One that keeps failing is not called Running before it has proved itself."""
+    """Return phase, reason and message. A worker that keeps failing is not Running before it is stable."""
     info = entry.info
     looping = entry.mistaken or entry.failures >= QUICK_FAILURES
     ran_s = now - entry.since
@@ -210,7 +209,7 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         return "Pending", "Stopping", ""
     if entry.process and info and info.status == "failed":
         return "Failed", info.reason or "WorkerFailed", info.message
-    if entry.process and info and info.status == "starting" and info.reason:  # it has nothing to answer with
+    if entry.process and info and info.status == "starting" and info.reason:  # it has no model to answer with
         return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
         if entry.silent:
