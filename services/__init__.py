@@ -4,6 +4,6 @@ import sys
 
 from halimede.system.runtime import own_process
 
-# Python's word for a module of ours that it is about to run (`python -m services.lc`): tests and benches import others
+# the value while Python loads a module for `python -m services.lc`; tests and benchmarks import others
 if sys.argv[0] == "-m":
     own_process()

@@ -18,18 +18,18 @@ from services.system import DEFAULT_NODES, SystemLayout, parse_nodes, run
 
 FAILED, USER_ERROR = 1, 2
 DEFAULT_HOME = "~/.local/state/halimede"
-#: whoever runs a whole system here keeps models here and near by
+#: a user with a whole system on one machine keeps models there and near by
 DEFAULT_ALLOW = "loopback,private"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM; return the exit code: 2 for what the user has to change."""
+    """Run until SIGINT or SIGTERM; return the exit code: 2 if the user must change something."""
     try:
         layout = _layout(arguments)
         find_mosquitto()
     except HalimedeError as error:
         return _fail(error, USER_ERROR)
-    log.configure("WARNING")  # the services' own log lines are in their files
+    log.configure("WARNING")  # the services write their own logs to files
     try:
         asyncio.run(run(layout, _print))
     except HalimedeError as error:
@@ -77,16 +77,16 @@ def _layout(arguments: Sequence[str] | None) -> SystemLayout:
     if options.port is not None and not 0 < options.port < 65536:
         raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
     home = Path(options.home).expanduser().absolute()
-    AddressPolicy.parse(options.fetch_allow, "--fetch-allow")  # now, not when the nodes start
+    AddressPolicy.parse(options.fetch_allow, "--fetch-allow")  # check now, not when the nodes start
     return SystemLayout(home, parse_nodes(options.nodes), options.port, options.security, options.fetch_allow)
 
 
 def _print(text: str) -> None:
-    """Tell the user; a reader who has gone (``| head``) must not keep the system from stopping in order."""
+    """Print for the user; a closed output (``| head``) must not prevent an orderly stop."""
     try:
         print(text, flush=True)
     except OSError:
-        # or what is left in the buffer would fail once more at the end
+        # otherwise the rest of the buffer would fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -96,5 +96,5 @@ def _fail(error: HalimedeError, code: int) -> int:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)  # stores and logs hold what no other user of this machine should read
+    os.umask(0o077)  # stores and logs hold data that other users of this machine must not read
     sys.exit(main())

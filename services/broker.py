@@ -1,7 +1,6 @@
-"""The embedded broker: a real Mosquitto as a child process, for the system on one machine and for tests.
+"""The embedded broker: Mosquitto as a child process, for the system on one machine and for tests.
 
-It belongs to its parent: it ends with it, even when that is killed. It is bound to no event loop, so that whoever
-holds it may ask for it from any.
+It ends with its parent, even if that is killed. It is not bound to an event loop, so that any loop may call it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from halimede.system.child_process import exited, spawn
 from services.processes import usable
 
 DEFAULT_PORT = 1883
-#: how many ports from there are tried when none was asked for
+#: how many ports from there are tried if none is given
 PORTS = 200
 HOST = "127.0.0.1"
 #: seconds
@@ -35,7 +34,7 @@ class MosquittoProcess:
     """A Mosquitto on loopback, from ``async with`` or between ``start`` and ``stop``.
 
     Attributes:
-        port: where it listens; known once it has started.
+        port: its port; known after its start.
 
     """
 
@@ -44,8 +43,8 @@ class MosquittoProcess:
     ) -> None:
         """Prepare a broker that keeps ``mosquitto.conf`` and ``mosquitto.log`` in ``folder``.
 
-        Without ``port`` the first free one from 1883 on is taken. ``access`` are the configuration's lines on who may
-        do what; ``secure`` says that they ask for TLS.
+        Without ``port`` the first free one from 1883 on is used. ``access`` are the configuration's lines on access
+        rights; ``secure``: those lines require TLS.
         """
         self.port = port or 0
         self._wanted = port
@@ -53,17 +52,17 @@ class MosquittoProcess:
         self._access = access
         self._secure = secure
         self._process: subprocess.Popen[bytes] | None = None
-        #: bytes of the log that stood there before the last start
+        #: bytes of the log before the last start
         self._log_start = 0
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         return f"{'mqtts' if self._secure else 'mqtt'}://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The process id, None when it does not run."""
+        """The process id, None if it does not run."""
         return self._process.pid if self._process else None
 
     @property
@@ -85,7 +84,7 @@ class MosquittoProcess:
     async def start(self) -> None:
         """Start it and wait until it accepts connections.
 
-        Raises InvalidFieldError when the wanted port is taken, HalimedeError when there is no Mosquitto or it fails.
+        Raises InvalidFieldError if the given port is taken, HalimedeError if Mosquitto is missing or fails.
         """
         if self._process:
             raise RuntimeError("the broker runs already")
@@ -106,7 +105,7 @@ class MosquittoProcess:
                 self.port = port
                 return
             await self.kill()
-            # somebody took the port between our look and its start: the next one, then
+            # another process took the port between the check and the start: try the next one
             if IN_USE not in trouble:
                 raise HalimedeError(f"mosquitto did not start: {trouble} (see {self.log})")
         if self._wanted:
@@ -130,7 +129,7 @@ class MosquittoProcess:
             self._process = None
 
     async def kill(self) -> None:
-        """End it as a crash would: retained messages, queues and sessions are lost."""
+        """Kill it like a crash: retained messages, queues and sessions are lost."""
         process, self._process = self._process, None
         if process:
             process.kill()
@@ -164,7 +163,7 @@ class MosquittoProcess:
             f"listener {port} {HOST}",
             *self._access,
             *LIMITS,
-            # a pipe that nobody drains would hang it
+            # a pipe that is not read would block it
             f"log_dest file {self.log}",
             "log_type error",
             "log_type warning",
@@ -172,17 +171,17 @@ class MosquittoProcess:
             "log_type information",
         ]
         if os.geteuid() == 0:
-            lines.append("user root")  # or it could not read a folder that is root's alone
+            lines.append("user root")  # otherwise it could not read a folder of root
         return lines
 
     async def _came_up(self, port: int) -> str:
-        """Wait until it says that it runs and accepts a connection; return what went wrong, or nothing."""
+        """Wait until it reports that it runs and accepts a connection; return the error, empty if none."""
         process = self._process
         assert process is not None, "spawned"  # noqa: S101 - for the type checker
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 while process.poll() is None:  # ``stop`` may end it meanwhile
-                    # its own word comes first: on a port that it lost somebody else would answer
+                    # check its log first: on a lost port another process would answer
                     if " running" in self._read_log():
                         _, writer = await asyncio.open_connection(HOST, port)
                         writer.close()
@@ -196,13 +195,13 @@ class MosquittoProcess:
         return lines[-1] if lines else f"exit code {process.returncode}"
 
     def _read_log(self) -> str:
-        """Return what it has written since its last start."""
+        """Return its log since the last start."""
         return self.log.read_bytes()[self._log_start :].decode(errors="replace") if self.log.exists() else ""
 
 
 def find_mosquitto() -> str:
-    """Return the path of the binary; raise HalimedeError that says what to install."""
-    # Debian installs it where the PATH of a plain user does not look
+    """Return the path of the binary; raise HalimedeError with what to install."""
+    # Debian installs it outside the PATH of a plain user
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
     binary = shutil.which("mosquitto", path=path)
     if binary is None:

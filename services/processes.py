@@ -1,13 +1,12 @@
 """The processes of a system: its supervised children, and the workers that outlive their LC.
 
-A child ends with its parent, even when that is killed, and it does not hear the terminal's Ctrl-C: the parent decides
-who stops when.
+A child ends with its parent, even if that is killed. It does not receive the terminal's Ctrl-C: the parent decides the
+order of stops.
 
-Workers outlive their LC (a restarted one adopts them). The system's process is made a subreaper: whatever its children
-leave behind becomes its child, not init's. So a dead worker never stays a zombie that looks alive to its LC, and
-nothing is left running when the system stops. Workers of an earlier system that was killed are no descendants of ours.
-They are found by the mark that LCs put into their environment: those of a node that is run again are its LC's to adopt,
-the others nobody's.
+Workers outlive their LC (a restarted one adopts them). The system's process is a subreaper: orphans of its children
+become its children, not init's. So a dead worker never stays a zombie that looks alive to its LC, and no process is
+left when the system stops. Workers of an earlier, killed system are not descendants of this one. They are found by the
+mark that LCs put into their environment: the LC of a node that runs again adopts its workers, the others are ended.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from halimede.errors import HalimedeError
 from halimede.system.backoff import Backoff
 from halimede.system.child_process import exited, spawn, stat_fields, tail
 
-#: seconds: the pause before the first restart, the longest one, and how long a run counts as a good one
+#: seconds: the pause before the first restart, the longest one, and the length of a good run
 FIRST_PAUSE, LONGEST_PAUSE, GOOD_RUN = 0.2, 10.0, 10.0
-#: lines of its log that tell why it does not run
+#: lines of its log to show if it does not run
 LINES = 3
-#: what a service exits with when its user has to change something
+#: exit code of a service if its user must change something
 USER_ERROR = 2
 ROOT = Path(__file__).resolve().parent.parent
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
-#: in a worker's environment: the folder of its node, a space, and what only LCs read
+#: variable of a worker: its node's folder, a space, and a record for LCs
 MARK = "HALIMEDE_PROCESS"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Raise HalimedeError that says what to do where a file of the system cannot be used."""
+    """Raise HalimedeError with what to do if a file of the system cannot be used."""
     try:
         yield
     except OSError as error:
@@ -57,7 +56,7 @@ def usable(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A child died unexpectedly, or could not be started for a reason; it is started again after ``pause`` seconds."""
+    """A child died unexpectedly, or could not be started for a reason; it is restarted after ``pause`` seconds."""
 
     name: str
     code: int
@@ -91,7 +90,7 @@ class Child:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Keep it running until ``stop``. Raises HalimedeError when its log cannot be written at the beginning."""
+        """Keep it running until ``stop``. Raises HalimedeError if its log cannot be written at the beginning."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         with usable(self.log):
@@ -131,17 +130,17 @@ class Child:
         hurried.cancel()
 
     def log_tail(self) -> str:
-        """Return the last lines of its log: why it does not run."""
+        """Return the last lines of its log, which contain the error."""
         return "\n".join(tail(self.log).strip().splitlines()[-LINES:])
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # the services are no part of the wheel: they are found beside this file
+        # the services are not part of the wheel: they are found next to this file
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         return spawn(self._command, self.log, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
 
 
 def become_subreaper() -> None:
-    """Take in the orphans of all descendants from now on."""
+    """Adopt the orphans of all descendants from now on."""
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -153,14 +152,14 @@ def children() -> set[int]:
 
 
 def reap_orphans(own: Collection[int | None]) -> None:
-    """Take note of the end of children that nobody waits for; ``own`` are those that somebody does."""
+    """Reap ended children; ``own``: those that other code waits for."""
     for pid in children() - set(own):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 async def end_orphans(own: Callable[[], Collection[int | None]], deadline_s: float, hurry: asyncio.Event) -> int:
-    """End all orphans and what they leave behind: SIGTERM, then SIGKILL. Return how many there were."""
+    """End all orphans and their children: SIGTERM, then SIGKILL. Return their number."""
 
     def left() -> set[int]:
         reap_orphans(own())
@@ -170,14 +169,14 @@ async def end_orphans(own: Callable[[], Collection[int | None]], deadline_s: flo
 
 
 async def end_strays(home: Path, kept: Collection[str], deadline_s: float, hurry: asyncio.Event) -> int:
-    """End the workers of this home's nodes other than ``kept``: SIGTERM, then SIGKILL. Return how many there were."""
+    """End the workers of this home's nodes other than ``kept``: SIGTERM, then SIGKILL. Return their number."""
     return await _end(partial(strays, home, kept), partial(_signal, home), deadline_s, hurry)
 
 
 async def _end(
     find: Callable[[], set[int]], send: Callable[[int, signal.Signals], None], deadline_s: float, hurry: asyncio.Event
 ) -> int:
-    """End what is found until nothing is; return how many there were."""
+    """End processes until none is found; return their number."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + deadline_s
     asked: set[int] = set()
@@ -192,7 +191,7 @@ async def _end(
 
 
 def strays(home: Path, kept: Collection[str]) -> set[int]:
-    """Return the processes of this home's nodes other than ``kept`` and those that have an LC of their own."""
+    """Return the processes of this home's nodes, except those in ``kept`` and those with a running LC."""
     nodes: dict[str, set[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         node = _node(int(folder.name), home)
@@ -202,7 +201,7 @@ def strays(home: Path, kept: Collection[str]) -> set[int]:
 
 
 def _node(pid: int, home: Path) -> str | None:
-    """Return the node of this home that a process works for; None: it is none of its workers."""
+    """Return the node of this home that a process works for; None: it is not a worker of this home."""
     prefix = f"{MARK}={home / 'nodes'}/".encode()
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -213,7 +212,7 @@ def _node(pid: int, home: Path) -> str | None:
 
 
 def _has_lc(home: Path, node: str) -> bool:
-    """Whether somebody runs an LC there by hand: it holds its lock."""
+    """Whether an LC that a user started holds the node's lock."""
     try:
         handle = os.open(home / "nodes" / node / "lc.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -231,7 +230,7 @@ def _signal(home: Path, pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
-            if _node(pid, home) is not None:  # read after the pidfd is open: it cannot become another process now
+            if _node(pid, home) is not None:  # read after the pidfd is open: the pid cannot be reused now
                 signal.pidfd_send_signal(pidfd, number)
         finally:
             os.close(pidfd)

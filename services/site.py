@@ -1,8 +1,8 @@
-"""The site of the system on one machine: who may do what on its broker, kept in files below its home.
+"""The site of the system on one machine: access rights on its broker, in files below its home.
 
-Passwords are the default: they keep other systems' and other users' clients out. Certificates (TLS) also keep what
-they say, and who they are, from whoever may listen on loopback or takes the port. Nobody's secret is on a command
-line: parts of the system are told folders.
+Passwords are the default: they exclude clients of other systems and other users. Certificates (TLS) also protect
+messages and identities from a process that listens on loopback or takes the port. No secret is on a command line:
+processes receive folders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from halimede.access.site import Principal, Site
 from halimede.topic import Role
 from services.broker import ANONYMOUS
 
-#: who there is beside GM and the nodes: whoever uses the system, and one of each other kind to try things with
+#: users in addition to GM and the nodes: the user of the system, and one of each other kind for trials
 OPERATOR, CONSUMER, CAMERA = "admin", "viewer", "cam0"
 #: Mosquitto's own tools read their options from files of these names
 TOOLS = ("mosquitto_sub", "mosquitto_pub", "mosquitto_rr")
@@ -29,7 +29,7 @@ LOGIN_OPTIONS = (("-u", "username"), ("-P", "password"))
 
 
 class Security(StrEnum):
-    """How the broker of a system is guarded."""
+    """How the broker of a system is protected."""
 
     PASSWORDS = "passwords"
     TLS = "tls"
@@ -37,7 +37,7 @@ class Security(StrEnum):
 
     @property
     def description(self) -> str:
-        """What a user is told."""
+        """The text for the user."""
         return {
             Security.PASSWORDS: "passwords and access rules",
             Security.TLS: "TLS: certificates and access rules",
@@ -61,14 +61,14 @@ class LocalSite:
 
     @property
     def access(self) -> Sequence[str]:
-        """The lines of the broker's configuration on who may do what."""
+        """The lines of the broker's configuration on access rights."""
         if self.security is Security.INSECURE:
             return ANONYMOUS
         return listener_lines(self.folder, tls=self.secure)
 
     @property
     def operator(self) -> Path | None:
-        """The folder of whoever uses the system; None without credentials, as below."""
+        """The folder of the system's user; None without credentials, as below."""
         return self._of(Principal(Role.OPERATOR, OPERATOR))
 
     @property
@@ -82,7 +82,7 @@ class LocalSite:
         return own.parent if own else None
 
     def make(self) -> None:
-        """Make what is missing, keep what is there, and forget nodes that are not run any more."""
+        """Make missing files, keep existing ones, and remove nodes that are no longer run."""
         if self.security is Security.INSECURE:
             return
         site = Site(nodes=list(self._nodes), operators=[OPERATOR], consumers=[CONSUMER], cameras=[CAMERA])
@@ -94,7 +94,7 @@ class LocalSite:
             make_passwords(site, self.folder)
 
     def write_clients(self, host: str, port: int) -> None:
-        """Write options files for Mosquitto's tools, which then work as the operator."""
+        """Write options files for Mosquitto's tools, so that they act as the operator."""
         lines = [f"-h {host}", f"-p {port}"]
         if self.operator and self.secure:
             lines += [f"{option} {self.operator / name}" for option, name in TLS_OPTIONS]
@@ -105,7 +105,7 @@ class LocalSite:
             files.write(self.clients / tool, "\n".join(lines) + "\n", files.SECRET)
 
     def forget_clients(self) -> None:
-        """Remove these files: later somebody else may listen on the port, who is not to be told a password."""
+        """Remove these files: another process that later uses the port must not receive a password."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.clients)
 

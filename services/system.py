@@ -1,7 +1,7 @@
-"""The whole system on one machine: a broker, GM and one LC a node as child processes, none of them alone.
+"""The whole system on one machine: a broker, GM and one LC for each node as supervised child processes.
 
-What is started is kept running: whatever dies comes back after a short pause. What is stopped is stopped in order:
-LCs first, for they let their workers finish; then GM; then the broker that all of them need for that.
+A process that dies is restarted after a short pause. The stop is ordered: LCs first, because they let their workers
+finish; then GM; then the broker that all of them need for that.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
 from services.processes import USER_ERROR, Child, Exit, usable
 from services.site import LocalSite, Security
 
-#: seconds: until everything is up, and for each step of stopping. An LC gives each worker the grace that its user set
+#: seconds: until all are up, and for each step of stopping. An LC gives each worker the grace that its user set
 UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 30.0, 120.0, 10.0, 15.0
-#: seconds between two words on who is waited for, and between two looks at the length of the logs
+#: seconds between two reports of whom the stop waits for, and between two checks of the logs' sizes
 WAITING_SAID, LOGS_SEEN = 5.0, 5.0
-#: how often a service may die while the system starts
+#: most deaths of a service while the system starts
 START_ATTEMPTS = 3
-#: seconds before the broker is started again: at first, at most, and how long a run of it counts as a good one
+#: seconds until a restart of the broker: the first pause, the longest, and the length of a good run
 BROKER_PAUSE, BROKER_LONGEST_PAUSE, BROKER_GOOD_RUN = 0.2, 10.0, 30.0
 ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
-#: where GM's page is beside a broker on its usual port, or on the next port that is free
+#: port of GM's page if the broker has its usual port; otherwise the next free one
 PAGE_PORT = 8686
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
 Say = Callable[[str], None]
 
 
 class RunFile:
-    """``run.json`` in ``home``, by which the CLI finds the broker, and its lock: one system a folder.
+    """``run.json`` in ``home``, by which the CLI finds the broker, and its lock: one system per folder.
 
     It is held inside ``with``; the lock dies with its holder.
     """
@@ -62,7 +62,7 @@ class RunFile:
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the folder; raise HalimedeError when another process holds it."""
+        """Lock the folder; raise HalimedeError if another process holds it."""
         try:
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -82,13 +82,13 @@ class RunFile:
         with usable(self.path):
             os.ftruncate(handle, 0)
             os.write(handle, str(os.getpid()).encode())
-            self.path.unlink(missing_ok=True)  # of one that was killed
+            self.path.unlink(missing_ok=True)  # of a killed system
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove the file, then let the folder go. The lock file stays: removing it would let two in."""
+        """Remove the file, then unlock the folder. The lock file stays: removing it would admit two systems."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         if self._handle is not None:
@@ -96,7 +96,7 @@ class RunFile:
             self._handle = None
 
     def write(self, broker: str, nodes: list[str], credentials: Path | None = None) -> None:
-        """Say where the broker is, and the folder of what to show it; a reader sees all of it or nothing."""
+        """Write the broker's address and the credentials' folder; a reader sees the whole file or none."""
         content: dict[str, Any] = {"broker": broker}
         if credentials:
             content["credentials"] = str(credentials)
@@ -111,17 +111,17 @@ class ReadinessWaiter:
     def __init__(self, nodes: Sequence[str]) -> None:
         self.missing = {"global manager", *(f"node {node}" for node in nodes)}
         self.complete = asyncio.Event()
-        #: where GM's page is
+        #: address of GM's page
         self.page = ""
 
     async def gm(self, delivery: Delivery[GmPresence]) -> None:
-        """Hear GM."""
+        """Receive GM's presence."""
         if delivery.body.online:
             self.page = delivery.body.http
             self._here("global manager")
 
     async def node(self, delivery: Delivery[Presence]) -> None:
-        """Hear a node's LC."""
+        """Receive a node's presence."""
         if delivery.body.online:
             self._here(f"node {delivery.names['node']}")
 
@@ -133,9 +133,9 @@ class ReadinessWaiter:
 
 @dataclass(frozen=True, slots=True)
 class SystemLayout:
-    """What to run, where it keeps its files, and how it is guarded. ``port`` None: the first free one.
+    """What to run, the folder of its files, and how it is protected. ``port`` None: the first free one.
 
-    ``fetch_allow``: the addresses that models may come from beside public ones, as an LC's option says it.
+    ``fetch_allow``: addresses for models in addition to public ones, in the form of an LC's option.
     """
 
     home: Path
@@ -146,7 +146,7 @@ class SystemLayout:
 
 
 def parse_nodes(text: str) -> list[str]:
-    """Read ``edge0,cloud0``; raise InvalidFieldError on a bad, empty or repeated name."""
+    """Parse ``edge0,cloud0``; raise InvalidFieldError for a bad, empty or repeated name."""
     names = [check_name("--nodes", name.strip()) for name in text.split(",")]
     for name in names:
         if names.count(name) > 1:
@@ -155,12 +155,12 @@ def parse_nodes(text: str) -> list[str]:
 
 
 def labels(node: str) -> dict[str, str]:
-    """Return a node's labels: its role, read from its name."""
+    """Return a node's labels: its role, derived from its name."""
     return {label: "" for role, label in ROLE_LABELS.items() if node.startswith(role)}
 
 
 async def run(layout: SystemLayout, say: Say) -> None:
-    """Run the system until SIGINT or SIGTERM; a second one hurries. Raises HalimedeError when it cannot start."""
+    """Run the system until SIGINT or SIGTERM; a second one hurries. Raises HalimedeError if it cannot start."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def stop_or_hurry() -> None:
@@ -191,7 +191,7 @@ class System:
         self._broker = MosquittoProcess(
             layout.home / "broker", port=layout.port, access=self._site.access, secure=self._site.secure
         )
-        #: children of this process from before this system: none of its orphans
+        #: children of this process from before this system: not its orphans
         self._before = frozenset(processes.children())
         self._gm: Child | None = None
         self._lcs: list[Child] = []
@@ -200,7 +200,7 @@ class System:
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Start everything, say where it is, wait for ``stop``, stop everything."""
+        """Start all processes, report their addresses, wait for ``stop``, stop all."""
         with usable(self._site.folder):
             await asyncio.to_thread(self._site.make)
         await self._broker.start()
@@ -221,7 +221,7 @@ class System:
             self._site.forget_clients()
 
     def reap(self) -> None:
-        """Take note of the end of orphans; our own children are waited for elsewhere."""
+        """Reap ended orphans; other code waits for direct children."""
         processes.reap_orphans(self._own())
 
     async def _live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
@@ -274,9 +274,9 @@ class System:
     def _make_children(self) -> None:
         home, url = self._layout.home, self._broker.url
         logs = home / "logs"
-        with usable(logs):  # now, not when the first service starts
+        with usable(logs):  # check now, not when the first service starts
             logs.mkdir(parents=True, exist_ok=True)
-        # several systems on one machine look for theirs at different places
+        # each system on one machine prefers another port
         page = (PAGE_PORT + self._broker.port - DEFAULT_PORT) % 65_536
         arguments = ["--store", str(home / "gm"), "--broker", url, *_credentials(self._site.gm)]
         arguments += ["--http", f"{HOST}:{page}", "--http-or-any"]
@@ -297,9 +297,9 @@ class System:
                 self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {reason} (see {child.log})"))
 
     async def _keep_broker(self) -> None:
-        """Start the broker again, on its port, when it dies, and go on trying: meanwhile edges answer without it.
+        """Restart the broker on its port when it dies, and keep trying: meanwhile edges answer without it.
 
-        It comes back empty: all say again what they know.
+        The new broker is empty: all clients publish their state again.
         """
         loop = asyncio.get_running_loop()
         backoff = Backoff(BROKER_PAUSE, BROKER_LONGEST_PAUSE)
@@ -310,7 +310,7 @@ class System:
                 backoff.reset()
             said = "the broker ended; starting it again"
             while True:
-                # when the whole group was signalled, our own stop comes first
+                # if the whole process group was signalled, this process's own stop comes first
                 if await self._stops_within(backoff.fail()):
                     return
                 self._say(said)
@@ -327,7 +327,7 @@ class System:
         return self._stopping.is_set()
 
     async def _wait_up(self) -> None:
-        """Wait until GM and all nodes have said that they are there; raise HalimedeError that says who has not."""
+        """Wait until GM and all nodes have published their presence; raise HalimedeError with the missing ones."""
         self._gave_up = asyncio.get_running_loop().create_future()
         roll = ReadinessWaiter(self._layout.nodes)
         settings = MqttSettings.from_url(self._broker.url, credentials=self._site.operator)
@@ -375,5 +375,5 @@ class System:
 
 
 def _credentials(folder: Path | None) -> list[str]:
-    """Return the option. Without credentials it is empty: what the caller's environment names is not meant for here."""
+    """Return the option. Without credentials it is empty, to override the caller's environment."""
     return ["--credentials", str(folder or "")]

@@ -1,1 +1,1 @@
-"""The process around ``halimede.worker``: what a node starts for a service that brings no script of its own."""
+"""The process around ``halimede.worker``: a node starts it for a service without its own script."""

@@ -1,4 +1,4 @@
-"""The worker's command line: which role. All else comes from the environment, since it is a controller that sets it."""
+"""The worker's command line: its role. All other settings come from the environment, which a controller sets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one l
 """
 
 
-#: where each role's program is; a worker loads that of its own role alone
+#: program of each role; a worker imports only that of its own role
 PROGRAMS = {
     "edge": "halimede.worker:run_edge",
     "tier": "halimede.worker.tier_worker:run_tier",
@@ -88,5 +88,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the worker until it is told to stop."""
+    """Run the worker until it is stopped."""
     pkgutil.resolve_name(PROGRAMS[parser().parse_args(arguments).program])()

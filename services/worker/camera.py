@@ -1,4 +1,4 @@
-"""``python -m services.worker camera``: cameras that cannot speak MQTT themselves, as cameras of the bus."""
+"""``python -m services.worker camera``: publishes the pictures of cameras that cannot speak MQTT themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from halimede.cli.broker_address import find
 from halimede.errors import HalimedeError, InvalidFieldError
 
 ROLE = "camera"
-#: exit code of a user's mistake; whoever supervises need not try again before something changes
+#: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
 
 ENVIRONMENT = """\
@@ -40,7 +40,7 @@ environment (options come first; docs/cameras.md says more):
 exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run;
 2 after a mistake that you can mend (one line says which)
 """
-#: options that stand for variables
+#: options that set variables
 VARIABLES = {
     "fps": "CAMERA_FPS",
     "max_width": "CAMERA_MAX_WIDTH",
@@ -93,7 +93,7 @@ def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run cameras until they are told to stop."""
+    """Run cameras until they are stopped."""
     words = sys.argv[1:] if arguments is None else arguments
     if code := run(parser().parse_args([word for word in words if word != ROLE]), os.environ):
         raise SystemExit(code)
@@ -117,9 +117,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]) -> MqttSettings:
-    """Return how a camera speaks to the broker: with what a folder of its name below the credentials holds, if any.
+    """Return the broker settings of a camera: with the credentials in a folder of its name, if there is one.
 
-    Where nobody names a broker it is that of the system which runs on this machine, as for the command ``halimede``.
+    Without a configured broker it uses that of the system on this machine, like the command ``halimede``.
     """
     credentials = settings.credentials
     if credentials and (own := Path(credentials).expanduser() / camera).is_dir():
