@@ -1,12 +1,12 @@
 """Batches the requests that wait for one model, and runs them in its threads. It never waits to fill a batch.
 
-The event loop puts requests into a queue; a thread takes what is there, up to ``most`` rows, and brings all answers
-back in one step. ONNX Runtime lets go of the interpreter while it computes, so several threads (``instances``) may
-share one session.
+The event loop puts requests into a queue; a thread takes the queued ones, up to ``most`` rows, and returns all answers
+in one step. ONNX Runtime releases the interpreter while it computes, so several threads (``instances``) may share one
+session.
 
-The way to a thread and back costs some 50 us, and several times that on a busy core. A model that has shown to be
-quicker is run where its requests arrive, at once: nothing could wait long enough to share its call
-(``pipeline.executor.InlinePolicy``). One slow call, and it is back in its threads.
+Handing work to a thread and back costs some 50 us, and several times that on a busy core. A model that was measured to
+be faster runs on the event loop at once: no other request could wait long enough to share its call
+(``pipeline.executor.InlinePolicy``). After one slow call it runs in its threads again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from halimede.serving.errors import ExpiredError, ModelFailedError, OverloadedEr
 
 T = TypeVar("T")
 
-#: requests that wait for one model
+#: most requests that wait for one model
 CAPACITY = 1024
 
 
@@ -40,21 +40,21 @@ class BatchJob:
     until: float = float("inf")
 
 
-#: answers jobs, in order; whatever is wrong with one of them is its own SampleError
+#: answers jobs, in order; the error of a job is its own SampleError
 Run = Callable[[Sequence[Any]], Sequence[Any]]
-#: is told of each run: when its requests came, rows, when it began and ended (monotonic)
+#: called after each run: arrival times of its requests, rows, begin and end (monotonic)
 Ran = Callable[[Sequence[float], int, float, float], None]
 
 
-#: the number of the event loop among a model's threads
+#: number of the event loop among a model's threads
 HERE = -1
 
 
 @dataclass(slots=True)
 class BatchExecutor:
-    """The threads of one model. ``start`` once; ``submit``; ``close`` when its last answer is there.
+    """The threads of one model. ``start`` once; ``submit``; ``close`` after its last answer.
 
-    ``policy``: decides which calls are made on the event loop; None: none of them.
+    ``policy`` selects the calls that run on the event loop; None: none.
     """
 
     name: str
@@ -70,18 +70,18 @@ class BatchExecutor:
     _began: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Start the threads, which end with the process if nobody closes them."""
+        """Start the threads; they end with the process unless closed before."""
         self._loop = asyncio.get_running_loop()
         self._idle.set()
         for number in range(self.instances):
             threading.Thread(target=self._work, args=(number,), name=f"model_{self.name}", daemon=True).start()
 
     def is_quick(self, rows: int) -> bool:
-        """Whether a call of so many rows may be made on the event loop."""
+        """Whether a call with ``rows`` rows may run on the event loop."""
         return self.policy is not None and rows <= self.policy.max_samples > 0
 
     def at_once(self, call: Callable[[], T], rows: int) -> T:
-        """Make a call here and now. Raises ModelFailedError."""
+        """Run a call in the calling thread. Raises ModelFailedError."""
         began = self._began[HERE] = time.monotonic()
         spent = time.thread_time()
         try:
@@ -96,7 +96,7 @@ class BatchExecutor:
                 self.ran((began,), rows, began, time.monotonic())
 
     def submit(self, work: Any, rows: int, until: float = float("inf")) -> asyncio.Future[Any]:
-        """Ask for an answer. Raises OverloadedError when too many wait already."""
+        """Request an answer. Raises OverloadedError if too many requests wait."""
         if self.waiting >= CAPACITY:
             raise OverloadedError(f"{self.waiting} requests wait for {self.name}: try again later")
         assert self._loop is not None, "started"  # noqa: S101 - for the type checker
@@ -107,18 +107,18 @@ class BatchExecutor:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the longest call under way has taken so far, 0 when there is none."""
+        """Seconds since the start of the longest running call, 0 without one."""
         began = min(list(self._began.values()), default=None)
         return time.monotonic() - began if began is not None else 0.0
 
     async def drained(self) -> None:
-        """Wait until all that was asked for is answered."""
+        """Wait until all requests are answered."""
         while self.waiting:
             self._idle.clear()
             await self._idle.wait()
 
     def close(self) -> None:
-        """End the threads, after what they have."""
+        """End the threads after their pending jobs."""
         for _ in range(self.instances):
             self._queue.put(None)
 
@@ -132,17 +132,17 @@ class BatchExecutor:
             try:
                 loop.call_soon_threadsafe(self._deliver, jobs, alive, answers, began, time.monotonic())
             except RuntimeError:
-                return  # the loop is closed, and with it everybody who waited
-            del jobs, alive, answers  # they may be large, and the next ones may be long in coming
+                return  # the loop is closed, and with it all waiting requests
+            del jobs, alive, answers  # they may be large, and the next jobs may arrive much later
 
     def _answers(self, jobs: Sequence[BatchJob], number: int, began: float) -> Sequence[Any]:
-        """Run, and learn how long it takes."""
+        """Run jobs, and record the duration."""
         works = [job.work for job in jobs]
         self._began[number] = began
         spent = time.thread_time()
         try:
             return self.run(works)
-        except BaseException as error:  # noqa: BLE001 - whoever waits has to be told, and the thread goes on
+        except BaseException as error:  # noqa: BLE001  # the waiting requests need an answer, and the thread continues
             return [SampleError(f"the model failed: {type(error).__name__}: {error}")] * len(works)
         finally:
             self._began.pop(number, None)
@@ -150,7 +150,7 @@ class BatchExecutor:
                 self.policy.learn(sum(job.rows for job in jobs), (time.thread_time() - spent) * 1000)
 
     def _next(self) -> list[BatchJob] | None:
-        """Wait for a job, and take what else is there."""
+        """Wait for a job, and take further queued ones."""
         first = self._queue.get()
         if first is None:
             return None
@@ -188,7 +188,7 @@ class BatchExecutor:
 
 
 def _as_error(answer: Any) -> ServeError | None:
-    """Return what to raise in place of an answer that is none."""
+    """Return the error of a failed answer, None for any other."""
     if isinstance(answer, ServeError):
         return answer
     return ModelFailedError(str(answer)) if isinstance(answer, SampleError) else None

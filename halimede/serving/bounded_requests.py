@@ -1,7 +1,7 @@
-"""Bounds requests over REST: the body of each, its arrival, and what is under way when the server leaves.
+"""Bounds requests over REST: the body of each, its arrival time, and open requests when the server stops.
 
-All bodies together are bounded by a ``RequestBudget``. What is compressed counts as it unfolds: a few bytes may become
-as many as one request may have.
+A ``RequestBudget`` bounds all bodies together. A compressed body is counted as it is decompressed: a few bytes may
+become as many as one request may have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from halimede.serving import rest_codec
 from halimede.serving.errors import OverloadedError, ServeError, SlowRequestError, TooMuchError
 from halimede.serving.request_budget import ARRIVAL_S, SMALL, Charge, RequestBudget
 
-#: seconds after which a client that was refused for load may try again
+#: seconds after which a client that was refused because of load may retry
 RETRY_S = 1
 
 _encoder = msgspec.json.Encoder()
@@ -28,7 +28,7 @@ def json_response(value: object) -> web.Response:
 
 
 def refuse(status: int, text: str) -> web.Response:
-    """Return a refusal as the protocol has it."""
+    """Return a refusal in the protocol's form."""
     return web.Response(status=status, body=rest_codec.error(text), content_type=rest_codec.JSON)
 
 
@@ -46,7 +46,7 @@ async def live(_: web.Request) -> web.Response:
 
 
 class BoundedRequests:
-    """Answers requests with bodies of up to ``most`` bytes, and knows which are not answered yet."""
+    """Answers requests with bodies of up to ``most`` bytes, and tracks open ones."""
 
     def __init__(self, most: int, budget: RequestBudget | None = None) -> None:
         self.budget = budget or RequestBudget(most)
@@ -58,7 +58,7 @@ class BoundedRequests:
     async def answer(
         self, request: web.Request, infer: Callable[[web.Request, bytes, Charge], Awaitable[web.Response]]
     ) -> web.StreamResponse:
-        """Read a request's body and return what ``infer`` makes of both; a ServeError becomes a refusal."""
+        """Read a request's body and return the response of ``infer``; a ServeError becomes a refusal."""
         answer: web.StreamResponse
         self._count += 1
         try:
@@ -79,9 +79,9 @@ class BoundedRequests:
         return answer
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer what is under way, and let each connection end with it; return whether all was answered in time.
+        """Answer open requests, and close each connection afterwards; return whether all were answered in time.
 
-        Call it while connections still stand: aiohttp reads nothing more of a request once it begins to end them.
+        Call it before connections are closed: then aiohttp reads no more of their requests.
         """
         self._leaving = True
         try:
@@ -94,7 +94,7 @@ class BoundedRequests:
         return True
 
     async def _sent(self, request: web.Request, answer: web.Response, body: bytes) -> web.StreamResponse:
-        """Send a large answer, and return it without its body: a connection keeps its last answer while it idles."""
+        """Send a large answer, and return it without its body: an idle connection keeps its last answer."""
         sent = web.StreamResponse(status=answer.status, headers=answer.headers)
         sent.content_length = len(body)
         if self._leaving:
@@ -106,7 +106,7 @@ class BoundedRequests:
                 await sent.write_eof()
         except TimeoutError:
             if request.transport:
-                request.transport.abort()  # it was not read
+                request.transport.abort()  # the client did not read it
         return sent
 
     async def _read(self, request: web.Request, charge: Charge) -> bytes:
@@ -115,7 +115,7 @@ class BoundedRequests:
         if size is not None and size > self._most:
             raise TooMuchError(f"a body of {size} bytes is more than {self._most}")
         folded = size is None or "Content-Encoding" in request.headers
-        if not folded and request.content.is_eof():  # it is here: most are
+        if not folded and request.content.is_eof():  # it has arrived completely, as most do
             charge.take(size or 0)
             return request.content.read_nowait()
         try:
@@ -123,7 +123,7 @@ class BoundedRequests:
                 if folded:
                     return await self._unfolded(request, charge)
                 charge.take(size or 0)
-                return await request.content.read()  # a request's own read keeps it while the connection idles
+                return await request.content.read()  # a request's own read would keep it while the connection idles
         except TimeoutError:
             raise SlowRequestError(f"the body has not arrived within {ARRIVAL_S:g} s") from None
 

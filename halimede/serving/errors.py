@@ -6,52 +6,52 @@ from halimede.errors import HalimedeError
 
 
 class ServeError(HalimedeError):
-    """A request that is not answered. ``status`` is HTTP's word for whose turn it is to change something."""
+    """A request without an answer. ``status`` is the HTTP status: it says whether a retry can help."""
 
     status = 400
 
 
 class UnauthorizedError(ServeError):
-    """The client has not shown the server's token."""
+    """The client has not sent the server's token."""
 
     status = 401
 
 
 class ModelNotFoundError(ServeError):
-    """There is no such model, or not in that version."""
+    """The model does not exist, or not in that version."""
 
     status = 404
 
 
 class SlowRequestError(ServeError):
-    """A request that has not arrived in time."""
+    """A request that did not arrive in time."""
 
     status = 408
 
 
 class TooMuchError(ServeError):
-    """A request over a limit of size."""
+    """A request above a size limit."""
 
     status = 413
 
 
 class ModelFailedError(ServeError):
-    """The model failed on a request that fits it."""
+    """The model failed on a valid request."""
 
     status = 500
 
 
 class ModelUnavailableError(ServeError):
-    """Not here, not now: not ready yet, too many requests, about to leave. The same may succeed later, or elsewhere."""
+    """Temporarily unavailable: not ready yet, overloaded, or stopping. A retry here or elsewhere may succeed."""
 
     status = 503
 
 
 class OverloadedError(ModelUnavailableError):
-    """Too many requests at a time. The same may succeed in a moment."""
+    """Too many concurrent requests. A retry soon may succeed."""
 
 
 class ExpiredError(ServeError):
-    """The time that the client gave is over."""
+    """The client's timeout is over."""
 
     status = 504

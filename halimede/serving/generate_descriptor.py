@@ -1,7 +1,8 @@
 """Makes ``descriptor.py`` of ``open_inference.proto``, and checks that it is current.
 
-Messages are built of a description of our own pool of types, not of generated classes: every other client or server of
-the protocol registers the same names with the common pool, which takes each once, so that no process could use two.
+Messages are built from a description in a separate pool of types, not from generated classes: every other client or
+server of the protocol registers the same names with the common pool, which accepts each once, so that no process could
+use two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PROTO, MADE = HERE / "open_inference.proto", HERE / "descriptor.py"
 
 
 def make() -> str:
-    """Return the text of ``descriptor.py``. It needs grpcio-tools, which only who changes the protocol has."""
+    """Return the text of ``descriptor.py``. It needs grpcio-tools, which is installed only to change the protocol."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415
     from grpc_tools import protoc  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The protocol over gRPC: the same requests and answers as over REST, in other clothes."""
+"""The protocol over gRPC: the same requests and answers as over REST."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-#: where typed contents hold an element type; the others have none, and travel as bytes
+#: fields of the typed contents, by element type; other types travel only as bytes
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -57,15 +57,15 @@ CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-#: streams of one connection at a time, and requests of all connections
+#: most streams of one connection, and most requests of all connections
 STREAMS, REQUESTS = 256, 1024
 #: bytes of a message that arrive before it is read
 LOOKAHEAD = 64 * 1024
-#: bytes of a message but for its raw contents, and the most that each of them becomes while it is parsed
+#: most bytes of a message without its raw contents, and the most memory per byte while it is parsed
 MAX_TYPED, COPIES = 8 * 1024 * 1024, 32
-#: fields of a message at its outermost level
+#: most fields at the outermost level of a message
 MAX_FIELDS = 4 * MAX_TENSORS
-#: the tag of raw_input_contents, and the wire type that all fields of a request have
+#: the tag of raw_input_contents, and the wire type of all fields of a request
 RAW_TAG, LENGTH_DELIMITED = 7 << 3 | 2, 2
 #: the tag of raw_output_contents
 RAW_OUTPUT_TAG = bytes([6 << 3 | 2])
@@ -74,7 +74,7 @@ Message = Any
 
 
 def _messages() -> Callable[[str], type[Message]]:
-    """Return what finds a message's class by name: in a pool of our own, see ``stubs``."""
+    """Return a function that finds a message's class by name, in a separate pool: see ``stubs``."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(FILE)
     return lambda name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"inference.{name}"))
@@ -87,8 +87,8 @@ InferRequest, InferResponse = message("ModelInferRequest"), message("ModelInferR
 class GrpcHandlers:
     """The service's methods, on a repository.
 
-    A method reads its request itself, once there is room for it. What needs nothing of its request leaves it unread:
-    health is answered whatever else arrives.
+    A method reads its request itself when the budget allows it. A method that needs nothing of its request leaves it
+    unread: so health is answered under any load.
     """
 
     def __init__(self, repository: Repository, budget: RequestBudget, access: ServerAccess = OPEN_ACCESS) -> None:
@@ -97,7 +97,7 @@ class GrpcHandlers:
         self._budget = budget
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a server is given."""
+        """Return the handler for a server."""
         methods = {
             name: grpc.stream_unary_rpc_method_handler(
                 method,
@@ -152,7 +152,7 @@ class GrpcHandlers:
         try:
             return await self._answer(context)
         except ServeError as error:
-            refused = error.with_traceback(None)  # a call keeps its error, and with it would keep what was received
+            refused = error.with_traceback(None)  # a call keeps its error, and its traceback the received message
         await _abort(context, refused)
         raise refused
 
@@ -176,7 +176,7 @@ class GrpcHandlers:
             if size <= SMALL:
                 return write(asked, used.version, answers)
             answer = await charge.convert(size, size, lambda: write(asked, used.version, answers))
-        if len(answer) > SMALL:  # it is there until the client has read it
+        if len(answer) > SMALL:  # the answer stays in memory until the client has read it
             sent = Charge(self._budget)
             sent.take(len(answer))
             context.add_done_callback(sent.release)
@@ -190,7 +190,7 @@ class GrpcHandlers:
                 raise UnauthorizedError(UNAUTHORIZED)
 
     async def _receive(self, context: grpc.aio.ServicerContext) -> bytes:
-        """Receive a message from a client that may send one. Raises ServeError."""
+        """Receive a message from an authorized client. Raises ServeError."""
         self._admit(context)
         data: object = await self._budget.receive(context.read)
         if not isinstance(data, bytes):
@@ -207,7 +207,7 @@ class InferenceRequest(Request):
 
 
 def parts_of(data: bytes) -> tuple[bytes, list[memoryview]]:
-    """Return an inference request without its raw contents, and these, uncopied. Raises ServeError."""
+    """Return an inference request without its raw contents, and these without a copy. Raises ServeError."""
     view, typed, raw = memoryview(data), [], []
     at = size = 0
     while at < len(data):
@@ -230,7 +230,7 @@ def parts_of(data: bytes) -> tuple[bytes, list[memoryview]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of up to five bytes; return it and where it ends. Raises ServeError."""
+    """Decode a number of up to five bytes; return it and its end. Raises ServeError."""
     value = 0
     for shift, byte in enumerate(data[at : at + 5]):
         value |= (byte & 0x7F) << 7 * shift
@@ -240,7 +240,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
-    """Read an inference request, and raw contents that stand for its own. Raises ServeError."""
+    """Parse an inference request; ``raw`` are its raw contents. Raises ServeError."""
     try:
         request = InferRequest.FromString(data)
     except DecodeError as error:
@@ -261,7 +261,7 @@ def parse(data: bytes, raw: Sequence[memoryview]) -> InferenceRequest:
 
 
 def _named(data: bytes) -> Message:
-    """Read a request that names a model: those of readiness and metadata are alike. Raises ServeError."""
+    """Parse a request that names a model: those of readiness and metadata are equal. Raises ServeError."""
     if len(data) > SMALL:
         raise TooMuchError(f"a message of {len(data)} bytes is more than {SMALL}")
     try:
@@ -271,7 +271,7 @@ def _named(data: bytes) -> Message:
 
 
 def tensors_of(request: Message, raw: Sequence[bytes | memoryview]) -> list[Tensor]:
-    """Read a request's inputs: all as bytes, or all typed. Raises ServeError."""
+    """Decode a request's inputs: all as bytes, or all typed. Raises ServeError."""
     inputs = request.inputs
     check_inputs(inputs)
     if raw and len(raw) != len(inputs):
@@ -291,7 +291,7 @@ def _typed(given: Message) -> Tensor:
 
 
 def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) -> bytes:
-    """Write an answer, in the form that the request has: raw, or typed where every output can be. Raises ServeError."""
+    """Encode an answer in the form of its request: raw, or typed if every output allows it. Raises ServeError."""
     typed = not request.binary and all(answer.datatype in CONTENTS for answer in answers)
     response = InferResponse(model_name=request.model, model_version=version, id=request.id)
     raw: list[bytes | memoryview] = []
@@ -310,11 +310,11 @@ def write(request: InferenceRequest, version: str, answers: Sequence[Tensor]) ->
         response.raw_output_contents.extend(raw)
         return bytes(response.SerializeToString())
     parts = [part for data in raw for part in (RAW_OUTPUT_TAG, _length(len(data)), data)]
-    return b"".join((response.SerializeToString(), *parts))  # fields in any order are a message
+    return b"".join((response.SerializeToString(), *parts))  # the order of fields in a message is free
 
 
 def _length(size: int) -> bytes:
-    """Write a number as a varint."""
+    """Encode a number as a varint."""
     written = bytearray()
     while size > 0x7F:
         written.append(size & 0x7F | 0x80)
@@ -324,13 +324,13 @@ def _length(size: int) -> bytes:
 
 
 def options(max_request: int) -> list[tuple[str, int]]:
-    """Return what a server is made with."""
+    """Return the options of a server."""
     return [
         ("grpc.max_receive_message_length", max_request),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.so_reuseport", 0),
-        # what nobody reads yet waits at its client: else the window grows to what the network can carry
+        # unread data waits at its client; otherwise the window grows to the network's capacity
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD),
     ]

@@ -1,9 +1,9 @@
-"""One version of a model, opened: what it takes, what it gives, and its requests checked before they wait for it.
+"""One opened version of a model: its inputs and outputs; it checks requests before they wait for the model.
 
-A model is asked in one of two ways. By its own tensors, as its file declares them. Or, where its spec says how
-pictures are prepared and answers read, by pictures (``image``: JPEG or PNG files as BYTES) that are answered with
-predictions (``prediction``: JSON as BYTES), as everywhere else in halimede. A user's estimator has the second way
-alone.
+A model accepts one of two kinds of requests. The first is its own tensors, as its file declares them. The second is
+pictures, if its spec defines their pre-processing and post-processing: ``image`` (JPEG or PNG files as BYTES) is
+answered with ``prediction`` (JSON as BYTES), as everywhere in halimede. A user's estimator accepts only the second
+kind.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from halimede.tracing.latency import Distribution
 
 IMAGE, PREDICTION = "image", "prediction"
 PLATFORMS = {"onnx": "onnx_onnxv1"}
-#: what requests of one call have in common: outputs, and each input's name, type and shape but for the first axis
+#: the common part of requests that can share a call: outputs, and each input's name, type and shape without the first
+#: axis
 Like = tuple[object, ...]
 
 
 class Work:
-    """One request's tensors on their way through the engine."""
+    """One request's tensors in the engine."""
 
     __slots__ = ("feeds", "outputs", "rows")
 
@@ -53,7 +54,7 @@ class Work:
 
     @property
     def like(self) -> Like:
-        """What requests of one call have in common."""
+        """The common part of requests that can share a call."""
         return (*self.outputs, *((name, a.dtype.char, a.shape[1:]) for name, a in self.feeds.items()))
 
 
@@ -69,14 +70,14 @@ class Loaded:
         #: whether requests share calls of the model
         self.batched = tensors.batched if tensors else True
         self.takes_pictures = pictures is not None
-        #: the names of the second way, which a model's own tensors may have taken
+        #: the names of the second kind, unless the model's own tensors have the same names
         self.image = IMAGE if IMAGE not in self.inputs else f"{IMAGE}_file"
         self.prediction = PREDICTION if PREDICTION not in self.outputs else f"{PREDICTION}_json"
         self._tensors = tensors
         self._pictures = pictures
         self._all = list(self.outputs)
         self._most = most
-        #: one thread's time is all of a call's time
+        #: whether a call runs in one thread, so that its thread time is its whole time
         self._alone = threads == 1
         self._engine: BatchExecutor | None = None
 
@@ -87,11 +88,11 @@ class Loaded:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the model's longest call under way has taken so far."""
+        """Seconds since the start of the model's longest running call."""
         return self._engine.busy_s if self._engine else 0.0
 
     def start(self, name: str, *, instances: int = 1, ran: Ran | None = None) -> None:
-        """Take requests. An estimator is a user's own, and runs in one thread."""
+        """Start to accept requests. A user's estimator runs in one thread."""
         measured_s = self._tensors.call_s if self._tensors and self._alone else math.inf
         policy = InlinePolicy(measured_s * 1000) if measured_s < math.inf else None
         self._engine = BatchExecutor(name, self._run, self._most, instances if self._tensors else 1, ran, policy)
@@ -116,7 +117,7 @@ class Loaded:
         return [Tensor(name, ports[name].datatype, array) for name, array in zip(work.outputs, arrays, strict=True)]
 
     async def retire(self) -> None:
-        """Answer what waits, then free the model. Give it nothing more."""
+        """Answer pending requests, then free the model. Submit no more requests."""
         if self._engine:
             await self._engine.drained()
             self._engine.close()
@@ -131,7 +132,7 @@ class Loaded:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def _work(self, given: Sequence[Tensor], wanted: Sequence[str]) -> Work:
-        """Check a request against what the model declares."""
+        """Check a request against the model's declared inputs and outputs."""
         ports = self.inputs
         feeds: dict[str, Array] = {}
         for tensor in given:
@@ -163,7 +164,7 @@ class Loaded:
         return " or ".join(filter(None, (own, pictures)))
 
     def _frames(self, given: Sequence[Tensor], wanted: Sequence[str]) -> list[Frame]:
-        """Make frames of a request's pictures. They are decoded in the model's thread."""
+        """Make frames from a request's pictures. They are decoded in the model's thread."""
         (tensor, *others) = given
         if others or tensor.datatype != BYTES or tensor.array.ndim != 1:
             raise ServeError(f"input {self.image} stands alone, and is BYTES with one axis")
@@ -174,7 +175,7 @@ class Loaded:
     # --- in the engine's thread -----------------------------------------------------------------------------------
 
     def _run(self, jobs: Sequence[Work | list[Frame]]) -> list[Any]:
-        """Answer jobs of both ways, like with like."""
+        """Answer jobs of both kinds; jobs with equal shapes share calls."""
         answers: list[Any] = [None] * len(jobs)
         alike: dict[Like, list[int]] = {}
         pictures: list[int] = []
@@ -195,7 +196,7 @@ class Loaded:
         return answers
 
     def _together(self, batch: Sequence[Work]) -> list[list[Array]]:
-        """Run like requests in one call."""
+        """Run compatible requests in one call."""
         assert self._tensors is not None, "asked by tensors"  # noqa: S101 - for the type checker
         first = batch[0]
         if len(batch) == 1:
@@ -212,7 +213,7 @@ class Loaded:
         return answers
 
     def _answer_pictures(self, jobs: Sequence[list[Frame]]) -> list[Any]:
-        """Answer pictures; a request with one that cannot be answered has no answer."""
+        """Answer pictures; if one of them fails, its whole request fails."""
         if not jobs:
             return []
         assert self._pictures is not None, "asked by pictures"  # noqa: S101 - for the type checker
@@ -248,7 +249,7 @@ def open_loaded(
 
 
 def _parts(members: list[int], rows: Sequence[int], most: int) -> list[list[int]]:
-    """Part what could run together into calls of about ``most`` rows."""
+    """Split compatible requests into calls of about ``most`` rows."""
     parts: list[list[int]] = []
     filled = 0
     for i in members:
@@ -261,7 +262,7 @@ def _parts(members: list[int], rows: Sequence[int], most: int) -> list[list[int]
 
 
 def _text(name: str, array: Array) -> Array:
-    """Give a model of text its strings."""
+    """Convert an input to strings for a model of text."""
     if all(isinstance(item, str) for item in array.flat):
         return array
     try:
@@ -272,7 +273,7 @@ def _text(name: str, array: Array) -> Array:
 
 
 def _frame(name: str, item: bytes | str) -> Frame:
-    """Make a frame of a picture's file, which JSON holds in base64."""
+    """Make a frame from a picture's file, which JSON holds in base64."""
     try:
         data = item if isinstance(item, bytes) else base64.b64decode(item, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -284,7 +285,7 @@ def _frame(name: str, item: bytes | str) -> Frame:
 
 @dataclass(slots=True, eq=False)
 class ModelVersionState:
-    """An opened version of a model: what it was opened for, and what it is reported as."""
+    """An opened version of a model: its desired state, and its reported version."""
 
     desired: DesiredModel | None
     version: str
@@ -294,7 +295,7 @@ class ModelVersionState:
 
 @dataclass(slots=True, eq=False)
 class RequestCounts:
-    """What became of one model's requests since the start."""
+    """Outcomes of one model's requests since the start."""
 
     requests: int = 0
     failures: int = 0
@@ -330,7 +331,7 @@ class Served:
     _share: int = 0
 
     def choose(self, version: str = "") -> ModelVersionState:
-        """Return who answers a request: a canary gets its percentage, spread evenly. Raises ServeError."""
+        """Return the version that answers a request: a canary gets its percentage, spread evenly. Raises ServeError."""
         rollout = self.rollout
         current, canary = rollout.current, rollout.canary
         if current is None:
@@ -352,9 +353,9 @@ class Served:
         return canary
 
     def opened(self) -> list[ModelVersionState]:
-        """Return the versions that are open: the one that answers, and the canary."""
+        """Return the open versions: the current one and the canary."""
         return [one for one in (self.rollout.current, self.rollout.canary) if one]
 
     def versions(self) -> list[str]:
-        """Return the named versions that can be asked for."""
+        """Return the names of the versions that a request can name."""
         return [one.version for one in self.opened() if one.version]

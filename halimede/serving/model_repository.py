@@ -1,8 +1,8 @@
 """The models of a server: reconciles them with the desired state while they answer.
 
-Level-triggered: ``apply`` takes the whole wish and does what is missing. A version that is new is tried in a child
-process, opened beside the one that answers, run once, and takes its place between two requests; the old one answers
-what it has and is freed. Whatever goes wrong on that way, the old one goes on, and ``in_use`` says why.
+Level-triggered: ``apply`` takes the whole desired state and makes the missing changes. A new version is tried in a
+child process, opened in addition to the current one, run once, and replaces it between two requests; the old one
+answers its pending requests and is freed. If any step fails, the old version stays in use, and ``in_use`` reports why.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from halimede.serving.tensors import Tensor
 
 log = structlog.get_logger()
 UNREADABLE = "ModelUnreadable"
-#: reasons that may pass by themselves, and seconds until such a version is tried again
+#: temporary reasons, and seconds until such a version is tried again
 PASSING = {TrialReason.FAILED, TrialReason.MEMORY, UNREADABLE}
 RETRY_S = 10.0
 Try = Callable[[Path, str], Awaitable[Trial]]
@@ -44,7 +44,7 @@ Try = Callable[[Path, str], Awaitable[Trial]]
 
 @dataclass(frozen=True, slots=True)
 class RepositorySettings:
-    """How models are run: rows of one call, threads of ONNX Runtime in it (0: one a core), calls at a time."""
+    """Options of models: rows of one call, threads of ONNX Runtime in it (0: one per core), parallel calls."""
 
     most: int = 64
     threads: int = 1
@@ -56,7 +56,7 @@ class RepositorySettings:
 class Repository:
     """All models of a server, between ``async with`` and its end.
 
-    ``said`` is called when a model that was refused before has been tried again.
+    ``said`` is called after a refused model was tried again.
     """
 
     settings: RepositorySettings = field(default_factory=RepositorySettings)
@@ -73,7 +73,7 @@ class Repository:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Free what is idle; what runs on dies with the process."""
+        """Free idle models; a running one ends with the process."""
         for task in list(self._tasks):
             task.cancel()
         for served in self._models.values():
@@ -83,7 +83,7 @@ class Repository:
         self._models.clear()
 
     async def apply(self, desired: Desired) -> None:
-        """Do what the wish asks for; returns when it is done or refused. Raises InvalidFieldError for a wrong wish."""
+        """Apply a desired state; returns when it is applied or refused. Raises InvalidFieldError for an invalid one."""
         names = [wish.name for wish in desired.models]
         if len(set(names)) < len(names):
             raise InvalidFieldError("models", names, "name each model once")
@@ -99,14 +99,14 @@ class Repository:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Served:
-        """Return a model by name. Raises NotFoundError."""
+        """Return a model by name. Raises ModelNotFoundError."""
         served = self._models.get(name)
         if served is None:
             raise ModelNotFoundError(f"there is no model {name[:80]!r} here")
         return served
 
     def not_ready(self) -> str:
-        """Return which model cannot answer yet, nothing when all can."""
+        """Return which models cannot answer yet, empty if all can."""
         if self._wish is None:
             return "no model is loaded yet"
         waiting = [served for served in self._models.values() if served.rollout.current is None]
@@ -117,16 +117,16 @@ class Repository:
         return self._models
 
     def in_use(self) -> dict[str, ModelInUse]:
-        """Return for each model what reports say of it."""
+        """Return the reported state of each model."""
         return {name: served.rollout.in_use() for name, served in self._models.items()}
 
     def busy_s(self) -> float:
-        """Seconds that the longest model call under way has taken so far. Any thread may ask."""
+        """Seconds since the start of the longest running model call. Any thread may call this."""
         versions = [one for served in list(self._models.values()) for one in served.opened()]
         return max((one.loaded.busy_s for one in versions), default=0.0)
 
     def metrics(self) -> Iterator[Metric]:
-        """Return all models' metrics, for a scrape."""
+        """Return the metrics of all models."""
 
         def each(value: Callable[[Served], float]) -> list[tuple[dict[str, str], float]]:
             return [({"model": name}, value(served)) for name, served in self._models.items()]
@@ -166,7 +166,7 @@ class Repository:
         wanted: Sequence[str] = (),
         until: float = float("inf"),
     ) -> tuple[ModelVersionState, list[Tensor]]:
-        """Answer one request; return the version that did. Raises ServeError."""
+        """Answer one request; return the version that answered. Raises ServeError."""
         served = self.get(name)
         chosen = served.choose(version)
         served.counts.requests += 1
@@ -174,7 +174,7 @@ class Repository:
         try:
             answers = await chosen.loaded.infer(given, wanted, until)
         except ServeError as error:
-            # a canary's mistake is nobody's loss: the version before it answers
+            # a canary's error must not reach the client: the current version answers
             current = served.rollout.current
             if chosen is not served.rollout.canary or version or current is None or error.status in {503, 504}:
                 served.counts.failures += 1
@@ -189,7 +189,7 @@ class Repository:
         served.times.request.record((time.monotonic() - began) * 1000)
         return chosen, answers
 
-    # --- from one version to the next -----------------------------------------------------------------------------
+    # --- rollout --------------------------------------------------------------------------------------------------
 
     async def _follow(self, served: Served, wish: DesiredModel) -> None:
         rollout = served.rollout
@@ -205,7 +205,7 @@ class Repository:
         rollout.settle(wish)
 
     async def _take(self, served: Served, wish: DesiredModel) -> None:
-        """Try, open and use a new version, or note why not."""
+        """Try, open and use a new version, or record why not."""
         digest = wish.digest
         try:
             path = model_file(Path(wish.path))
@@ -226,7 +226,7 @@ class Repository:
         except MemoryError:
             self._refuse(served, wish, digest, TrialReason.MEMORY, "there is no memory for it beside the one in use")
             return
-        except Exception as error:  # whatever a file makes a library do, what answers must go on
+        except Exception as error:  # any error that a file causes in a library must leave the current version in use
             log.exception("model not loaded", model=served.name)
             self._refuse(served, wish, digest, TrialReason.INVALID, f"opening it broke: {type(error).__name__}")
             return
@@ -267,7 +267,7 @@ class Repository:
             self._start(self._again(served, wish), "try a model again")
 
     def _refused(self, served: Served) -> None:
-        """Count and log what was refused just now."""
+        """Count and log the latest refusal."""
         served.counts.refusals += 1
         rollout = served.rollout
         goes_on = rollout.current.version or rollout.current.digest[:12] if rollout.current else "none"
@@ -275,7 +275,7 @@ class Repository:
         log.warning("model refused", model=served.name, reason=reason, message=message, in_use=goes_on)
 
     def _retire(self, versions: Sequence[ModelVersionState]) -> None:
-        """Close versions, each once it has answered what it was given."""
+        """Close versions, each after it has answered its pending requests."""
         for version in versions:
             self._start(version.loaded.retire(), "retire a model")
 

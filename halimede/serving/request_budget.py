@@ -1,8 +1,8 @@
 """The memory and the time that requests may take, over REST and gRPC together.
 
-A request is charged for its body, and for the tensors that the body becomes, until it is answered. Nobody knows the
-size of a gRPC message before it is here: so few arrive at a time that each may be as large as is allowed. What is
-large is parsed and written in a thread, one after the other, since that holds the interpreter.
+A request is charged for its body, and for the tensors made from it, until it is answered. The size of a gRPC message is
+unknown before its arrival: so only so few arrive at a time that each may have the largest size. Large ones are parsed
+and encoded in a thread, one after the other, because that holds the interpreter.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from halimede.serving.tensors import BYTES, Tensor
 T = TypeVar("T")
 
 MEGABYTE = 1024 * 1024
-#: bytes that requests under way may take
+#: most bytes of open requests
 MEMORY = 384 * MEGABYTE
-#: bytes that gRPC messages may have which are on their way here
+#: most bytes of gRPC messages that are arriving
 ARRIVING = 192 * MEGABYTE
-#: seconds in which a body has to arrive, and in which a gRPC message may wait for those that arrive
+#: seconds for the arrival of a body, and for the wait of a gRPC message for earlier ones
 ARRIVAL_S, WAIT_S = 60.0, 5.0
-#: bytes that are converted on the event loop: the worst of them, numbers of many digits, take some 10 ms
+#: most bytes that are converted on the event loop: the worst case, numbers of many digits, takes some 10 ms
 SMALL = 64 * 1024
-#: bytes of a text in memory, besides its own
+#: overhead of a text in memory in bytes
 TEXT = 128
 
 
 class SharedTimeout:
-    """Ends waits that take longer than ``seconds``, with one timer for all: one for each would cost more than a wait.
+    """Ends waits longer than ``seconds``, with one timer for all: one for each would cost more than a wait.
 
-    It is ``asyncio.timeout`` for waits of one length, of which there are many and few that time out.
+    It replaces ``asyncio.timeout`` for many waits of equal length, of which few time out.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        #: tasks that wait, the first of them longest, and the loop times until which they may
+        #: waiting tasks, the longest-waiting first, with their deadlines in loop time
         self._waits: dict[asyncio.Task[object], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``wait`` does. Raises TimeoutError."""
+        """Return the result of ``wait``. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None  # noqa: S101  # for the type checker
@@ -53,13 +53,13 @@ class SharedTimeout:
             return await wait()
         except asyncio.CancelledError:
             if task in self._waits or task.uncancel():
-                raise  # somebody else has cancelled it
+                raise  # another task has cancelled it
             raise TimeoutError from None
         finally:
             self._waits.pop(task, None)
 
     def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel the tasks that have waited too long, and come again for the next one."""
+        """Cancel the tasks whose deadline is over, and set the timer for the next one."""
         self._timer = None
         while self._waits:
             task, until = next(iter(self._waits.items()))
@@ -78,7 +78,7 @@ class RequestBudget:
         self.held = 0
         self._arriving = asyncio.Semaphore(max(1, ARRIVING // largest))
         self._waits, self._arrivals = SharedTimeout(WAIT_S), SharedTimeout(ARRIVAL_S)
-        #: held by the one large request or answer that is converted
+        #: held during the conversion of a large request or answer
         self.converting = asyncio.Lock()
 
     async def receive(self, read: Callable[[], Awaitable[T]]) -> T:
@@ -99,7 +99,7 @@ class RequestBudget:
 
 
 class Charge:
-    """What one request has taken of a budget, which has it back at the end of ``with``."""
+    """The share of one request in a budget; the end of ``with`` returns it."""
 
     __slots__ = ("_budget", "_taken")
 
@@ -111,14 +111,14 @@ class Charge:
         return self
 
     def release(self, *_: object) -> None:
-        """Give everything back."""
+        """Return the whole share."""
         self._budget.held -= self._taken
         self._taken = 0
 
     __exit__ = release
 
     def take(self, size: int) -> None:
-        """Take so many bytes. Raises OverloadedError."""
+        """Take ``size`` bytes. Raises OverloadedError."""
         budget = self._budget
         if budget.held + size > budget.memory:
             raise OverloadedError("other requests take the memory that this one needs: try again later")
@@ -126,7 +126,7 @@ class Charge:
         self._taken += size
 
     def take_tensors(self, tensors: Iterable[Tensor], body: int = 0) -> int:
-        """Take the memory that tensors need besides a body that they may lie in; return it. Raises OverloadedError."""
+        """Take the memory of tensors beyond the body that may contain them; return it. Raises OverloadedError."""
         size = -body
         for tensor in tensors:
             size += tensor.array.size * TEXT if tensor.datatype == BYTES else tensor.array.nbytes
@@ -136,7 +136,7 @@ class Charge:
         return size
 
     async def convert(self, size: int, needs: int, call: Callable[[], T]) -> T:
-        """Parse or write ``size`` bytes, which takes ``needs`` bytes more meanwhile. Raises what ``call`` raises."""
+        """Parse or encode ``size`` bytes, with ``needs`` bytes of temporary memory. Raises the errors of ``call``."""
         if size <= SMALL:
             return call()
         async with self._budget.converting:

@@ -1,7 +1,7 @@
-"""The protocol over REST, without a server: bodies to requests, answers to bodies.
+"""The protocol over REST, without a server: parses bodies of requests, and encodes answers.
 
-A body is JSON, and may be followed by tensors as bytes (the binary tensor extension): the header
-``Inference-Header-Content-Length`` says where they begin.
+A body is JSON, optionally followed by tensors as bytes (the binary tensor extension): the header
+``Inference-Header-Content-Length`` has their position.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from halimede.serving.tensors import (
 )
 
 BINARY_SIZE = "binary_data_size"
-#: bytes of the JSON part: numbers take 0.05 to 0.2 s a megabyte, and large tensors have a better form
+#: most bytes of the JSON part: numbers take 0.05 to 0.2 s a megabyte, and large tensors have a better form
 MAX_JSON = 16 * 1024 * 1024
-#: objects in it
+#: most objects in the JSON part
 MAX_OBJECTS = 65_536
-#: times its size that it takes while it is parsed
+#: temporary memory while it is parsed, as a multiple of its size
 COPIES = 6
-#: bytes of it that are decoded whole; of larger ones, only what is not data
+#: most bytes of JSON that are decoded as a whole; for larger ones only the parts other than data
 WHOLE = 64 * 1024
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
-#: microseconds of a timeout: some 30,000 years
+#: most microseconds of a timeout: some 30,000 years
 MAX_TIMEOUT = 10**18
 Parameters = dict[str, Any]
 
 
 class TensorHeader(Struct):
-    """An input, or an output of an answer, as JSON has it."""
+    """An input, or an output of an answer, in JSON."""
 
     name: str
     shape: list[int]
@@ -55,7 +55,7 @@ class TensorHeader(Struct):
 
 
 class OutputHeader(Struct):
-    """An output that is asked for."""
+    """A requested output."""
 
     name: str
     parameters: Parameters = {}
@@ -71,7 +71,7 @@ class RequestHeader(Struct):
 
 
 class LargeTensorHeader(Struct):
-    """An input of a large request: its parts are not decoded yet."""
+    """An input of a large request, with its parts undecoded."""
 
     name: str
     shape: Raw
@@ -81,7 +81,7 @@ class LargeTensorHeader(Struct):
 
 
 class LargeRequestHeader(Struct):
-    """A large request's JSON: its parts are not decoded yet."""
+    """A large request's JSON, with its parts undecoded."""
 
     inputs: list[LargeTensorHeader]
     id: str = ""
@@ -110,7 +110,7 @@ class AnswerBody(Struct, omit_defaults=True):
 
 @dataclass(slots=True)
 class Request:
-    """One request: tensors in, names of the outputs wanted (none: all), and which of them as bytes."""
+    """One request: its tensors, the names of requested outputs (none: all), and which of them to send as bytes."""
 
     id: str
     tensors: list[Tensor]
@@ -140,7 +140,7 @@ def json_length(body: bytes, header_length: str | None) -> int:
 
 
 def parse(body: bytes, end: int) -> Request:
-    """Read a request's body, the first ``end`` bytes of which are JSON. Raises ServeError."""
+    """Parse a request's body; its first ``end`` bytes are JSON. Raises ServeError."""
     view = memoryview(body)
     try:
         header = _requests.decode(view[:end]) if end <= WHOLE else _large_header(body, end)
@@ -177,7 +177,7 @@ def parse(body: bytes, end: int) -> Request:
 
 
 def _large_header(body: bytes, end: int) -> RequestHeader:
-    """Decode all but the data of inputs, which stay as they are. Raises ServeError and msgspec.DecodeError."""
+    """Decode all but the data of inputs, which stays undecoded. Raises ServeError and msgspec.DecodeError."""
     if body.count(b"{", 0, end) > MAX_OBJECTS:
         raise TooMuchError(f"more than {MAX_OBJECTS} objects in its JSON: send large tensors as binary data")
     large = _large_requests.decode(memoryview(body)[:end])
@@ -199,7 +199,7 @@ def _large_header(body: bytes, end: int) -> RequestHeader:
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float:
-    """Return the seconds that a client's ``timeout`` (microseconds) gives; infinity without one."""
+    """Return the seconds of a client's ``timeout`` (microseconds); infinity without one."""
     given = parameters.get("timeout", 0)
     if type(given) is str and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
@@ -209,12 +209,12 @@ def timeout_of(parameters: Mapping[str, Any]) -> float:
 
 
 def _shown(value: object) -> str:
-    """Show the start of a value; one of a thousand digits is not even written."""
+    """Return the start of a value as text; a number of a thousand digits is not even converted."""
     return f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 99 else f"{value!r:.40}"
 
 
 def write(request: Request, model: str, version: str, answers: Sequence[Tensor]) -> tuple[bytes, int]:
-    """Return an answer's body; and the length of its JSON, 0 where there is nothing but JSON. Raises TooMuchError."""
+    """Return an answer's body, and the length of its JSON; 0 if it is only JSON. Raises TooMuchError."""
     outputs, tails = [], []
     for answer in answers:
         shape = list(answer.array.shape)

@@ -1,4 +1,4 @@
-"""The protocol's REST addresses, and who refuses what before it is read.
+"""The protocol's REST addresses, and the limits that refuse requests before they are read.
 
 | address | |
 |---|---|
@@ -28,15 +28,15 @@ from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
-#: bytes of one request
+#: most bytes of one request
 MAX_REQUEST = 64 * 1024 * 1024
 CONNECTIONS = 1024
-#: what needs no token
+#: addresses that need no token
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
 def accepts(max_request: int, closing_s: float, access: ServerAccess = OPEN_ACCESS) -> Accepts:
-    """Return what the server lets in."""
+    """Return the limits of the server."""
     methods = frozenset({"GET", "HEAD", "POST"})
     return Accepts(
         methods,
@@ -66,7 +66,7 @@ class RestHandlers(BoundedRequests):
         get("/v2/health/live", live)
         get("/v2/health/ready", self._ready)
         post("/v2/repository/index", self._index)
-        # what is asked for most comes first: they are looked at in this order
+        # the most frequent addresses first: aiohttp matches in this order
         for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             post(f"{model}/infer", self._infer)
         for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
@@ -134,7 +134,7 @@ class RestHandlers(BoundedRequests):
 
 
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
-    """Return what a model takes and gives. Raises ServeError."""
+    """Return the inputs and outputs of a model. Raises ServeError."""
     served = repository.get(name)
     found: ModelVersionState = served.choose(version)
     loaded = found.loaded
@@ -149,7 +149,7 @@ def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
 
 
 def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
-    """Return the inputs or outputs of a model; of one that takes nothing but pictures, these."""
+    """Return the inputs or outputs of a model; for one that accepts only pictures, ``image`` or ``prediction``."""
     if not loaded.inputs:
         return [{"name": loaded.image if inputs else loaded.prediction, "datatype": BYTES, "shape": [-1]}]
     found = loaded.inputs if inputs else loaded.outputs
@@ -157,7 +157,7 @@ def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
 
 
 def properties(loaded: Loaded) -> dict[str, str]:
-    """Return what the protocol has no field for."""
+    """Return properties for which the protocol has no field."""
     found = {"batched": str(loaded.batched).lower()}
     if loaded.takes_pictures:
         found |= {"image_input": loaded.image, "prediction_output": loaded.prediction}

@@ -1,4 +1,4 @@
-"""``halimede serve``: the server as a process. Parts in the order of their lives: models, addresses, reports."""
+"""``halimede serve``: the server as a process. Its parts in order of start: models, addresses, reports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
     except HalimedeError as error:
         sys.stderr.write(f"halimede serve: {error}\n")
         sys.stderr.flush()
-        os._exit(CRASH)  # a model that hangs would keep the process
+        os._exit(CRASH)  # a hanging model would keep the process alive
     return 0
 
 
@@ -62,7 +62,7 @@ async def _until_signal(settings: ServerSettings) -> None:
 
 
 async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
-    """Serve until ``stop``, then answer what is under way within the grace period. Raises HalimedeError."""
+    """Serve until ``stop``, then answer open requests within the grace period. Raises HalimedeError."""
     estimator = load_estimator(settings.estimator) if settings.estimator else None
     how = RepositorySettings(settings.most, settings.threads, settings.instances, estimator)
     async with contextlib.AsyncExitStack() as stack:
@@ -110,24 +110,24 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
                     if settings.strict and models.not_ready():
                         raise HalimedeError(f"a model is not there: {_refused(models)}")
             except InvalidFieldError as error:
-                # who wrote it may write it anew; what is served goes on
+                # its author may correct it; the served models stay in use
                 log.warning("desired model not loaded", error=str(error))
                 await asyncio.sleep(desired_state.LOOK_S * 4)
 
 
 def _refused(models: Repository) -> str:
-    """Say why models are not there."""
+    """Return why models are not ready."""
     found = (": ".join(filter(None, (one.reason, one.message))) for one in models.in_use().values() if one.reason)
     return "; ".join(found)
 
 
 def _settle() -> None:
-    """Have collections of garbage pass over what is here to stay: libraries, models. Nothing is collected now."""
+    """Exclude libraries and models from garbage collection. Collects nothing now."""
     gc.freeze()
 
 
 def _report_ready(models: Repository, reporter: StatusReporter | None) -> None:
-    """Report whether every model answers."""
+    """Report whether every model is ready."""
     if reporter is None:
         return
     waiting = next((one.rollout for one in models.models().values() if one.rollout.current is None), None)
@@ -153,7 +153,7 @@ async def _http(
 
 @contextlib.asynccontextmanager
 async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBudget) -> AsyncIterator[str]:
-    """Serve gRPC; yields where it is, empty where it is off."""
+    """Serve gRPC; yields its address, empty if it is off."""
     address = parse_bind(settings.grpc, "--grpc")
     if address is None:
         yield ""
@@ -180,7 +180,7 @@ async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBud
 
 @contextlib.asynccontextmanager
 async def _reporting(settings: ServerSettings, models: Repository, http: str) -> AsyncIterator[StatusReporter | None]:
-    """Report to the local controller, where there is one."""
+    """Report to the local controller, if there is one."""
     told = settings.reports
     if told is None:
         yield None

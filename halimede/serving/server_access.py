@@ -1,4 +1,4 @@
-"""Who may use a server: a bearer token, and TLS, for REST and gRPC. Both are off unless asked for."""
+"""Access to a server: a bearer token, and TLS, for REST and gRPC. Both are off by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from halimede.errors import InvalidFieldError
 
-#: bytes of a token or of a file of TLS that are read
+#: most bytes of a token or of a TLS file
 MOST = 65_536
 #: the least length of a token
 LEAST_TOKEN = 16
@@ -20,7 +20,7 @@ READABLE_BY_ALL = 0o004
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """What clients have to show (``token``, empty: nothing), and the server's certificate and key in PEM."""
+    """The token that clients must send (``token``, empty: none), and the server's certificate and key in PEM."""
 
     token: bytes = b""
     certificate: bytes = b""
@@ -28,16 +28,16 @@ class ServerAccess:
     tls: ssl.SSLContext | None = None
 
     def admits(self, authorization: str) -> bool:
-        """Whether an ``Authorization`` header, or its metadata in gRPC, is the right one."""
+        """Whether an ``Authorization`` header, or its metadata in gRPC, is correct."""
         return not self.token or hmac.compare_digest(authorization.encode(), b"Bearer " + self.token)
 
 
-#: lets everybody in
+#: admits all clients
 OPEN_ACCESS = ServerAccess()
 
 
 def read_access(token_file: str, certificate: str, key: str, token: str = "") -> ServerAccess:
-    """Read the files that the options name; ``token`` is used where no file is named. Raises InvalidFieldError."""
+    """Read the files of the options; ``token`` is used without a token file. Raises InvalidFieldError."""
     if bool(certificate) != bool(key):
         raise InvalidFieldError("--tls-cert", certificate, "give --tls-cert and --tls-key, or neither")
     shown = _content("--token-file", token_file, secret=True).strip() if token_file else token.strip().encode()

@@ -47,7 +47,7 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one l
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """Who it is to a local controller, and the broker between them."""
+    """Its identity for a local controller, and the broker between them."""
 
     broker: str
     credentials: str
@@ -142,7 +142,7 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
 
 
 def reachable(host: str, broker: str) -> str:
-    """Return a host that others can reach for one that is listened on: for "all addresses", the way to the broker."""
+    """Return a reachable host for a listening one: for "all addresses", the address towards the broker."""
     if host and not _is_any(host):
         return f"[{host}]" if ":" in host else host
     found = re.fullmatch(r"(?:\w+://)?(?:[^@/]*@)?(\[[^\]]+\]|[^:/]+)(?::(\d+))?/?.*", broker)
@@ -203,7 +203,7 @@ def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
 
 
 def _reports(environ: Mapping[str, str]) -> ReportSettings | None:
-    """Return who it is; None where nobody looks after it."""
+    """Return its identity; None without a local controller."""
     told = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
     if not all(told.values()):
         return None

@@ -1,7 +1,7 @@
-"""Tensors as the Open Inference Protocol writes them, as JSON and as bytes, and the NumPy arrays that they become.
+"""Tensors in the encodings of the Open Inference Protocol, JSON and bytes, and as NumPy arrays.
 
-Every size is checked before anything is made of it. An array of text holds ``bytes`` where it came as bytes and
-``str`` where it came as JSON: a model of text and one of pictures read it differently.
+Every size is checked before an array is made. An array of text holds ``bytes`` if it arrived as bytes and ``str`` if it
+arrived as JSON: a model of text and one of pictures read them differently.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ BYTES = "BYTES"
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(dtype).newbyteorder("<") for name, dtype in TYPES.values() if name != BYTES
 }
-#: axes, and elements of one tensor; tensors of one request, and elements of text in all of them
+#: most axes, and elements of one tensor; most tensors of one request, and elements of text in all of them
 MAX_AXES, MAX_ELEMENTS = 16, 2**31
 MAX_TENSORS, MAX_TEXTS = 256, 65_536
-#: elements of one tensor that are objects at a time, as in typed contents of gRPC and in an answer's JSON
+#: most elements of one tensor that are Python objects at a time, as in typed contents of gRPC and in an answer's JSON
 MAX_VALUES = 1024 * 1024
-#: bytes of a tensor that is written without a copy
+#: bytes from which a tensor is written without a copy
 LARGE = 64 * 1024
 #: characters of JSON that are read at a time
 PART = 64 * 1024
@@ -39,7 +39,7 @@ _length = struct.Struct("<I")
 
 @dataclass(slots=True)
 class Tensor:
-    """One input or output: its name, element type in the protocol's words, and values."""
+    """One input or output: its name, its element type in the protocol, and its values."""
 
     name: str
     datatype: str
@@ -47,20 +47,20 @@ class Tensor:
 
 
 def count_of(name: str, shape: Sequence[int]) -> int:
-    """Return how many elements a shape has. Raises ServeError."""
+    """Return the number of elements of a shape. Raises ServeError."""
     if len(shape) <= MAX_AXES and min(shape, default=1) > 0 and (count := math.prod(shape)) <= MAX_ELEMENTS:
         return count
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or max(shape, default=0) > MAX_ELEMENTS:
         shown = ", ".join(str(size) if abs(size) < 2**64 else "..." for size in shape[:MAX_AXES])
         fix = f"give up to {MAX_AXES} sizes from 0 to {MAX_ELEMENTS}"
         raise ServeError(f"tensor {name[:80]}: shape [{shown}] is none: {fix}")
-    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # an empty array has strides, too
+    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # an empty array has strides too
         raise TooMuchError(f"tensor {name[:80]}: shape {list(shape)} has more than {MAX_ELEMENTS} elements")
     return math.prod(shape)
 
 
 def check_inputs(inputs: Sequence[Any]) -> None:
-    """Check the number of a request's inputs and of their texts, before anything is made of them. Raises ServeError."""
+    """Check the numbers of a request's inputs and of their texts, before decoding them. Raises ServeError."""
     if len(inputs) > MAX_TENSORS:
         raise TooMuchError(f"more than {MAX_TENSORS} tensors")
     texts = 0
@@ -72,13 +72,13 @@ def check_inputs(inputs: Sequence[Any]) -> None:
 
 
 def check_count(name: str, count: int) -> None:
-    """Check the elements of a tensor that is not binary. Raises TooMuchError."""
+    """Check the number of elements of a tensor that is not binary. Raises TooMuchError."""
     if count > MAX_VALUES:
         raise TooMuchError(f"tensor {name[:80]}: {count} values are more than {MAX_VALUES}: use its binary (raw) form")
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Tensor:
-    """Read the binary form: little endian, C order; for BYTES a length of four bytes before each. Raises ServeError."""
+    """Decode the binary form: little endian, C order; BYTES have four bytes of length each. Raises ServeError."""
     count = count_of(name, shape)
     if datatype == BYTES:
         return Tensor(name, BYTES, objects(_split(name, count, memoryview(data)), shape))
@@ -91,7 +91,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | mem
 
 
 def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> Tensor:
-    """Read what JSON or typed gRPC contents hold: a list, flat or nested, in C order. Raises ServeError."""
+    """Convert the values of JSON or typed gRPC contents: a list, flat or nested, in C order. Raises ServeError."""
     count = count_of(name, shape)
     if not isinstance(values, list):
         raise ServeError(f"tensor {name}: data is a {type(values).__name__}: give a list of {count} values")
@@ -106,7 +106,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
     dtype = _dtype(name, datatype)
     if not kinds <= NUMBERS:
         raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
-    # numbers as they are first: a cast to the wanted type would wrap what is too large for it; but whole numbers on
+    # convert without the target type first: a cast would wrap numbers that are too large for it; but whole numbers on
     # both sides of 2**63 would become doubles
     wide = kinds == {int} and dtype == np.uint64 and min(flat) >= 0 and max(flat) < 2**64
     try:
@@ -117,9 +117,9 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> Tensor:
-    """Read a long list of JSON in parts, so that few of its values are objects at a time. Raises ServeError.
+    """Decode a long list of JSON in parts, so that few values are Python objects at a time. Raises ServeError.
 
-    Lists within it are read through: numbers stand in C order however they are nested.
+    Nested lists are flattened: numbers are in C order however they are nested.
     """
     count, text = count_of(name, shape), bytes(data)
     if datatype == BYTES:
@@ -145,7 +145,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw)
 
 
 def _texts(name: str, data: bytes) -> Any:
-    """Decode a long list of texts, nested as its first element is; whatever else is in it ends that at once."""
+    """Decode a long list of texts, nested like its first element; stop at any other value."""
     if data.count(b'"') > 8 * MAX_TEXTS or data.count(b"[") > 2 * MAX_TEXTS:
         raise TooMuchError(f"tensor {name}: its data has too many texts or quotes: send it as binary data")
     start = data[: 64 * MAX_AXES].translate(None, b" \t\r\n")
@@ -160,7 +160,7 @@ def _texts(name: str, data: bytes) -> Any:
 
 
 def to_bytes(tensor: Tensor) -> bytes | memoryview:
-    """Write the binary form; that of a large array is the array's own memory."""
+    """Encode the binary form; that of a large array is the array's own memory."""
     if tensor.datatype != BYTES:
         array = np.ascontiguousarray(tensor.array, DTYPES[tensor.datatype])
         return array.reshape(-1).view(np.uint8).data if array.nbytes > LARGE else array.tobytes()
@@ -172,7 +172,7 @@ def to_bytes(tensor: Tensor) -> bytes | memoryview:
 
 
 def to_values(tensor: Tensor) -> list[Any]:
-    """Write a flat list for JSON; what is neither UTF-8 nor a number becomes a replacement sign, or null."""
+    """Return a flat list for JSON; invalid UTF-8 becomes a replacement character, a non-finite number null."""
     if tensor.datatype == BYTES:
         return [
             item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in tensor.array.ravel()
@@ -193,7 +193,7 @@ def bits_of(array: Array) -> Array:
 def _array(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     array = np.frombuffer(data, dtype) if data else np.zeros(0, dtype)
     if dtype.kind == "b":
-        array = array.view(np.uint8) != 0  # any byte but 0 is true; a bool of 2 would be neither
+        array = array.view(np.uint8) != 0  # any byte but 0 is true; a bool of 2 would be neither true nor false
     return array.reshape(shape)
 
 
@@ -205,7 +205,7 @@ def _dtype(name: str, datatype: str) -> np.dtype[Any]:
 
 
 def _cast(name: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array:
-    """Give numbers their declared type, where that loses nothing but precision."""
+    """Convert numbers to their declared type, if only precision is lost."""
     kind = found.dtype.kind
     if dtype.kind == "b":
         if kind == "b" or (kind in "iu" and found.size and found.min() >= 0 and found.max() <= 1) or not found.size:
@@ -222,7 +222,7 @@ def _cast(name: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array
 
 
 def _flat(name: str, values: list[Any]) -> list[Any]:
-    """Take lists within a list apart, level by level. Raises ServeError."""
+    """Flatten nested lists, level by level. Raises ServeError."""
     for _ in range(MAX_AXES):
         if set(map(type, values)) != {list}:
             return values
@@ -238,7 +238,7 @@ def objects(items: list[Any], shape: Sequence[int]) -> Array:
 
 
 def _split(name: str, count: int, data: memoryview) -> list[bytes]:
-    """Part the binary form of BYTES."""
+    """Split the binary form of BYTES into its items."""
     items, at = [], 0
     if count * _length.size > len(data):
         raise ServeError(f"tensor {name}: {len(data)} bytes do not hold {count} elements with their lengths")

@@ -1,5 +1,6 @@
 """The router: sends a request to the model at the edge, and to the cloud if mining finds its answer hard.
 
-Both are servers of the Open Inference Protocol, ours or anybody's. Requests come over REST, as the same protocol, or
-as frames of cameras over the bus. While the cloud is away the edge's answer stands, marked degraded.
+Both are servers of the Open Inference Protocol, of halimede or any other. Requests arrive over REST, with the same
+protocol, or as camera frames over the bus. While the cloud is unavailable, the edge's answer is used and marked as
+degraded.
 """

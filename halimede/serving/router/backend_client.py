@@ -1,4 +1,4 @@
-"""A model on a server of the protocol, as the router asks it: bodies pass as they came, predictions are read."""
+"""A model on a server of the protocol, for the router: forwards bodies unchanged, and reads predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from halimede.serving.loaded_model import PREDICTION
 from halimede.serving.rest_codec import BINARY_SIZE, HEADER_LENGTH, TensorHeader
 from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values
 
-#: bytes of an answer that are read
+#: most bytes of an answer
 MAX_ANSWER = 64 * 1024 * 1024
 PASSED = ("Content-Type", "Content-Encoding", HEADER_LENGTH)
 FIX = "write http://host:port, with /v2/models/NAME behind it where the server has several models"
@@ -31,9 +31,9 @@ FLOATS = {"FP16", "FP32", "FP64", "BF16"}
 
 
 class UpstreamError(HalimedeError):
-    """A server that did not answer: not there, too slow, or broken itself.
+    """A server that did not answer: unreachable, too slow, or failing.
 
-    ``slow``: time ran out. ``broken``: it is there, and failed on this request.
+    ``slow``: the request timed out. ``broken``: the server is reachable, and failed on this request.
     """
 
     def __init__(self, text: str, *, slow: bool = False, broken: bool = False) -> None:
@@ -51,25 +51,25 @@ class BackendResponse:
 
 
 class Backend:
-    """One model server. ``name`` is for log lines and errors; ``move`` sets its address."""
+    """One model server. ``name`` is for log events and errors; ``move`` sets its address."""
 
     def __init__(self, session: aiohttp.ClientSession, name: str, url: str = "") -> None:
         self.name = name
         self._session = session
         self._base = ""
         self._path = ""
-        #: the one model that its server has, where nobody has named one
+        #: the only model of its server, if none was named
         self._found = ""
         if url:
             self.move(url)
 
     @property
     def known(self) -> bool:
-        """Whether it is known where it is."""
+        """Whether its address is known."""
         return bool(self._base)
 
     def move(self, url: str) -> None:
-        """Go to another address, nowhere for an empty one. Raises InvalidFieldError."""
+        """Set another address, empty for none. Raises InvalidFieldError."""
         if not url:
             self._base = self._path = self._found = ""
             return
@@ -87,7 +87,7 @@ class Backend:
             async with asyncio.timeout(timeout_s):
                 answer = await self._post(f"{await self._where()}/infer", body, headers)
                 if answer.status == 404:
-                    self._found = ""  # it may serve another model by now: it is asked again
+                    self._found = ""  # the server may have another model now: ask again
                 return answer
         except TimeoutError:
             raise UpstreamError(f"{self.name} did not answer within {timeout_s:.3g} s", slow=True) from None
@@ -109,7 +109,7 @@ class Backend:
             return BackendResponse(reply.status, said, min(length, len(said)))
 
     async def _where(self) -> str:
-        """Return the model's address; of a server with one model it is that one's."""
+        """Return the model's address; on a server with one model that of this model."""
         base = self._base
         if not base:
             raise UpstreamError(f"it is not known where {self.name} is")
@@ -125,7 +125,7 @@ class Backend:
             if len(names) != 1:
                 raise UpstreamError(f"{self.name} has {', '.join(names)[:200] or 'no models that it names'}: {FIX}")
             path = f"/v2/models/{quote(names[0], safe='')}"
-            if self._base == base:  # else it has moved meanwhile
+            if self._base == base:  # otherwise it has moved meanwhile
                 self._found = path
         return base + path
 
@@ -135,7 +135,7 @@ class UnreadableError(HalimedeError):
 
 
 class Body(Struct):
-    """An answer's JSON. What the router does not change stays as it is."""
+    """An answer's JSON. Parts that the router does not change stay undecoded."""
 
     outputs: Raw
     model_name: str = ""
@@ -146,7 +146,7 @@ class Body(Struct):
 
 @dataclass(frozen=True, slots=True)
 class ResponseReader:
-    """How predictions are found in an answer: the output's name (empty: the one that fits), its activation, labels."""
+    """Finds the predictions in an answer: the output's name (empty: the one that fits), its activation, labels."""
 
     output: str = ""
     activation: Activation = "none"

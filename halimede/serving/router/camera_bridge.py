@@ -1,7 +1,7 @@
-"""Frames of cameras as requests of the router, and its answers as results: the way in and out over the bus.
+"""Connects the router to the bus: camera frames become requests, and its answers become results.
 
-The models take pictures (``image``) and give predictions. Each frame that is taken gets exactly one result, as from an
-edge worker, unless neither model can be reached: then it is refused to its camera's dead letters.
+The models take pictures (``image``) and return predictions. Each accepted frame gets exactly one result, as from an
+edge worker, unless neither model is reachable: then it is published to its camera's dead letters.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from halimede.system.lru import LruCache
 
 log = structlog.get_logger()
 
-#: frames under way at a time; QoS 0 frames that wait for one of these places; ids that are remembered
+#: most frames in progress; most QoS 0 frames that wait for a slot; ids that are remembered
 INSIDE, QUEUE, REMEMBERED = 16, 16, 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Who answers: namespace and name of the router as a service, its worker and node."""
+    """The identity in results: namespace and name of the router as a service, its worker and node."""
 
     namespace: str
     service: str
@@ -65,7 +65,7 @@ class CameraBridge:
         await self._outbox.run()
 
     async def drain(self, timeout_s: float) -> None:
-        """Answer what is under way, within ``timeout_s`` seconds."""
+        """Answer frames in progress, within ``timeout_s`` seconds."""
         for filter_ in self._filters:
             await self._bus.unsubscribe(filter_)
         if self._under_way:
@@ -131,7 +131,7 @@ class CameraBridge:
 
 
 def request_of(frame: Frame) -> tuple[bytes, dict[str, str]]:
-    """Return a frame as a request's body and headers. Raises DecodeError for one that is no picture."""
+    """Return a frame as a request's body and headers. Raises DecodeError if it is not a picture."""
     data = bytes(frame.data)
     if frame.encoding == "raw":
         try:

@@ -1,6 +1,6 @@
-"""The decision itself: the edge answers, mining judges, the cloud is asked where the sample is hard.
+"""The decision: the edge answers, mining judges its answer, and hard samples go to the cloud.
 
-A request is hard when any of its samples is; then the whole of it goes to the cloud, as it came.
+A request is hard if any of its samples is; then the whole request goes to the cloud, unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_EDGE = "no-edge"
 
 @dataclass(slots=True)
 class Routed:
-    """An answer and how it came about. Times are seconds."""
+    """An answer with its origin. Times are seconds."""
 
     answer: BackendResponse
     by: str
@@ -47,14 +47,14 @@ class Routed:
     cloud_s: float = 0.0
 
     def parameters(self) -> dict[str, str | bool]:
-        """Return what a client is told of it."""
+        """Return the parameters that report the decision to a client."""
         said: dict[str, str | bool] = {"by": self.by, "hard": self.hard, "degraded": self.degraded}
         return {**said, "reason": self.reason} if self.reason else said
 
 
 @dataclass(slots=True)
 class Router:
-    """Two models and the mining between them. ``deadline_s``: what a hard sample gives the cloud."""
+    """Two models and the mining between them. ``deadline_s``: the cloud's time for a hard sample."""
 
     edge: Backend
     cloud: Backend
@@ -63,7 +63,7 @@ class Router:
     deadline_s: float = 2.0
     edge_timeout_s: float = 10.0
     circuit: CircuitBreaker = field(default_factory=CircuitBreaker)
-    #: requests by who answered; degraded ones by reason
+    #: requests by the model that answered; degraded ones by reason
     answered: Counter[str] = field(default_factory=Counter)
     degraded: Counter[str] = field(default_factory=Counter)
     hard: int = 0
@@ -72,7 +72,7 @@ class Router:
     _limited_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
 
     async def answer(self, body: bytes, headers: dict[str, str]) -> Routed:
-        """Answer one request. Raises UnavailableError when neither model does."""
+        """Answer one request. Raises ModelUnavailableError if neither model does."""
         try:
             routed = await self._answer(body, headers)
         except ModelUnavailableError:
@@ -106,7 +106,7 @@ class Router:
         return routed
 
     def _judge(self, answer: BackendResponse) -> tuple[list[Prediction], bool]:
-        """Return what the edge said, and whether any of it is hard; what cannot be judged is."""
+        """Return the edge's predictions, and whether any is hard; an unreadable answer is hard."""
         try:
             _, predictions = self.reader.read(answer)
         except UnreadableError as error:
@@ -121,7 +121,7 @@ class Router:
         return predictions, any(verdict.hard for verdict in verdicts)
 
     async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[BackendResponse | None, str]:
-        """Return the cloud's answer, or why there is none."""
+        """Return the cloud's answer, or the reason why there is none."""
         clock = asyncio.get_running_loop()
         if not self.cloud.known:
             return None, str(OffloadReason.NO_CLOUD)
@@ -143,11 +143,11 @@ class Router:
             self.circuit.abandoned(clock.time())
             raise
         self.circuit.succeeded()
-        # the models differ: what the edge could answer, and the cloud refuses, the edge has answered
+        # the models differ: the cloud may refuse a request that the edge has answered
         return (reply, "") if reply.status == 200 else (None, str(OffloadReason.ERROR))
 
     async def _without_edge(self, body: bytes, headers: dict[str, str], error: UpstreamError) -> Routed:
-        """Nobody has judged it, so it is the cloud's."""
+        """Request the cloud, because there is no edge answer to judge."""
         self._limited_log.warning("edge did not answer", error=str(error)[:256])
         reply, reason = await self._ask_cloud(body, headers)
         if reply is None:
@@ -156,17 +156,17 @@ class Router:
 
 
 def response_of(routed: Routed, name: str) -> tuple[bytes, int]:
-    """Return the body for the client, with the router's name and what it did; and the length of its JSON."""
+    """Return the client's body, with the router's name and decision, and the length of its JSON."""
     answer = routed.answer
     try:
         body = msgspec.json.decode(memoryview(answer.body)[: answer.head], type=Body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return answer.body, answer.head  # a refusal, or no server of the protocol: it speaks for itself
+        return answer.body, answer.head  # a refusal, or not a server of the protocol: return it unchanged
     body.model_name, body.parameters = name, {**body.parameters, **routed.parameters()}
     head = msgspec.json.encode(body)
     return head + answer.body[answer.head :], len(head)
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the one prediction of a request with one sample; an empty one where there is none."""
+    """Return the one prediction of a request with one sample; an empty one if there is none."""
     return predictions[0] if predictions else Prediction()

@@ -149,7 +149,7 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
 
 @contextlib.asynccontextmanager
 async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | None]:
-    """Connect to the broker where somebody needs it."""
+    """Connect to the broker if an option needs it."""
     if not (given.camera or given.edge_service or given.cloud_service):
         yield None
         return
@@ -206,7 +206,7 @@ def _parameters(given: Sequence[str]) -> dict[str, str]:
 
 
 async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backend) -> None:
-    """Keep an upstream at the url in an InferenceModel's status, as GM publishes it."""
+    """Update an upstream's address from an InferenceModel's status, which GM publishes."""
 
     def move(url: str) -> None:
         try:
@@ -250,7 +250,7 @@ class RouterHandlers(BoundedRequests):
 
     async def _routed(self, request: web.Request, body: bytes, _: Charge) -> web.Response:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
-        headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
+        headers.pop("Content-Encoding", None)  # aiohttp has decompressed it
         routed = await self._router.answer(body, headers)
         said, head = response_of(routed, self._name)
         return tensor_response(said, head if head < len(said) else 0, routed.answer.status)
