@@ -1,7 +1,7 @@
-"""One model to its user: whichever tier answers.
+"""One model for its user, whichever tier answers.
 
-The tiers are those of a service, made of the same parts: the edge worker's loop runs in this process, and the tiers
-that it asks are here, too, or a service's own over the bus. There is no server to run, and no second implementation.
+It consists of the same parts as a service: the edge worker's loop runs in this process, and the further tiers run here
+as well, or are a service's tiers over the bus. There is no server to run, and no second implementation.
 """
 
 from halimede.joint_model.answer import Answer, NoAnswerError

@@ -1,4 +1,4 @@
-"""What a user gets for a sample: the answer, who gave it and why."""
+"""The answer to a sample: the prediction, its origin and its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from halimede.messages import Box, Prediction, Result
 
 
 class NoAnswerError(HalimedeError):
-    """No model could answer a sample. The text has the cause."""
+    """No model could answer a sample. The message has the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,21 +17,22 @@ class Answer:
     """The final answer to one sample.
 
     Attributes:
-        label, score: the class and its probability; None where the model says boxes or something else.
-        prediction: all that the model said: probabilities, boxes, or a user's own value.
-        by: whose answer it is: ``edge`` or ``cloud`` (any tier that was asked).
-        tier: that tier's name; of two models the same as ``by``.
-        worker, model: the worker that answered and its model's version, where they are known.
-        hard: the rule said that the next tier should be asked.
-        degraded: it was not asked, or did not answer: the answer is the best that there was.
-        reason: why, in one word (``no-cloud``, ``deadline``, ``budget``, ...); ``detail`` the same for people.
-        hardness, cut: what the rule compared, where it compares numbers; hard from the cut on.
-        audit: an easy sample that is asked about all the same, to measure how good easy ones are.
+        label, score: the class and its probability; None if the model returns boxes or other values.
+        prediction: the model's whole output: probabilities, boxes, or a user's own value.
+        by: origin of the answer: ``edge`` or ``cloud`` (any further tier).
+        tier: that tier's name; with two models the same as ``by``.
+        worker, model: the worker that answered and its model's version, if known.
+        hard: the mining rule selected the sample for the next tier.
+        degraded: the next tier was not requested, or did not answer: the best available answer.
+        reason: the reason in one word (``no-cloud``, ``deadline``, ``budget``, ...); ``detail`` the same for
+            people.
+        hardness, cut: the numbers that the rule compared, if it compares numbers; hard from the cut on.
+        audit: an easy sample that was sent to the next tier as well, to measure the accuracy of easy ones.
         mixed: ``prediction`` is a calibrated mixture of the models' answers.
-        edge: what the small model said, where it is not the answer.
-        ms: milliseconds from acceptance to answer, of which ``edge_ms`` in the small model and ``offload_ms`` with
-            the tiers that were asked.
-        id: the sample's, 32 hexadecimal digits.
+        edge: the small model's prediction, if it is not the answer.
+        ms: milliseconds from acceptance to answer, ``edge_ms`` of them in the small model and ``offload_ms`` with
+            further tiers.
+        id: the sample's id, 32 hexadecimal digits.
 
     """
 
@@ -58,17 +59,17 @@ class Answer:
 
     @property
     def probabilities(self) -> list[float] | None:
-        """Of all classes, in the order of the model's labels."""
+        """Probabilities of all classes, in the order of the model's labels."""
         return self.prediction.probabilities
 
     @property
     def boxes(self) -> list[Box] | None:
-        """Of a detector: what it has found."""
+        """The boxes of a detector."""
         return self.prediction.boxes
 
 
 def answer_of(result: Result, detail: str) -> Answer:
-    """Return a final result as its user sees it."""
+    """Return the user's form of a final result."""
     return Answer(
         label=result.label,
         score=result.score,

@@ -1,7 +1,7 @@
-"""What runs behind a JointModel: a thread with an event loop of its own, and in it one worker for each model here.
+"""The background of a JointModel: a thread with its own event loop, and in it one worker for each local model.
 
-So it works wherever Python does: callers in scripts, threads and event loops of all kinds hand their samples over, and
-no call of a model ever holds up theirs.
+So it works in scripts, threads and event loops of all kinds: callers submit their samples, and no call of a model
+blocks their threads.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from halimede.worker.tier_worker import tier as tier_job
 
 T = TypeVar("T")
 log = structlog.get_logger()
-#: seconds that a broker may take to let us in before samples are answered here alone
+#: seconds to connect to a broker before samples are answered only here
 CONNECT_S = 5.0
-#: seconds for a worker to answer what it has when it is stopped, and for the thread to end
+#: seconds for a stopped worker to answer pending samples, and for the thread to end
 GRACE_S, END_S = 5.0, 15.0
-#: seconds for those who wait for an answer to hear that there is none
+#: seconds in which waiting callers receive the final error
 LAST_S = 1.0
 P = ParamSpec("P")
-#: seconds that the end of Python waits for a call under way: native code that is cut off would abort the process
+#: seconds that Python waits for a running call at exit: native code that is interrupted would abort the process
 CALL_S = 2.0
 
 
 class BackgroundLoop:
-    """Runs a plan. ``broker`` None: all of it is here, over a bus in memory."""
+    """Runs a plan. ``broker`` None: all tiers run here, over a bus in memory."""
 
     def __init__(self, plan: TierPlan, broker: MqttSettings | None, node: str, model_timeout_s: float) -> None:
         self.pid = os.getpid()
@@ -69,7 +69,7 @@ class BackgroundLoop:
         self._model_timeout_s = model_timeout_s
         self._thread = threading.Thread(target=self._run, name="joint-model", daemon=True)
         self._lock = threading.Lock()
-        #: no more samples are taken; those that are being answered
+        #: whether samples are refused; the pending answers
         self._over = False
         self._answering: set[Future[Any]] = set()
         self._opened: Future[None] = Future()
@@ -78,22 +78,22 @@ class BackgroundLoop:
         self._desk: InProcessEdge | None = None
 
     def start(self) -> None:
-        """Open the models; return when samples are taken. Raises HalimedeError, ImportError."""
+        """Open the models; return when samples are accepted. Raises HalimedeError, ImportError."""
         self._thread.start()
         self._opened.result()
 
     def submit(self, payload: Callable[[], bytes], field: str, timeout_s: float) -> Future[Answer]:
-        """Have a sample answered, from any thread; ``payload`` is called in another one."""
+        """Submit a sample from any thread; ``payload`` is called in another one."""
         return self._begin(self._answer(payload, field, timeout_s))
 
     def stop(self) -> None:
-        """Answer what is under way, and close everything; returns at once. ``join`` waits for it."""
+        """Answer pending samples, and close all parts; returns at once. ``join`` waits for it."""
         if self._loop and self._stop:
-            with contextlib.suppress(RuntimeError):  # it has ended already
+            with contextlib.suppress(RuntimeError):  # it has already ended
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     def join(self) -> None:
-        """Wait until everything is closed."""
+        """Wait until all parts are closed."""
         if self._thread is not threading.current_thread():
             self._thread.join(END_S)
 
@@ -113,7 +113,7 @@ class BackgroundLoop:
             data = await asyncio.to_thread(payload)
             return await self._desk.answer(data, field, timeout_s)
         except asyncio.CancelledError:
-            if self._over:  # by the loop's end, not by whoever asked
+            if self._over:  # cancelled by the end of the loop, not by the caller
                 raise closed() from None
             raise
 
@@ -122,7 +122,7 @@ class BackgroundLoop:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 (its caller gets it, in his own thread)
+        except BaseException as error:  # noqa: BLE001 (the caller gets it in its own thread)
             self._end()
             if not self._opened.done():
                 self._opened.set_exception(_plain(error))
@@ -150,7 +150,7 @@ class BackgroundLoop:
             self._over = True
 
     async def _connect(self) -> tuple[BusFactory, str]:
-        """Return what makes connections, after one that tells whether we are let in. Raises NotAllowedError."""
+        """Return a connection factory, after a test of the credentials. Raises NotAllowedError."""
         if self._broker is None:
             return partial(_in_memory, MemoryBroker()), ""
         try:
@@ -170,7 +170,7 @@ class BackgroundLoop:
     async def _running(
         self, stage: RunnableTier, connect: BusFactory, folder: Path, broker: str
     ) -> AsyncIterator[None]:
-        """Run a tier's worker for the length of the block."""
+        """Run a tier's worker within the block."""
         assert self._desk is not None  # noqa: S101  # ``_main`` has made it
         settings = self._settings(stage, folder, broker)
         stop, ready = asyncio.Event(), asyncio.Event()
@@ -200,7 +200,7 @@ class BackgroundLoop:
             await asyncio.wait({working})
 
     def _ended(self, stop: asyncio.Event, working: asyncio.Task[None]) -> None:
-        """A worker has ended; if nobody asked it to, nothing can be answered any more."""
+        """Handle the end of a worker; unless it was stopped, no more samples can be answered."""
         error = None if working.cancelled() else working.exception()
         if error and not stop.is_set() and self._desk:
             self._desk.fail(_plain(error))
@@ -216,7 +216,7 @@ class BackgroundLoop:
         plan, names = self._plan, [each.name for each in self._plan.stages]
         place = names.index(stage.name)
         asked = plan.next_tier if place + 1 == len(names) else names[place + 1]
-        rule = stage.rule or Rule(mining="EdgeOnly")  # nobody is asked
+        rule = stage.rule or Rule(mining="EdgeOnly")  # the last tier has no next one
         named = plan.tiers
         worker = f"{stage.name}-{secrets.token_hex(6)}"
         return WorkerSettings(
@@ -250,12 +250,12 @@ class BackgroundLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here(ModelOpener):
-    """Opens a model in this process: it is the caller's own, and is not tried in another one first."""
+    """Opens a model in this process. It is the caller's own, and not tried in a child process first."""
 
     stage: RunnableTier
 
     async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # there is one model to open
-        """Open the stage's model in a thread of its own. Raises UnfitError."""
+        """Open the tier's model in its own thread. Raises UnfitError."""
         async with AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model", DaemonExecutor))
             try:
@@ -281,14 +281,14 @@ def _in_memory(
 
 
 def _plain(error: BaseException) -> BaseException:
-    """Return what a user can act on in place of what wraps it."""
+    """Return the cause, which a user can act on, in place of its wrappers."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return HalimedeError(str(error)) if isinstance(error, WorkerError) else error
 
 
 def quiet() -> None:
-    """Keep the library's lines below warnings out of a program that has not set up structlog itself."""
+    """Exclude the library's log events below warnings if the program has not configured structlog."""
     if not structlog.is_configured():
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(30),
@@ -298,7 +298,7 @@ def quiet() -> None:
 
 
 class DaemonExecutor(Executor):
-    """One thread. Unlike a ThreadPoolExecutor's, Python waits for it a moment only when it ends."""
+    """One thread. Unlike with a ThreadPoolExecutor, Python waits for it only briefly at exit."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -307,13 +307,13 @@ class DaemonExecutor(Executor):
         atexit.register(self._last)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call ``fn`` after what was submitted before."""
+        """Call ``fn`` after earlier submissions."""
         future: Future[T] = Future()
         self._queue.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002
-        """End the thread after what was submitted, or after the call under way if ``cancel_futures``."""
+        """End the thread after earlier submissions, or after the running call if ``cancel_futures``."""
         while cancel_futures:
             try:
                 waiting = self._queue.get_nowait()
@@ -334,7 +334,7 @@ class DaemonExecutor(Executor):
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001  # as ThreadPoolExecutor: its caller gets it
                 future.set_exception(error)
-            del waiting, future, work  # nothing is held while it waits
+            del waiting, future, work  # keep no references while it waits
         atexit.unregister(self._last)
 
     def _last(self) -> None:

@@ -1,7 +1,7 @@
-"""The edge worker of a JointModel: that of services, with callers in place of cameras and of a results topic.
+"""The edge worker of a JointModel: a service's edge worker, with callers in place of cameras and results.
 
-Who wants an answer waits for the result with his frame's id. Everything in between (the small model, mining, budget,
-fusion, what happens when nobody answers) is what an edge worker does.
+A caller waits for the result with its frame's id. All steps in between (small model, mining, budget, fusion, degraded
+answers) are those of an edge worker.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from halimede.worker.roles import WorkerContext, origin
 
 log = structlog.get_logger()
 
-#: samples under way at a time: fewer than may wait for the cloud, so that none is given up for want of a place
+#: most samples in progress: fewer than may wait for the cloud, so that none is dropped for lack of a slot
 AT_ONCE = 48
-#: why samples were not answered, remembered until their callers are told
+#: errors of unanswered samples that are remembered until their callers receive them
 REMEMBERED = 256
 CREDENTIALS = (
     "connect with the credentials of an edge worker, a folder nodes/NAME/edge-worker of those that `halimede certs` "
@@ -62,7 +62,7 @@ WORDS: dict[str, str] = {
 
 
 class ExplainingClient:
-    """Asks the next tier, and remembers why it gave no answer: results hold one word of it."""
+    """Requests the next tier, and remembers why there was no answer: results contain only one word of it."""
 
     def __init__(self, asks: SampleClient) -> None:
         self._asks = asks
@@ -82,11 +82,11 @@ class ExplainingClient:
             raise
 
     def abandon(self) -> None:
-        """Let every sample run out of time."""
+        """Expire all requests."""
         self._asks.abandon()
 
     def why(self, result: Result) -> str:
-        """Return why the answer is no better, for people; empty: it is as good as can be."""
+        """Return why the answer is degraded, for people; empty if it is not."""
         told = self._why.pop(result.id)
         if not result.degraded:
             return ""
@@ -94,7 +94,7 @@ class ExplainingClient:
 
 
 class FutureOutbox:
-    """Hands results to those who wait for them, at once. ``callers``: their futures, by their frames' ids."""
+    """Passes results to waiting callers at once. ``callers``: their futures, by their frames' ids."""
 
     waiting, immediate, ready = 0, True, True
 
@@ -102,13 +102,13 @@ class FutureOutbox:
         self._callers = callers
 
     async def wait_ready(self) -> None:
-        """Return at once: nothing waits here."""
+        """Return at once: this outbox is always ready."""
 
     async def run(self) -> None:
-        """Return at once: nothing waits here."""
+        """Return at once: nothing is queued."""
 
     async def drain(self, timeout_s: float) -> bool:  # noqa: ARG002  # of ``ResultOutbox``
-        """Return at once: nothing waits here."""
+        """Return at once: nothing is queued."""
         return True
 
     def put(
@@ -119,15 +119,15 @@ class FutureOutbox:
         *,
         properties: Mapping[str, str] | None = None,  # noqa: ARG002  # likewise
     ) -> None:
-        """Hand a result over. Nobody waits for one that was given up."""
-        asyncio.get_running_loop().call_soon(done, SUCCESS)  # once all that is known of the sample is noted
+        """Pass a result to its caller, unless the caller has given up."""
+        asyncio.get_running_loop().call_soon(done, SUCCESS)  # after the sample's counts and traces are recorded
         caller = self._callers.pop(body.id, None)
         if caller and not caller.done():
             caller.set_result(body)
 
 
 class ExplainingResponder(ResultResponder):
-    """Stores the error of the model in this process, since results do not contain it."""
+    """Remembers the error of the local model, because results do not contain it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -140,12 +140,12 @@ class ExplainingResponder(ResultResponder):
         super().send(sample, conclusion)
 
     def error(self, result: Result) -> str:
-        """Return why the model here gave no answer to a sample."""
+        """Return why the local model gave no answer to a sample."""
         return self._errors.pop(result.id) or "the small model failed"
 
 
 class InProcessEdge:
-    """Takes samples and gives answers. ``run`` is the job of its worker; all of it is in one event loop."""
+    """Takes samples and returns answers. ``run`` is its worker's job; all of it runs in one event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Result]] = {}
@@ -207,7 +207,7 @@ class InProcessEdge:
         return answer_of(result, self._told.why(result) if self._told else "")
 
     def fail(self, error: BaseException) -> None:
-        """Tell all who wait, and all who come, that there is no answer any more."""
+        """Fail all pending and future samples."""
         self._error = self._error or error
         waiting = list(self._waiting.values())
         self._waiting.clear()
@@ -218,7 +218,7 @@ class InProcessEdge:
     async def _result(self, payload: bytes, field: str) -> Result:
         if self._error:
             raise self._error
-        assert self._worker is not None  # noqa: S101  # nobody is let in before ``ready``
+        assert self._worker is not None  # noqa: S101  # no sample is accepted before ``ready``
         id_ = new_id()
         caller: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[id_.hex()] = caller
@@ -237,5 +237,5 @@ def _empty(result: Result) -> bool:
 
 
 def closed() -> HalimedeError:
-    """Return the error of who asks a model that was closed."""
+    """Return the error for samples submitted after the end."""
     return HalimedeError("this JointModel is closed: make a new one")

@@ -1,4 +1,4 @@
-"""``halimede.JointModel``: how one is made. What it does is in ``predict_api.py``; see docs/joint-model.md."""
+"""``halimede.JointModel``: its constructors. ``predict_api.py`` has its methods; see docs/joint-model.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Given = str | os.PathLike[str] | object
 
 
 class JointModel(Predictor):
-    """A small model that answers, and bigger ones that it asks about what it finds hard: one model to its user.
+    """A small model that answers, and bigger ones that answer its hard samples: one model for its user.
 
     It opens at the first sample, or with ``with`` or ``async with``, and is closed at the block's end or by ``close``.
     All methods may be called from any thread, and from any event loop.
@@ -47,13 +47,13 @@ class JointModel(Predictor):
         deadline_ms: float = HERE_MS,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Put models together that all run in this process.
+        """Combine models that all run in this process.
 
         A model is the path of an ONNX file, an estimator (an object or class with ``predict``), a fitted scikit-learn
-        classifier, or a ``Tier`` with a rule and processing of its own. ``tiers`` stand between ``edge`` and
-        ``cloud``; without a cloud the edge answers alone. ``mining`` to ``fusion`` say when the next one is asked, as
-        a service's edgeWorker does; ``labels`` to ``postprocess`` go for all models, as in a Model. ``deadline_ms``
-        is how long a hard sample may wait for others, ``timeout_s`` how long any call waits.
+        classifier, or a ``Tier`` with its own rule and processing. ``tiers`` are between ``edge`` and ``cloud``;
+        without a cloud the edge answers alone. ``mining`` to ``fusion`` define when the next tier is requested, as in a
+        service's edgeWorker; ``labels`` to ``postprocess`` apply to all models, as in a Model. ``deadline_ms`` is how
+        long a hard sample may wait for the next tier, ``timeout_s`` how long any call waits.
 
         Raises InvalidFieldError, naming the argument.
         """
@@ -78,7 +78,7 @@ class JointModel(Predictor):
     def from_file(
         cls, manifest: str | os.PathLike[str], *more: str | os.PathLike[str], timeout_s: float = TIMEOUT_S
     ) -> Self:
-        """Run a service in this process, as its manifest and its Models' (there, or beside it) describe it.
+        """Run a service in this process from its manifest and those of its Models (in it, or in the same folder).
 
         Raises InvalidFieldError, FetchError. Needs the extra ``cli`` for YAML.
         """
@@ -110,12 +110,12 @@ class JointModel(Predictor):
         deadline_ms: float | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Self:
-        """Run the small model here, and ask the workers of a service over the bus, as its edge workers do.
+        """Run the small model here, and request the workers of a service over the bus, as its edge workers do.
 
         The small model and its rule are those of ``edge`` and the arguments after it, or those of a ``manifest``.
         ``broker`` and ``credentials`` default to HALIMEDE_BROKER (else 127.0.0.1:1883) and HALIMEDE_CREDENTIALS; a
-        broker with access rules wants an edge worker's. ``next_tier`` is who is asked of a service with tiers.
-        While nobody answers, the small model does: answers are ``degraded`` then, and say why.
+        broker with access rules requires those of an edge worker. ``next_tier`` is the requested tier of a service with
+        tiers. While no worker answers, the small model does: answers are then ``degraded``, with a reason.
 
         Raises InvalidFieldError, naming the argument.
         """

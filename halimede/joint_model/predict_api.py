@@ -1,4 +1,4 @@
-"""What a JointModel does, however it was made: it takes samples from any thread and event loop, and gives answers."""
+"""The methods of a JointModel: they take samples from any thread and event loop, and return answers."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from halimede.joint_model.background_loop import BackgroundLoop, quiet
 from halimede.joint_model.in_process_edge import closed
 from halimede.joint_model.tiers import TierPlan
 
-#: seconds that one sample may take in all, and one call of a model
+#: seconds for one sample in total, and for one call of a model
 TIMEOUT_S, MODEL_S = 60.0, 60.0
-#: samples of a batch that are handed over before the first is answered
+#: samples of a batch that are submitted before the first is answered
 AHEAD = 96
 Sample: TypeAlias = "Array | Image.Image | str | os.PathLike[str] | bytes | bytearray | memoryview | Sequence[float]"
 WANTED = "give a NumPy array, a Pillow image, the path of a JPEG or PNG, or its bytes"
-#: elements of an axis, as a frame says them
+#: most elements of an axis in a frame
 LONGEST = 65_535
 TOO_LARGE = f"it is over {MAX_BYTES >> 20} MiB: give it as a JPEG or PNG, or make it smaller"
 
 
 class Predictor:
-    """Answers samples by a plan; over ``broker``, or all of it in this process."""
+    """Answers samples by a plan; over ``broker``, or all in this process."""
 
     def __init__(self, plan: TierPlan, broker: MqttSettings | None, *, timeout_s: float, node: str = "here") -> None:
         self._timeout_s = _seconds(timeout_s)
@@ -53,13 +53,13 @@ class Predictor:
     def predict(self, x: Sample, *, timeout_s: float | None = None) -> Answer:
         """Answer one sample: an array, a Pillow image, the path of a JPEG or PNG, or its bytes.
 
-        Raises InvalidFieldError for a sample that does not fit, NoAnswerError when no model could answer it, and
-        TimeoutError after ``timeout_s`` seconds.
+        Raises InvalidFieldError for an invalid sample, NoAnswerError if no model could answer it, and TimeoutError
+        after ``timeout_s`` seconds.
         """
         return _wait(self._submit(x, "x", timeout_s))
 
     async def apredict(self, x: Sample, *, timeout_s: float | None = None) -> Answer:
-        """Answer one sample, as ``predict``, without holding up the event loop."""
+        """Answer one sample, as ``predict``, without blocking the event loop."""
         await self._aopen()
         return await asyncio.wrap_future(self._submit(x, "x", timeout_s))
 
@@ -76,8 +76,8 @@ class Predictor:
     ) -> Any:
         """Answer samples, in their order; models get several at a time.
 
-        The first error is raised; with ``return_errors`` it stands in its sample's place, and the others are answered.
-        ``timeout_s`` is for each sample.
+        The first error is raised; with ``return_errors`` it replaces its sample's answer, and the others are answered.
+        ``timeout_s`` applies to each sample.
         """
         futures: list[Future[Answer]] = []
         under_way: set[Future[Answer]] = set()
@@ -103,7 +103,7 @@ class Predictor:
     async def apredict_batch(
         self, xs: Iterable[Sample], *, timeout_s: float | None = None, return_errors: bool = False
     ) -> Any:
-        """Answer samples, as ``predict_batch``, without holding up the event loop."""
+        """Answer samples, as ``predict_batch``, without blocking the event loop."""
         await self._aopen()
         places = asyncio.Semaphore(AHEAD)
 
@@ -132,7 +132,7 @@ class Predictor:
         return self
 
     def close(self) -> None:
-        """Answer what is under way, and close the models. It does not open again."""
+        """Answer pending samples, and close the models. It cannot be opened again."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -141,7 +141,7 @@ class Predictor:
             engine.join()
 
     async def aclose(self) -> None:
-        """Close, without holding up the event loop."""
+        """Close, without blocking the event loop."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
@@ -194,7 +194,7 @@ def _wait(future: Future[Answer]) -> Answer:
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # Ctrl-C: nobody wants it any more
+        future.cancel()  # Ctrl-C: the answer is no longer needed
         raise
 
 
@@ -208,7 +208,7 @@ def _outcome(future: Future[Answer] | asyncio.Task[Answer], *, keep: bool) -> An
 
 
 def payload(sample: Sample, field: str = "x") -> bytes:
-    """Return a sample as a camera would send it. Raises InvalidFieldError, naming ``field``."""
+    """Return a sample in the form that a camera sends. Raises InvalidFieldError, naming ``field``."""
     if isinstance(sample, bytes | bytearray | memoryview):
         return _checked(bytes(sample), field, f"{len(sample)} bytes")
     if isinstance(sample, str | os.PathLike):
@@ -221,18 +221,18 @@ def payload(sample: Sample, field: str = "x") -> bytes:
 def _pixels(image: Image.Image, field: str) -> Array:
     try:
         return np.asarray(image if image.mode in {"L", "RGB"} else image.convert("RGB"))
-    except BROKEN as error:  # Pillow reads a file when its pixels are asked for
+    except BROKEN as error:  # Pillow reads a file only when its pixels are accessed
         raise InvalidFieldError(field, image, f"it cannot be read: {error}") from error
 
 
 def _read(path: Path, field: str) -> bytes:
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe, a device: there may be no end
+        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe or a device may have no end
             raise InvalidFieldError(field, str(path), f"it is no file: {WANTED}")
         if path.stat().st_size > MAX_BYTES:
             raise InvalidFieldError(field, str(path), TOO_LARGE)
         return _checked(path.read_bytes(), field, str(path))
-    except (OSError, ValueError) as error:  # ValueError: a name that holds a NUL
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         said = error.strerror if isinstance(error, OSError) else error
         raise InvalidFieldError(field, str(path), f"it cannot be read: {said}") from error
 
@@ -259,7 +259,7 @@ def _array(sample: Any, field: str) -> Array:
     shown = f"{array.dtype} {array.shape}"
     if array.dtype.name not in DTYPES:
         raise InvalidFieldError(field, shown, f"make it one of {', '.join(DTYPES)}")
-    if array.nbytes > MAX_BYTES:  # before anything is copied: a view of few bytes may stand for terabytes
+    if array.nbytes > MAX_BYTES:  # before any copy: a view of few bytes may represent terabytes
         raise InvalidFieldError(field, shown, TOO_LARGE)
     if max(array.shape) > LONGEST:
         raise InvalidFieldError(field, shown, f"give it axes of at most {LONGEST}: reshape it")

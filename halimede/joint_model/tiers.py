@@ -1,6 +1,6 @@
-"""Which models answer, in which order, and when each asks the next: read from arguments or from manifests.
+"""The models, their order, and when each requests the next: read from arguments or from manifests.
 
-Pure but for looking at files. The rule of a tier is a service's ``Deferral``, with the same names and bounds.
+Pure, except for checks of files. The rule of a tier is a service's ``Deferral``, with the same names and bounds.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from halimede.worker.settings import Fusion, MiningMode
 if TYPE_CHECKING:
     from halimede.evaluation.service import Chain
 
-#: the rule where none is named
+#: the default rule
 DEFAULT = "Margin"
 MODELS = "give the path of an ONNX file, an object or class with predict, or a fitted scikit-learn model"
-#: what no file is looked for under
+#: a folder that does not exist
 NOWHERE = "/none"
-#: what the field of a service, and a command's option, is called where it is an argument here
+#: names in errors that are replaced by those of arguments: a field of a service, and a command's option
 SPEC, OPTION = "spec.edgeWorker", "--service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The rule by which a tier requests from the next one, as the fields of a service's ``edgeWorker``."""
+    """The rule by which a tier requests the next one, with the fields of a service's ``edgeWorker``."""
 
     mining: str = DEFAULT
     parameters: Mapping[str, object] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Rule:
     fusion: Fusion = "cloud"
 
     def check(self, at: str) -> None:
-        """Raise InvalidFieldError for what a service would be refused for, too."""
+        """Raise InvalidFieldError for values that a service would refuse as well."""
         mining = {"name": self.mining, "parameters": self._parameters(), "mode": self.mode}
         told = {
             "hardExampleMining": mining,
@@ -66,7 +66,7 @@ class Rule:
             raise _renamed(error, SPEC, at) from None
 
     def texts(self) -> dict[str, str]:
-        """Return the parameters as services have them: all text."""
+        """Return the parameters in the form of a service: all as text."""
         return {each["key"]: each["value"] for each in self._parameters()}
 
     def _parameters(self) -> list[dict[str, str]]:
@@ -75,7 +75,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One model, and when it asks the next one.
+    """One model, and when it requests the next one.
 
     ``model`` is an ONNX file's path, an estimator (an object or class with ``predict``), a fitted scikit-learn model,
     or a ``halimede.inference.Model``. ``labels``, ``preprocess`` and ``postprocess`` are as in a Model resource.
@@ -91,7 +91,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnableTier:
-    """A tier that can be run: its name, what opens its model, and its rule; None of the last one."""
+    """A runnable tier: its name, how to open its model, and its rule; None for the last one."""
 
     name: str
     spec: ModelSpec
@@ -104,7 +104,7 @@ class RunnableTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPlan:
-    """The stages that run here, the edge first; ``next_tier`` is whom the last of them asks, of a service elsewhere.
+    """The tiers that run here, the edge first; ``next_tier``: a service's tier that the last of them requests.
 
     ``tiers``: the service has more than an edge and a cloud.
     """
@@ -118,7 +118,7 @@ class TierPlan:
 
 
 def stage(tier: Tier, at: str, *, last: bool) -> RunnableTier:
-    """Read one tier; ``at`` is the argument that it came by. Raises InvalidFieldError."""
+    """Read one tier; ``at`` is the name of its argument. Raises InvalidFieldError."""
     model = tier.model
     path, opened, labels = "", None, list(tier.labels)
     estimator: object | None = None
@@ -173,7 +173,7 @@ def chain(tiers: Sequence[Tier], *, deadline_s: float) -> TierPlan:
 
 def from_manifests(manifests: Sequence[Path]) -> TierPlan:
     """Return the plan of a service's manifests, all of it run here. Raises InvalidFieldError, FetchError."""
-    from halimede.evaluation.service import read_chain  # noqa: PLC0415  # YAML is of the cli extra alone
+    from halimede.evaluation.service import read_chain  # noqa: PLC0415  # only the cli extra has YAML
 
     try:
         found = read_chain(manifests)
@@ -191,13 +191,13 @@ def from_manifests(manifests: Sequence[Path]) -> TierPlan:
 
 
 def edge_of(plan: TierPlan) -> TierPlan:
-    """Return the part of a service's plan that runs here when its other tiers are elsewhere."""
+    """Return the local part of a service's plan if its other tiers run elsewhere."""
     asked = plan.stages[1].name if plan.tiers else ""
     return replace(plan, stages=plan.stages[:1], next_tier=asked)
 
 
 def _renamed(error: InvalidFieldError, before: str, after: str) -> InvalidFieldError:
-    """Return an error about a field as one about the argument that it came by."""
+    """Return an error about a field as one about its argument."""
     if error.field.startswith(before):
         error.field = after + error.field.removeprefix(before)
         error.args = (f"{one_line(error.field)}: {error.value} is not accepted: {error.fix}",)
@@ -232,7 +232,7 @@ def _rule(said: Deferral, calibration: Path | None) -> Rule:
 
 
 def fitted(model: object, at: str) -> bool:
-    """Whether it is a fitted classifier in scikit-learn's form. Raises InvalidFieldError for one that is not fitted."""
+    """Whether ``model`` is a fitted scikit-learn classifier. Raises InvalidFieldError if it is not fitted."""
     if isinstance(model, type) or not callable(getattr(model, "get_params", None)):
         return False
     if getattr(model, "classes_", None) is None:
