@@ -1,1 +1,1 @@
-"""Hard samples that a node keeps, to look at and to train on: a bounded store."""
+"""Hard samples that a node stores for inspection and training: a bounded store."""

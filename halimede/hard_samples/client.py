@@ -1,7 +1,7 @@
-"""Asks edge workers for the hard samples that they keep, from anywhere on the bus: pages of them, or one whole.
+"""Requests the stored hard samples of edge workers, from any client of the bus: pages, or single samples.
 
-All workers hear a question without a worker's name; what comes within a short time is the answer. Whatever a worker
-says, it costs bounded memory and ends.
+All workers receive a request without a worker's name; the replies that arrive within a short time are the result.
+Whatever a worker replies, memory and time are bounded.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from halimede.bus.rpc import RpcClient
 from halimede.errors import HalimedeError, NoSubscriberError
 from halimede.messages import KeptEntry, KeptReply, KeptRequest
 
-#: seconds in which workers answer: until nothing more has come for a while, and at most
+#: seconds to wait for replies: without another one, and in total
 QUIET_S, LONGEST_S = 0.5, 5.0
-#: seconds for the answer of one worker that is known to be there
+#: seconds for the reply of one worker that is known to be online
 ANSWER_S = 15.0
-#: answers to one question that are kept, and bytes of them
+#: most replies to one request that are kept, and their bytes
 MOST, MOST_BYTES = 1024, 64 * 1024 * 1024
-#: samples that one worker may keep, as a service may say
+#: most samples of one worker, as in a service's spec
 MOST_SAMPLES = 1_000_000
-#: names that a question may hold, and its answers hold then
+#: names that a request may contain; its replies must contain the same
 NAMES = ("namespace", "service", "worker", "node")
 NOBODY = (
     "no edge worker that keeps hard samples is there: set keepHardSamples in the service's edgeWorker, and see "
@@ -35,14 +35,14 @@ NOBODY = (
 
 
 class KeptSamples(RpcClient[KeptReply]):
-    """What edge workers keep, asked over a connection that is up. Call ``start`` first."""
+    """Requests the stored samples of edge workers over an open connection. Call ``start`` first."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus, topics.KEPT_REPLY.at(client=bus.client_id))
         self._to = topics.KEPT_REQUEST.at(client=bus.client_id)
 
     async def pages(self, wanted: KeptRequest) -> list[KeptReply]:
-        """Return the first page of each worker. Raises HalimedeError when nobody keeps anything."""
+        """Return the first page of each worker. Raises HalimedeError if no worker stores samples."""
         replies: dict[tuple[str, ...], KeptReply] = {}
         async for reply in self._replies(wanted, QUIET_S, LONGEST_S):
             replies.setdefault((reply.namespace, reply.service, reply.worker), reply)
@@ -63,14 +63,14 @@ class KeptSamples(RpcClient[KeptReply]):
                 yield entry
             if not page.next:
                 return
-            most -= max(1, len(page.entries))  # a page of none has read one at least
+            most -= max(1, len(page.entries))  # an empty page has still read at least one
             if (before is not None and page.next >= before) or most <= 0:
                 raise HalimedeError(f"worker {page.worker} on {page.node}: its pages have no end")
             before = page.next
             page = await self._one(msgspec.structs.replace(_to(first, wanted), before=page.next))
 
     async def sample(self, entry_id: str, of: KeptReply | None = None) -> KeptReply:
-        """Return one sample with its file, of a worker or of whoever has it; raises HalimedeError."""
+        """Return one sample with its file, from a given worker or any that has it; raises HalimedeError."""
         request = KeptRequest(id=entry_id)
         try:
             reply = await self._one(_to(of, request) if of else request)
@@ -92,7 +92,7 @@ class KeptSamples(RpcClient[KeptReply]):
         raise TimeoutError
 
     async def _replies(self, wanted: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
-        """Yield what comes until nothing more has come for a while; what is over the bounds is left out."""
+        """Yield replies until none has arrived for a while; replies over the bounds are dropped."""
         names = {name: value for name in NAMES if (value := getattr(wanted, name))}
         left = MOST_BYTES
 

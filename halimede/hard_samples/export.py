@@ -1,7 +1,7 @@
-"""Kept samples as a data set to train on: a folder of class folders, or pictures with boxes as COCO writes them.
+"""Stored samples as a training data set: a folder of class folders, or pictures with boxes in COCO form.
 
-What the samples are called is what a model said, not the truth: ``manifest.jsonl`` says of each file which model said
-what, so that whoever looks through them knows where to look twice.
+The labels are a model's answers, not ground truth: ``manifest.jsonl`` has the answers of both models for each file, so
+that a person knows which samples to check.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ By = Literal["edge", "cloud"]
 Form = Literal["folder", "coco"]
 
 MANIFEST, ANNOTATIONS, PICTURES = "manifest.jsonl", "annotations.json", "images"
-#: what else is in the folder
+#: other files in the folder
 OURS = {MANIFEST, ANNOTATIONS}
 SUFFIXES = {"png": ".png", "jpeg": ".jpg", "npy": ".npy"}
-#: characters of a class's folder, and bytes: file systems take 255
+#: most characters of a class folder's name, and most bytes: file systems accept 255
 MOST_NAME, MOST_NAME_BYTES = 80, 200
 
 
 class Export:
-    """Writes samples into ``folder``, which is empty, labelled with the answers of ``by``. ``close`` ends it.
+    """Writes samples into an empty ``folder``, labelled with the answers of ``by``. ``close`` ends it.
 
-    Left out, and counted in ``left_out``: what that model gave no answer to, and what its answer gives no name to (of
-    a folder) or no boxes (of COCO).
+    It skips samples without an answer of that model, and samples whose answer has no label (class folders) or no boxes
+    (COCO). ``left_out`` counts them.
     """
 
     def __init__(self, folder: Path, by: By, form: Form) -> None:
@@ -46,16 +46,16 @@ class Export:
         self._boxes: list[tuple[int, Box]] = []
 
     def open(self) -> None:
-        """Make the folder. Raises InvalidFieldError for one that has something in it, and OSError."""
+        """Make the folder. Raises InvalidFieldError if it is not empty, and OSError."""
         if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
             raise InvalidFieldError("FOLDER", str(self._folder), "name a new folder, or an empty one")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._manifest = (self._folder / MANIFEST).open("w", encoding="utf-8")
 
     def add(self, reply: KeptReply) -> None:
-        """Write one sample, if it has an answer of the kind that is asked for. Raises OSError."""
+        """Write one sample, if it has a usable answer. Raises OSError."""
         assert self._manifest is not None  # noqa: S101  # ``open`` was called
-        assert reply.sample is not None  # noqa: S101  # the caller asked for one
+        assert reply.sample is not None  # noqa: S101  # the caller requested a sample
         sample = reply.sample
         said = answer(sample, self._by)
         reason = self._lacks(sample, said)
@@ -73,7 +73,7 @@ class Export:
         self._manifest.write(json.dumps({"file": file, **as_json(reply)}, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
-        """Write what stands in one file about all of them; of none the folder is left empty. Raises OSError."""
+        """Write the annotations of all samples; without samples the folder is left empty. Raises OSError."""
         if self._manifest:
             self._manifest.close()
         if not self.written:
@@ -117,14 +117,14 @@ class Export:
 
 
 def answer(sample: KeptSample, by: By) -> Prediction | None:
-    """Return what the edge model said, or the final answer where the cloud had a part in it; None: there is none."""
+    """Return the edge's prediction, or the final answer if the cloud contributed to it; None without one."""
     if by == "edge":
         return sample.edge
     return sample.result.prediction if sample.result.by == "cloud" else None
 
 
 def class_folder(label: str) -> str:
-    """Return a label as the name of a folder: what a path cannot hold is left out, and two labels never meet."""
+    """Return a folder name for a label: invalid characters are replaced, and different labels stay distinct."""
     kept = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME]
     kept = kept.encode()[:MOST_NAME_BYTES].decode(errors="ignore").strip(" .")
     if kept == label and kept not in OURS:
@@ -133,9 +133,9 @@ def class_folder(label: str) -> str:
 
 
 def as_json(reply: KeptReply) -> dict[str, Any]:
-    """Return what is known of a sample: both answers, and of which model each is."""
+    """Return the facts about a sample: both answers, and the model of each."""
     sample = reply.sample
-    assert sample is not None  # noqa: S101  # the caller asked for one
+    assert sample is not None  # noqa: S101  # the caller requested a sample
     result, edge = sample.result, sample.edge
     return {
         "id": sample.id,
@@ -175,7 +175,7 @@ def _as_plain(said: Prediction) -> dict[str, Any]:
 
 
 def moment(ns: int) -> str:
-    """Return a clock's nanoseconds since 1970 as people read them, in UTC."""
+    """Return nanoseconds since 1970 as readable text, in UTC."""
     try:
         return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     except (ValueError, OverflowError, OSError):

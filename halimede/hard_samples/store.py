@@ -1,12 +1,12 @@
-"""A folder of hard samples, bounded by bytes and by count, and its answers to requests: the oldest samples go first.
+"""A folder of hard samples, bounded by bytes and by count, with its server: the oldest samples are removed first.
 
-A sample is two files, its picture and then a JSON document; only with the second one it exists. Each appears at once
-and whole under its name, and room is made before anything is written. So the bounds hold and the folder can be read
-whenever the process ends; what an end leaves half done is removed the next time. Files are not forced to the disk (a
-small board's card would set the pace): what a power failure damages is found by its digest, when it is read, and goes.
+A sample is two files, its picture and then a JSON document; it exists only with the second one. Each file appears
+atomically under its name, and space is freed before a write. So the bounds hold and the folder is readable whenever the
+process ends; incomplete samples are removed at the next start. Files are not synced to disk (the card of a small board
+would set the pace): a file that a power failure damaged is detected by its digest when it is read, and removed.
 
-Pictures are kept as they came, raw ones as PNG. Numbers that are no picture (another type than bytes, or a row of
-features) are kept in NumPy's own format, so that nothing of them is lost.
+Pictures are stored as received, raw ones as PNG. Numbers that are not a picture (another type than bytes, or a row of
+features) are stored in NumPy's own format, without loss.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from halimede.frames.image_headers import READERS
 from halimede.messages import Frame, KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample, Prediction, Result
 from halimede.system.files import write_atomic
 
-#: what a file takes on the disk is a multiple of it
+#: files occupy a multiple of this on the disk
 BLOCK = 4096
-#: documents that are read for one page at most: a page may be short, and say where to go on
+#: most documents that are read for one page: a short page has the position of the next one
 READ = 2000
-#: bytes of a document
+#: most bytes of a document
 MOST_TEXT = 1024 * 1024
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
-#: ending of a file that was being written
+#: suffix of an incomplete file
 NEW = ".new"
-#: no file yet: it is made in the thread that writes it
+#: no file yet: the writing thread makes it
 NOTHING = KeptImage(form="png", size=0, sha256="0" * 64)
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLocation:
-    """The files of a sample: its number and kind of picture give their names; their disk space in bytes."""
+    """The files of a sample: their number and form, which give their names, and their disk space in bytes."""
 
     number: int
     form: str
@@ -60,7 +60,7 @@ class SampleLocation:
 
 @dataclass(frozen=True, slots=True)
 class SamplePage:
-    """Samples, the newest first, and the number before which the next page begins; 0: there is none."""
+    """Samples, the newest first, and the number before which the next page begins; 0: no next page."""
 
     entries: list[KeptEntry]
     next: int
@@ -69,14 +69,14 @@ class SamplePage:
 class HardSampleStore:
     """The samples in ``folder``, which is made when first needed. All methods may be called from any thread.
 
-    They raise OSError where the disk does not do what is asked.
+    They raise OSError if the disk fails.
     """
 
     def __init__(self, folder: Path, most_bytes: int, most_samples: int) -> None:
         self.folder = folder
-        #: room that the files take on the disk
+        #: disk space of the files
         self.bytes = 0
-        #: samples written since it was made
+        #: samples written since this object was made
         self.added = 0
         self._most_bytes = most_bytes
         self._most_samples = most_samples
@@ -89,12 +89,12 @@ class HardSampleStore:
         return len(self._places)
 
     def open(self) -> None:
-        """Read what is there, remove what is half done, and make the bounds hold. Done again after a failure."""
+        """Read the folder, remove incomplete samples, and enforce the bounds. Repeated after a failure."""
         with self._lock:
             self._open()
 
     def add(self, sample: KeptSample, data: bytes) -> None:
-        """Keep a sample and its picture; one of the same id goes. Raises TooLargeError when it never fits."""
+        """Store a sample and its picture in place of one of the same id. Raises TooLargeError if it never fits."""
         text = msgspec.json.encode(sample)
         room = _disk_bytes(len(text)) + _disk_bytes(len(data))
         if room > self._most_bytes or len(text) > MOST_TEXT:
@@ -105,7 +105,7 @@ class HardSampleStore:
                 self._remove(sample.id)
             self._evict(room, 1)
             place = SampleLocation(self._next, sample.image.form, room)
-            self._read = False  # should it end here, look again
+            self._read = False  # after an error here, read the folder again
             write_atomic(self._path(sample.id, place, place.form), data)
             write_atomic(self._path(sample.id, place, "json"), text)
             self._read = True
@@ -115,7 +115,7 @@ class HardSampleStore:
             self.added += 1
 
     def get(self, id_: str) -> tuple[KeptSample, bytes] | None:
-        """Return a sample and its picture; None: it is not, or no longer, there."""
+        """Return a sample and its picture; None if it does not exist any more."""
         with self._lock:
             self._open()
             place = self._places.get(id_)
@@ -134,7 +134,7 @@ class HardSampleStore:
         return sample, data
 
     def page(self, wanted: KeptRequest) -> SamplePage:
-        """Return the newest samples that fit, as many as are asked for or can be read in a moment."""
+        """Return the newest matching samples, as many as requested or readable in a moment."""
         with self._lock:
             self._open()
             older = ((i, p) for i, p in reversed(self._places.items()) if not wanted.before or p.number < wanted.before)
@@ -192,7 +192,7 @@ class HardSampleStore:
         self.bytes -= place.room
 
     def _forget(self, id_: str, place: SampleLocation) -> None:
-        """Remove a damaged sample, unless another one has come in its place."""
+        """Remove a damaged sample, unless another one has replaced it."""
         with self._lock:
             if self._places.get(id_) == place:
                 self._remove(id_)
@@ -220,7 +220,7 @@ def _disk_bytes(size: int) -> int:
 
 
 def labels(sample: KeptSample) -> Iterator[str]:
-    """Yield what the small model, then the final answer calls a sample; boxes' labels where it is none."""
+    """Yield the labels of the small model's and the final answer; without one, the labels of boxes."""
     for said in (sample.edge, sample.result.prediction):
         if said and said.label is not None:
             yield said.label
@@ -229,7 +229,7 @@ def labels(sample: KeptSample) -> Iterator[str]:
 
 
 def fits(sample: KeptSample, wanted: KeptRequest) -> bool:
-    """Whether a sample is one of those that are asked for, but for whose it is."""
+    """Whether a sample matches the filters of a request, except for its owner."""
     result, edge = sample.result, sample.edge
     return (
         (not wanted.camera or result.camera == wanted.camera)
@@ -242,7 +242,7 @@ def fits(sample: KeptSample, wanted: KeptRequest) -> bool:
 
 
 def entry(sample: KeptSample, number: int) -> KeptEntry:
-    """Return a sample in short."""
+    """Return the summary of a sample."""
     result, edge = sample.result, sample.edge
     return KeptEntry(
         id=sample.id,
@@ -265,7 +265,7 @@ def entry(sample: KeptSample, number: int) -> KeptEntry:
 def describe(
     result: Result, edge: Prediction | None, *, namespace: str, now_ns: int, model: str, digest: str
 ) -> KeptSample:
-    """Return what was said of a sample, without its picture. ``model`` and ``digest`` are the small model's."""
+    """Return the document of a sample, without its picture. ``model`` and ``digest`` are the small model's."""
     return KeptSample(
         id=result.id,
         namespace=namespace,
@@ -279,7 +279,7 @@ def describe(
 
 
 def picture(frame: Frame) -> tuple[KeptImage, bytes]:
-    """Return a frame's file and what it is. Raises DecodeError when the frame is broken."""
+    """Return a frame's file and its description. Raises DecodeError if the frame is broken."""
     if frame.encoding == "raw":
         return _written(decode(frame))
     claimed, data = READERS[frame.encoding](frame.data), bytes(frame.data)
@@ -303,7 +303,7 @@ def _image(form: Literal["png", "jpeg", "npy"], data: bytes, width: int, height:
 
 
 def _slim(said: Prediction) -> Prediction:
-    """Leave out features: they may be a megabyte."""
+    """Remove features: they may take a megabyte."""
     return msgspec.structs.replace(said, embeddings=None) if said.embeddings else said
 
 
@@ -319,7 +319,7 @@ class Thread(Protocol):
 
 
 class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
-    """Answers requests for kept samples. ``names`` (namespace, service, worker, node) stand in each reply."""
+    """Answers requests for stored samples. Each reply has ``names`` (namespace, service, worker, node)."""
 
     def __init__(self, bus: Bus, store: HardSampleStore, names: Mapping[str, str], thread: Thread) -> None:
         super().__init__(
@@ -342,7 +342,7 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
         return await self._thread.call(self._reply, wanted)
 
     def _reply(self, wanted: KeptRequest) -> KeptReply | None:
-        """Look into the store; None of a sample that is not here, unless this worker was asked by its name."""
+        """Return the reply; None for a sample that is not here, unless this worker was named."""
         try:
             if not wanted.id:
                 page = self._store.page(wanted)
