@@ -1,9 +1,8 @@
-"""What is in a dataset: how many samples of which classes, how large it is, which entries cannot be used.
+"""Counts datasets: number of samples by class, size, and unusable entries.
 
-One file a format, registered with ``@register``. Everything is read block by block, so that memory does not grow with
-the data, and a file that has not changed is not read again. Files of users are not trusted: no entities, no pickles, no
-entry without a limit. ``python -m halimede.datasets`` counts in a process of its own
-(``halimede.datasets.count_process``).
+Each format has one file, registered with ``@register``. All files are read in blocks, so that memory does not grow with
+the data, and an unchanged file is not read again. Files of users are not trusted: no entities, no pickles, no unlimited
+entries. ``python -m halimede.datasets`` counts in a separate process (``halimede.datasets.count_process``).
 """
 
 from halimede.datasets.counting import Counted, count

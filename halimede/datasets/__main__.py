@@ -1,7 +1,7 @@
 """``python -m halimede.datasets PATH --format csv``: counts a dataset, and prints lines of JSON.
 
-The process is nice, ends with its parent (``--parent``), and has a bound on its memory: what users put into a file
-harms nobody but its own count.
+The process has a low priority, ends with its parent (``--parent``), and has a memory limit: a user's file can only harm
+its own count.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from halimede.datasets.registry import UNREADABLE, DatasetError
 from halimede.system.child_process import end_with_parent
 
 NICENESS = 10
-#: bytes of memory of its own; Parquet's library alone takes more than all other formats together
+#: bytes of memory for the count; Parquet's library alone takes more than all other formats together
 MEMORY, MEMORY_PARQUET = 256 * 1024 * 1024, 1024 * 1024 * 1024
-#: seconds between two words on how far it is
+#: seconds between two reports of progress
 PAUSE_S = 3.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count. Returns the exit code."""
+    """Count the dataset and return the exit code."""
     parser = argparse.ArgumentParser("python -m halimede.datasets", description="Count what is in a dataset.")
     parser.add_argument("path", type=Path)
     parser.add_argument("--format", required=True)

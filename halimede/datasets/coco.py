@@ -1,8 +1,8 @@
 """COCO: one JSON file with ``images``, ``annotations`` and ``categories``. A sample is an image, a class is counted by
 its annotations.
 
-The file may be far larger than memory, so its lists are read entry by entry. The three may come in any order: where
-annotations come before what they name, the file is read twice.
+The file may be far larger than memory, so its lists are read entry by entry. The three may come in any order: if
+annotations come before the entries that they reference, the file is read twice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from halimede.datasets.registry import UNREADABLE, DatasetError, DatasetReader, 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 PARTS = (IMAGES, ANNOTATIONS, CATEGORIES)
 MAX_CATEGORIES = 10_000
-#: ids below this are remembered by one bit each (16 MB); of others so many, and beyond them images are not checked
+#: ids below this take one bit each (16 MB); so many others are remembered, and with more of them images are not checked
 SMALL_IDS, OTHER_IDS = 1 << 27, 200_000
-#: characters of one entry
+#: most characters of one entry
 MAX_ENTRY = 4 * 1024 * 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -36,7 +36,7 @@ class Coco(DatasetReader):
     suffixes = frozenset({".json"})
 
     def root(self, folder: Path) -> Path:
-        """The annotations' folder of COCO's own layout, where there is one."""
+        """Return the annotations folder of COCO's own layout, if there is one."""
         inner = folder / ANNOTATIONS
         return inner if inner.is_dir() else folder
 
@@ -71,7 +71,7 @@ class _Names:
         self.parts: set[str] = set()
 
     def take(self, part: str, number: int, entry: Any) -> None:
-        """Take an image or a category, or name what is wrong with it."""
+        """Record an image or a category, or its fault."""
         self.parts.add(part)
         if reason := self._fault(part, entry):
             self._tally.fault(f"{self._file}: {part}[{number}]", reason)
@@ -81,7 +81,7 @@ class _Names:
             self._tally.samples += 1
 
     def check(self, file: str) -> None:
-        """Refuse what is no COCO file. Raises DatasetError."""
+        """Refuse a file that is not COCO. Raises DatasetError."""
         if IMAGES not in self.parts and not self.categories:
             raise DatasetError(UNREADABLE, f"{file}: it has neither images nor categories: is it a COCO file?")
 
@@ -112,7 +112,7 @@ class _Annotations:
         self._names = names
 
     def take(self, number: int, entry: Any) -> None:
-        """Count an annotation, or name what is wrong with it."""
+        """Count an annotation, or record its fault."""
         if reason := self._fault(entry):
             key = entry.get("id") if isinstance(entry, Mapping) else None
             which = f" (id {key})" if is_id(key) else ""
@@ -139,7 +139,7 @@ class _Annotations:
 
 
 class _Ids:
-    """Ids that were seen, in bounded memory."""
+    """A set of ids in bounded memory."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
@@ -162,7 +162,7 @@ class _Ids:
         return new
 
     def known(self, key: Any) -> bool:
-        """Whether an id was seen, as far as that is known."""
+        """Whether an id was seen, as far as it is remembered."""
         if isinstance(key, int) and 0 <= key < SMALL_IDS:
             return key // 8 < len(self._bits) and bool(self._bits[key // 8] >> key % 8 & 1)
         return hash(key) in self._others or not self._complete
@@ -178,11 +178,11 @@ def _finite(value: Any) -> bool:
 
 
 def lists(source: FileBlocks, names: Collection[str]) -> Iterator[tuple[str, int, Any]]:
-    """Yield name, place and value of each entry of the lists with these names. Raises DatasetError.
+    """Yield list name, position and value of each entry of the named lists. Raises DatasetError.
 
-    Memory holds one entry and one block. Python's own scanner reads the entries, each of them whole: one that does not
-    end in the block is tried again with more of the file. Own, because a parser of events costs several times the time
-    for entries that are needed whole anyway.
+    Memory holds one entry and one block. Python's own scanner reads whole entries: one that does not end in the block
+    is read again with more of the file. An event parser would take several times as long for entries that are needed as
+    a whole.
     """
     text = _Text(source)
     if text.peek() != "{":
@@ -226,7 +226,7 @@ def _entries(text: _Text, name: str) -> Iterator[Any]:
 
 
 class _Text:
-    """The text from a place on; what is behind is let go."""
+    """The text from a position on; earlier text is dropped."""
 
     def __init__(self, source: FileBlocks) -> None:
         self._name = source.name
@@ -239,7 +239,7 @@ class _Text:
         self._ended = False
 
     def peek(self) -> str:
-        """Return the next character that is no white space, nothing at the end."""
+        """Return the next character that is not white space, empty at the end."""
         while True:
             found = _SPACE.match(self._text, self._at)
             self._at = found.end() if found else self._at
@@ -250,7 +250,7 @@ class _Text:
             self._fill()
 
     def skip(self) -> None:
-        """Go past the character that ``peek`` has shown."""
+        """Skip the character that ``peek`` returned."""
         self._at += 1
 
     def value(self, what: str) -> Any:
@@ -259,7 +259,7 @@ class _Text:
         while True:
             try:
                 value, end = self._scan(self._text, self._at)
-                if end < len(self._text) or self._ended:  # else it may be a number that goes on
+                if end < len(self._text) or self._ended:  # otherwise it may be a number that continues
                     self._at = end
                     return value
             except RecursionError:
@@ -273,11 +273,11 @@ class _Text:
             self._fill()
 
     def error(self, message: str) -> DatasetError:
-        """Return an error that says where."""
+        """Return an error with the position."""
         return DatasetError(UNREADABLE, f"{self._name}: {message} (at character {self._behind + self._at})")
 
     def _fill(self) -> None:
-        """Read at least as much again as there is."""
+        """Read at least as much as is buffered."""
         parts = [self._text[self._at :]]
         self._behind += self._at
         self._at = 0

@@ -1,6 +1,6 @@
-"""Counting in a process of its own: slow on purpose, small, and gone with who started it.
+"""Counts in a child process: with low priority, little memory, and a life bound to its parent.
 
-One JSON object a line comes back: how far it is, and in the end what was counted or why not.
+It returns one JSON object per line: its progress, and at the end the counts or the error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from halimede.datasets.counting import Counted, Print
 from halimede.datasets.registry import UNREADABLE, DatasetError
 from halimede.messages import DatasetFacts
 
-#: bytes of one line, and of what is kept of its standard error
+#: most bytes of one line, and bytes of its standard error that are kept
 MAX_LINE, MAX_ERRORS = 4 * 1024 * 1024, 4096
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a count is. ``total`` bytes are only known of a single file."""
+    """Progress of a count. ``total`` bytes are only known for a single file."""
 
     files: int = 0
     done: int = 0
@@ -33,7 +33,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line: progress, or the end of it."""
+    """One line: progress, or the final result."""
 
     progress: Progress | None = None
     facts: DatasetFacts | None = None
@@ -45,7 +45,7 @@ class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """What is to be counted, and where what was counted is kept."""
+    """What to count, and the file of earlier counts."""
 
     path: Path
     format: str
@@ -53,7 +53,7 @@ class CountJob:
 
 
 async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Counted:
-    """Count in a child process. Raises DatasetError. Cancelled, it ends the child."""
+    """Count in a child process. Raises DatasetError. If cancelled, it ends the child."""
     arguments = ["-m", "halimede.datasets", "--parent", str(os.getpid()), "--format", job.format]
     arguments += ["--ledger", str(job.ledger)] if job.ledger else []
     process = await asyncio.create_subprocess_exec(

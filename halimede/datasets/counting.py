@@ -1,7 +1,7 @@
-"""Counts a dataset: goes through its files, reads those that have changed, adds up.
+"""Counts a dataset: lists its files, reads changed ones, and adds up the counts.
 
-A file that only grew at its end is read from where the last count left off, if what stands before that place is as it
-was. Devices and pipes are named, not read.
+A file that only grew at its end is read from the end of the last count, if the content before is unchanged. Devices and
+pipes are reported, not read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from halimede.messages import DatasetFacts
 
 #: each registers itself
 READERS = (coco, csv_, images, lines, parquet, voc)
-#: places that are watched for changes, and how deep folders are gone into
+#: most paths that are watched for changes, and most levels of folders that are read
 MAX_WATCHED, MAX_DEPTH = 1000, 32
 Told = Callable[[int, int, int], None]
-#: raised whenever counts of before mean something else
+#: increased whenever earlier counts become invalid
 VERSION = 1
-#: files between two commits: what is lost when the count is ended
+#: files between two commits: the most that are lost if the count is ended
 COMMIT = 2000
 
 
@@ -37,7 +37,7 @@ COMMIT = 2000
 class Counted:
     """Counts of a dataset, and the paths whose change invalidates them.
 
-    ``whole``: those places show every change of it; without, files of a folder may be written over unnoticed.
+    ``whole``: the paths show every change; otherwise files of a folder may be overwritten unnoticed.
     """
 
     facts: DatasetFacts
@@ -46,7 +46,7 @@ class Counted:
 
 
 def print_of(path: str | Path) -> Print | None:
-    """Return by what a change of a place is seen, None if there is nothing."""
+    """Return the identity of a path's state, None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116  # a third of the time
     except OSError:
@@ -55,7 +55,7 @@ def print_of(path: str | Path) -> Print | None:
 
 
 def count(path: Path, form: str, ledger: Path | None = None, told: Told | None = None) -> Counted:
-    """Count the dataset at a path. ``told`` hears files, bytes of them that were read, and samples.
+    """Count the dataset at a path. ``told`` is called with files, bytes that were read, and samples.
 
     Raises DatasetError.
     """
@@ -106,7 +106,7 @@ class _Count:
         return Counted(self._tally.facts(self._size), self._watch, self._whole)
 
     def _walk(self, folder: Path, depth: int = 0) -> Iterator[Path]:
-        """Yield the files of a folder. Links to folders are not followed: they may lead round and round."""
+        """Yield the files of a folder. Links to folders are not followed: they may form a loop."""
         inner: list[Path] = []
         self._note(folder, folder.stat())
         with os.scandir(folder) as entries:
@@ -121,7 +121,7 @@ class _Count:
             yield from self._walk(each, depth + 1)
 
     def _one(self, path: Path, name: str, root: Path) -> None:
-        """Count one file of a folder; one that cannot be read costs no other."""
+        """Count one file of a folder; an unreadable file does not affect the others."""
         self._files += 1
         try:
             tally, size = self._file(path, name, root)
@@ -141,7 +141,7 @@ class _Count:
         known = self._ledger.get(name)
         if known is not None and known[0] == print_of(path):
             return known[1].tally, known[0].size
-        # not blocking: a pipe in a dataset's place must not hold the count up
+        # non-blocking: a pipe in place of a file must not block the count
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb", buffering=0) as file:
             found = os.fstat(number)
@@ -168,7 +168,7 @@ class _Count:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as text that can be stored and told, whatever bytes are in it."""
+    """Return a path as printable text, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -177,7 +177,7 @@ def _print(found: os.stat_result) -> Print:
 
 
 class Print(msgspec.Struct, frozen=True, array_like=True):
-    """By what a file that has changed is known."""
+    """The identity of a file's state, which shows a change."""
 
     size: int
     mtime_ns: int
@@ -185,7 +185,7 @@ class Print(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CountRecord(msgspec.Struct, kw_only=True):
-    """What was counted of a file in that state; ``mark``: where a file that grows can be read on."""
+    """The counts of a file in that state; ``mark``: the position to continue at if the file grows."""
 
     tally: DatasetCounts
     mark: Mark | None = None
@@ -195,9 +195,9 @@ _DECODER = msgspec.msgpack.Decoder(CountRecord)
 
 
 class CountCache:
-    """Counts of files, kept between two runs in an SQLite file. ``None`` keeps them in memory, for one count.
+    """Stores the counts of files between two runs in an SQLite file. ``None`` keeps them in memory, for one count.
 
-    It is worth nothing but time. One that is damaged, or of other settings, is begun anew.
+    It only saves time. A damaged one, or one with other settings, is replaced.
     """
 
     def __init__(self, path: Path | None, purpose: str) -> None:
@@ -223,7 +223,7 @@ class CountCache:
         self._db.close()
 
     def get(self, name: str) -> tuple[Print, CountRecord] | None:
-        """Return what is known of a file, and remember that it is still there."""
+        """Return the stored counts of a file, and mark it as present."""
         row = self._db.execute("SELECT size, mtime, inode, record FROM files WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None
@@ -235,13 +235,13 @@ class CountCache:
         return None
 
     def put(self, name: str, of: Print, record: CountRecord) -> None:
-        """Remember what was counted of a file."""
+        """Store the counts of a file."""
         values = (name, of.size, of.mtime_ns, of.inode, self._pass, msgspec.msgpack.encode(record))
         self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", values)
         self._step()
 
     def finish(self) -> None:
-        """Forget files that are gone."""
+        """Remove files that no longer exist."""
         self._db.execute("DELETE FROM files WHERE pass != ?", (self._pass,))
         self._db.commit()
 

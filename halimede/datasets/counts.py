@@ -11,12 +11,12 @@ import msgspec
 
 from halimede.messages import BrokenEntry, ClassCount, DatasetFacts
 
-#: names that say it, best first
+#: column names of the class, best first
 NAMES = ("label", "class", "category", "target", "labels", "classes", "class_name", "y")
 
 
 def class_column(names: Sequence[str]) -> tuple[int, bool]:
-    """Return the column of the class, and whether that is only guessed: the last one then."""
+    """Return the index of the class column, and whether it is a guess: the last column then."""
     lower = [name.strip().strip('"').lower() for name in names]
     for name in NAMES:
         if name in lower:
@@ -24,23 +24,23 @@ def class_column(names: Sequence[str]) -> tuple[int, bool]:
     return len(names) - 1, True
 
 
-#: entries that are named, and classes that are told
+#: most reported entries, and most reported classes
 MAX_NAMED, MAX_SHOWN = 20, 1000
-#: characters of an entry's name, of a reason and of a class
+#: most characters of an entry's name and of a reason; of a class
 MAX_TEXT, MAX_NAME = 1000, 256
-#: distinct values above which a column is no class: of one that is named so, and of one that is only guessed
+#: most distinct values of a class column: of a named one, and of a guessed one
 MAX_CLASSES, MAX_GUESSED = 10_000, 1000
 
 
 class DatasetCounts(msgspec.Struct, kw_only=True):
-    """What was counted.
+    """The counts.
 
     Attributes:
-        samples: entries that can be used.
-        classes: how many of each class (of a detection dataset: objects).
-        guessed: nobody said which column the class is in; ``facts`` judges by the values whether it is one.
-        unclassed: what looked like a class has too many values to be one.
-        number_broken: entries that cannot be used.
+        samples: usable entries.
+        classes: number of samples of each class (in a detection dataset: of objects).
+        guessed: the class column is a guess; ``facts`` judges by its values whether it is one.
+        unclassed: the supposed class has too many values to be one.
+        number_broken: unusable entries.
         broken: the first of them, each with the reason.
 
     """
@@ -53,13 +53,13 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
     broken: list[tuple[str, str]] = []
 
     def fault(self, name: str, reason: str) -> None:
-        """Count an entry that cannot be used."""
+        """Count an unusable entry."""
         self.number_broken += 1
         if len(self.broken) < MAX_NAMED:
             self.broken.append((name[:MAX_TEXT], reason[:MAX_TEXT]))
 
     def sort(self, classes: Mapping[str, int], *, guessed: bool = False) -> None:
-        """Add samples to their classes, unless there are too many of those for a class to mean anything."""
+        """Add samples to their classes, unless there are too many classes to be meaningful."""
         self.guessed |= guessed
         for name, number in classes.items():
             self.classes[name[:MAX_NAME]] = self.classes.get(name[:MAX_NAME], 0) + number
@@ -67,12 +67,12 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
             self.drop_classes()
 
     def drop_classes(self) -> None:
-        """Say that there are no classes after all."""
+        """Record that there are no classes."""
         self.unclassed = True
         self.classes = {}
 
     def add(self, other: DatasetCounts) -> None:
-        """Add what was counted elsewhere."""
+        """Add other counts."""
         self.samples += other.samples
         self.unclassed |= other.unclassed
         self.sort(other.classes, guessed=other.guessed)
@@ -81,11 +81,11 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
         self.number_broken += other.number_broken - len(other.broken)
 
     def copy(self) -> DatasetCounts:
-        """Return one that may go on alone."""
+        """Return an independent copy."""
         return deepcopy(self)
 
     def facts(self, size: int) -> DatasetFacts:
-        """Return what a status shows."""
+        """Return the facts for a status."""
         few = not self.guessed or len(self.classes) * 2 <= self.samples
         classes = Counter(self.classes if few and not self.unclassed else {})
         ordered = sorted(classes.items(), key=lambda item: (-item[1], item[0]))
@@ -101,6 +101,6 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
 
 
 def _natural(entry: tuple[str, str]) -> tuple[object, ...]:
-    """Order ``line 9`` before ``line 10``."""
+    """Sort ``line 9`` before ``line 10``."""
     head, _, tail = entry[0].rpartition(" ")
     return (head, int(tail), "") if tail.isascii() and tail.isdigit() else (head, 0, tail)

@@ -1,8 +1,8 @@
-"""csv: a header, then one sample a row; quoted fields may hold separators and newlines (RFC 4180).
+"""csv: a header, then one sample per row; quoted fields may contain separators and newlines (RFC 4180).
 
-Python's own reader decides what a row is, and takes a microsecond for each. Most blocks do not need it: what is left
-of one without the bytes of its fields shows at once that all its rows have the columns of the header. Only where that
-fails is a block halved, and what is odd about it read row by row.
+Python's own reader takes a microsecond for each row. Most blocks do not need it: removing the bytes of their fields
+shows at once that all rows have the columns of the header. Only if that fails, the block is halved, and its irregular
+part is read row by row.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from halimede.datasets.counts import MAX_CLASSES, DatasetCounts, class_column
 from halimede.datasets.registry import UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
 from halimede.system.child_process import end_with_parent
 
-#: bytes of one row
+#: most bytes of one row
 MAX_ROW = 4 * 1024 * 1024
-#: bytes that are not halved any more
+#: bytes from which blocks are not halved any more
 SMALL = 4 * 1024
-#: classes up to which it is sooner to search for each than to split the rows
+#: most classes for which searching each is faster than splitting the rows
 FEW = 5
-#: stand for separators and newlines inside of quotes while a block is split
+#: replacements for separators and newlines inside of quotes while a block is split
 MASKED = b"\x1f\x1e"
 
 
 def record_end(data: bytes, limit: int) -> int:
-    """Return a place of at most ``limit`` after a newline outside of quotes, 0 if there is none."""
+    """Return a position of at most ``limit`` after a newline outside of quotes, 0 if there is none."""
     end = data.rfind(b"\n", 0, limit) + 1
     while end and data.count(b'"', 0, end) % 2:
         end = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
@@ -42,7 +42,7 @@ def record_end(data: bytes, limit: int) -> int:
 
 
 class Rows:
-    """Counts rows that begin where a row begins. ``line`` is the number of lines that are behind."""
+    """Counts rows from the begin of a row on. ``line`` is the number of lines already read."""
 
     def __init__(self, source: FileBlocks, header: str, sep: str, tally: DatasetCounts, line: int) -> None:
         names = next(csv.reader(io.StringIO(header, newline="\n"), delimiter=sep), [""])
@@ -57,11 +57,11 @@ class Rows:
         self._fields = bytes(byte for byte in range(256) if byte not in self.sep + b"\n")
         self._unit = self.sep * (self._width - 1) + b"\n"
         self._mask = bytes.maketrans(self.sep + b"\n", MASKED)
-        # fields become x: a quote beside one is no quote of RFC 4180
+        # fields become x: a quote next to one is not a quote of RFC 4180
         self._shape = bytes(byte if byte in self.sep + b'\n"' else ord("x") for byte in range(256))
 
     def take(self, data: bytes) -> int:
-        """Count the rows of some data that ends with a newline; return how many bytes of it were whole rows."""
+        """Count the rows of data that ends with a newline; return how many of its bytes were whole rows."""
         if not data:
             return 0
         if self._regular(data):
@@ -74,22 +74,22 @@ class Rows:
         return used + self.take(data[half:]) if used == half else used
 
     def end(self, data: bytes) -> None:
-        """Count what stands at the end of the file."""
+        """Count the rest at the end of the file."""
         used = self.take(data + b"\n")
         if used < len(data):
             self.give_up("a quote is opened and never closed: what follows is not read")
 
     def give_up(self, reason: str) -> None:
-        """Name the row that comes next as one that cannot be read."""
+        """Record the next row as unreadable."""
         self._tally.fault(self._source.line(self.line + 1), reason)
 
     def add(self, tally: DatasetCounts, line: int) -> None:
-        """Add what was counted of the rows that follow."""
+        """Add the counts of later rows."""
         self._tally.add(tally)
         self.line = line
 
     def fold(self) -> None:
-        """Put what was counted by class into the tally."""
+        """Add the counts by class to the tally."""
         counts: Counter[str] = Counter()
         for value, number in self._counts.items():
             counts[self._plain(value)] += number
@@ -98,7 +98,7 @@ class Rows:
         self._tally.sort(counts, guessed=self._guessed)
 
     def _regular(self, data: bytes) -> bool:
-        """Count data whose rows are all as they should be; return whether it is such."""
+        """Count data whose rows are all regular; return whether they are."""
         if self._width == 1:
             return self._single(data)
         if b'"' in data:
@@ -121,7 +121,7 @@ class Rows:
         return True
 
     def _single(self, data: bytes) -> bool:
-        """Count rows of one column, where a blank line would look like a row of one empty field."""
+        """Count rows of one column, where a blank line would look like a row with one empty field."""
         if b'"' in data or self.sep in data:
             return False
         values = data.translate(None, b"\r").split(b"\n")
@@ -133,7 +133,7 @@ class Rows:
         return True
 
     def _sort(self, data: bytes, number: int) -> None:
-        """Count the classes of rows without any separator or newline inside of a field."""
+        """Count the classes of rows without a separator or newline inside of a field."""
         if self._column == self._width - 1 and 0 < len(self._counts) <= FEW and self._search(data, number):
             return
         self._counts.update(data.replace(b"\n", self.sep).split(self.sep)[self._column :: self._width])
@@ -141,7 +141,7 @@ class Rows:
             self.fold()
 
     def _search(self, data: bytes, number: int) -> bool:
-        """Count rows whose last column has a class that is known by now; return whether all are such."""
+        """Count rows by the known classes in the last column; return whether all have one of them."""
         found = {value: data.count(self.sep + value + b"\n") for value in self._counts}
         if sum(found.values()) != number:
             return False
@@ -179,7 +179,7 @@ class Rows:
             self._counts[row[self._column].replace('"', '""').encode("latin-1")] += 1
 
     def _plain(self, value: bytes) -> str:
-        """Return a value as it was meant, from how it stands in the file."""
+        """Return the value of a field from its text in the file."""
         value = value.strip(b" \r")
         if value[:1] == value[-1:] == b'"' and len(value) > 1:
             value = value[1:-1]
@@ -189,7 +189,7 @@ class Rows:
 
 
 class _Lines:
-    """Lines for Python's reader, and how far it has read. ``ended``: it asked for more than there is."""
+    """Lines for Python's reader, and its position. ``ended``: it requested more lines than there are."""
 
     def __init__(self, text: io.StringIO) -> None:
         self._text = text
@@ -211,7 +211,7 @@ class _Lines:
 
 
 SEPARATORS = ",;\t|"
-#: bytes from which on a file is worth a second process
+#: bytes from which a file is counted by two processes
 LARGE = 16 * 1024 * 1024
 
 
@@ -222,7 +222,7 @@ class Table(DatasetReader):
     suffixes = frozenset({".csv", ".tsv"})
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
-        """Count the rows; the last one need not have an end yet."""
+        """Count the rows; the last one may have no newline yet."""
         if source.mark:
             known = source.mark.state
             rows = Rows(source, str(known["header"]), str(known["sep"]), tally, int(known["line"]))
@@ -243,7 +243,7 @@ class Table(DatasetReader):
 
 
 class _Part(msgspec.Struct, array_like=True):
-    """What came of a part of a file: where its last whole row ends, and what is left; None: it was given up."""
+    """The result for a part of a file: the end of its last whole row, and the rest; None: it was given up."""
 
     tally: DatasetCounts
     line: int
@@ -252,13 +252,13 @@ class _Part(msgspec.Struct, array_like=True):
 
 
 def _count(source: FileBlocks, rows: Rows, begin: int) -> tuple[int, bytes | None]:
-    """Count the rows from a place on, of a large file its second half beside the first."""
+    """Count the rows from a position on; the second half of a large file in parallel to the first."""
     middle, line = _middle(source, begin) if source.size - begin >= LARGE else (0, 0)
     other = ForkedTask.start(lambda: _second(source, rows, middle, line)) if middle else None
     if other is None:
         return _range(source, rows, begin, source.size)
     offset, rest = _range(source, rows, begin, middle)
-    if offset != middle:  # no row ends there: there are quotes that are none
+    if offset != middle:  # no row ends there: the file has irregular quotes
         other.cancel()
         return (offset, None) if rest is None else _range(source, rows, offset, source.size)
     said = other.result()
@@ -277,7 +277,7 @@ def _second(source: FileBlocks, rows: Rows, middle: int, line: int) -> bytes:
 
 
 def _range(source: FileBlocks, rows: Rows, begin: int, end: int) -> tuple[int, bytes | None]:
-    """Count whole rows; return where they end, and what is left before ``end``."""
+    """Count whole rows; return their end, and the rest before ``end``."""
     offset, rest = begin, b""
     for block in source.blocks(begin=begin, end=end):
         data = rest + block if rest else block
@@ -292,7 +292,7 @@ def _range(source: FileBlocks, rows: Rows, begin: int, end: int) -> tuple[int, b
 
 
 def _middle(source: FileBlocks, begin: int) -> tuple[int, int]:
-    """Return a place near the middle where a row begins, if quotes are used as they should be, and its line."""
+    """Return the begin of a row near the middle, if quotes are regular, and its line."""
     half, quotes, line = (begin + source.size) // 2, 0, 0
     for block in source.blocks(begin=0, end=half):
         quotes += block.count(b'"')
@@ -308,7 +308,7 @@ def _middle(source: FileBlocks, begin: int) -> tuple[int, int]:
 
 
 def _header(source: FileBlocks, tally: DatasetCounts) -> tuple[Rows | None, int]:
-    """Read the header. Return how rows are read, and where they begin; nothing if there is none."""
+    """Read the header. Return the row counter, and the begin of the rows; None without a header."""
     data = b""
     for block in source.blocks():
         data += block
@@ -319,7 +319,7 @@ def _header(source: FileBlocks, tally: DatasetCounts) -> tuple[Rows | None, int]
 
 
 def _begin(data: bytes, tally: DatasetCounts, source: FileBlocks) -> tuple[Rows | None, int]:
-    """Read the header. Return how rows are read, and how long it is; nothing while it has no end yet."""
+    """Read the header. Return the row counter, and the header's length; None while it is incomplete."""
     start = 3 if data.startswith(b"\xef\xbb\xbf") else 0
     while data[start : start + 1] in {b"\n", b"\r"}:
         start += 1
@@ -338,7 +338,7 @@ def _begin(data: bytes, tally: DatasetCounts, source: FileBlocks) -> tuple[Rows 
 
 
 def _newlines(data: bytes, first: int) -> list[int]:
-    """Return where the header may end: in the first lines."""
+    """Return the possible ends of the header, in the first lines."""
     found = [first]
     while len(found) < 100 and (end := data.find(b"\n", found[-1] + 1)) >= 0:
         found.append(end)
@@ -346,9 +346,9 @@ def _newlines(data: bytes, first: int) -> list[int]:
 
 
 class ForkedTask:
-    """A piece of work in a copy of this process, which returns its result and exits.
+    """Work in a forked copy of this process, which returns its result and exits.
 
-    For the one process that counts and has no other thread; whoever calls from a program of more threads gets nothing.
+    For a counting process without other threads; in a program with more threads ``start`` returns None.
     """
 
     def __init__(self, process: int, pipe: int) -> None:
@@ -378,20 +378,20 @@ class ForkedTask:
                 with os.fdopen(its, "wb") as pipe:
                     pipe.write(work())
                 code = 0
-        except BaseException as error:  # noqa: BLE001  # nothing of the copied program may go on
+        except BaseException as error:  # noqa: BLE001  # no other code of the forked program may run
             print(f"counting beside broke: {type(error).__name__}", file=sys.stderr)
         finally:
-            os._exit(code)  # nothing that is open belongs to a copy
+            os._exit(code)  # open files belong to the parent, so exit without closing them
 
     def result(self) -> bytes | None:
-        """Wait for what came of it, None if it broke."""
+        """Wait for the result, None if the work failed."""
         with os.fdopen(self._pipe, "rb") as pipe:
             said = pipe.read()
         _, status = os.waitpid(self._process, 0)
         return said if status == 0 else None
 
     def cancel(self) -> None:
-        """End it."""
+        """Kill the process."""
         os.kill(self._process, signal.SIGKILL)
         os.close(self._pipe)
         os.waitpid(self._process, 0)

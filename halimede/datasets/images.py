@@ -1,4 +1,4 @@
-"""Image folder: one sample a picture, its class the folder that it is in. Pictures are looked at, never decoded."""
+"""Image folder: one sample per picture, its class is its folder. Pictures are checked, never decoded."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import DatasetReader, FileBlocks, register
 
-#: folders that split a dataset and are no class
+#: folders that split a dataset and are not classes
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
-#: how files of each ending begin
+#: first bytes of files, by suffix
 MAGIC = {
     ".jpg": (b"\xff\xd8\xff",), ".jpeg": (b"\xff\xd8\xff",), ".png": (b"\x89PNG\r\n\x1a\n",),
     ".gif": (b"GIF87a", b"GIF89a"), ".bmp": (b"BM",), ".webp": (b"RIFF",), ".tif": (b"II*\0", b"MM\0*", b"II+\0"),
     ".tiff": (b"II*\0", b"MM\0*", b"II+\0"), ".ppm": (b"P6", b"P3"), ".pgm": (b"P5", b"P2"),
 }  # fmt: skip
-#: what stands near the end of a whole file, where a format has such a mark, and how near
+#: marks near the end of a complete file, for formats that have one, and the distance from the end
 ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND"}
 NEAR = 4096
 
@@ -28,7 +28,7 @@ class Images(DatasetReader):
     suffixes = frozenset(MAGIC)
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
-        """Look at the beginning and the end of a picture."""
+        """Check the begin and the end of a picture."""
         if reason := _fault(source):
             tally.fault(source.name, reason)
             return True
@@ -40,12 +40,12 @@ class Images(DatasetReader):
 
 
 def _fault(source: FileBlocks) -> str:
-    """Return why a picture cannot be used."""
+    """Return why a picture is unusable."""
     if not source.size:
         return "an empty file"
     number, head = source.file.fileno(), os.pread(source.file.fileno(), 16, 0)
     expected = MAGIC.get(source.path.suffix.lower(), ())
-    # a picture under the ending of another format can be decoded all the same
+    # a picture with the suffix of another format can still be decoded
     magic = next((m for marks in (expected, *MAGIC.values()) for m in marks if head.startswith(m)), None)
     if magic is None:
         return f"no picture: it does not begin as a {source.path.suffix.lower().lstrip('.')} file does"

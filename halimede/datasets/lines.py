@@ -13,11 +13,11 @@ import msgspec
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
 from halimede.datasets.registry import DatasetReader, FileBlocks, register
 
-#: bytes of one line
+#: most bytes of one line
 MAX_LINE = 8 * 1024 * 1024
 #: white space other than the newline
 BLANKS = b" \t\r\v\f"
-#: lines that are looked at to find a byte that all have
+#: lines that are searched for a common byte
 SAMPLE = 200
 
 
@@ -40,7 +40,7 @@ class Lines(DatasetReader):
     suffixes = frozenset({".jsonl", ".ndjson"})
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
-        """Count the lines; the last one need not have an end yet."""
+        """Count the lines; the last one may have no newline yet."""
         offset = source.mark.offset if source.mark else 0
         line = int(source.mark.state["line"]) if source.mark else 0
         rest, counts, skipping = b"", Counter[bytes](), False
@@ -75,7 +75,7 @@ def _take(text: bytes, number: int, source: FileBlocks, tally: DatasetCounts, co
     try:
         fields = _DECODER.decode(text.removeprefix(b"\xef\xbb\xbf") if number == 1 else text)
     except msgspec.ValidationError:
-        fields = None  # JSON, but no object: a sample without a class
+        fields = None  # JSON, but not an object: a sample without a class
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         tally.fault(source.line(number), f"no JSON: {error}")
         return
@@ -87,7 +87,7 @@ def _take(text: bytes, number: int, source: FileBlocks, tally: DatasetCounts, co
 
 
 def _fold(counts: Counter[bytes], tally: DatasetCounts) -> None:
-    """Put what was counted by class into the tally."""
+    """Add the counts by class to the tally."""
     named: Counter[str] = Counter()
     for value, number in counts.items():
         text = msgspec.json.decode(value)
@@ -103,7 +103,7 @@ class Text(DatasetReader):
     suffixes = frozenset({".txt"})
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
-        """Count the lines; one that has no end yet counts, and may go on later."""
+        """Count the lines; one without a newline yet counts, and may continue later."""
         open_ = bool(source.mark and source.mark.state["open"])
         witness: bytes | None = None
         offset = source.mark.offset if source.mark else 0
@@ -119,7 +119,7 @@ class Text(DatasetReader):
 
 
 def _lines(block: bytes, open_: bool, witness: bytes) -> tuple[int, bool]:  # noqa: FBT001
-    """Return how many lines with something in them end in a block, and whether one has begun at its end."""
+    """Return how many non-blank lines end in a block, and whether one has begun at its end."""
     first, last = block.find(b"\n"), block.rfind(b"\n")
     if first < 0:
         return 0, open_ or bool(block.strip())
@@ -128,9 +128,9 @@ def _lines(block: bytes, open_: bool, witness: bytes) -> tuple[int, bool]:  # no
 
 
 def _whole(lines: bytes, witness: bytes) -> int:
-    """Count lines with something in them.
+    """Count non-blank lines.
 
-    If every line has one certain byte, what is left without the other bytes shows it sooner than splitting does.
+    If every line has one common byte, removing all other bytes counts them faster than splitting.
     """
     shape = lines.translate(None, witness)
     if shape[:1] != b"\n" and b"\n\n" not in shape:
@@ -139,7 +139,7 @@ def _whole(lines: bytes, witness: bytes) -> int:
 
 
 def _witness(block: bytes) -> bytes:
-    """Return the rarest byte that is in each of the first lines, or nothing."""
+    """Return the rarest byte that each of the first lines has, or none."""
     lines = [set(line) for line in block.split(b"\n", SAMPLE)[:SAMPLE] if line.strip()]
     common = set.intersection(*lines) - set(BLANKS) if lines else set()
     return bytes([min(common, key=block.count)]) if common else b""

@@ -10,7 +10,7 @@ from typing import Any
 from halimede.datasets.counts import DatasetCounts, class_column
 from halimede.datasets.registry import NOT_INSTALLED, UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
 
-#: rows that are looked at together
+#: rows that are read at a time
 ROWS = 16 * 1024
 
 
@@ -25,7 +25,7 @@ class Parquet(DatasetReader):
         if importlib.util.find_spec("pyarrow") is None:
             text = "this node cannot read Parquet: install halimede[datasets], or write it as csv or jsonl"
             raise DatasetError(NOT_INSTALLED, text)
-        import pyarrow as arrow  # noqa: PLC0415  # 40 MB, for those who have such files alone
+        import pyarrow as arrow  # noqa: PLC0415  # it takes 40 MB: import it only when needed
         from pyarrow import parquet  # noqa: PLC0415
 
         arrow.set_cpu_count(1)
@@ -45,7 +45,7 @@ def _read(arrow: Any, file: Any, tally: DatasetCounts) -> None:
         return
     column, guessed = class_column(names)
     if guessed and file.schema_arrow[-1].name != names[column]:
-        return  # the last column of all is of numbers or lists
+        return  # the table's last column has numbers or lists, so it is no class
     for group in range(file.num_row_groups):
         for batch in file.iter_batches(ROWS, row_groups=[group], columns=[names[column]], use_threads=False):
             counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Which formats there are, what a reader of one has to offer, and what it gets: a file in blocks.
+"""The formats, the interface of their readers, and their input: a file in blocks.
 
 A new format is one new file with ``@register``.
 """
@@ -21,27 +21,28 @@ NOT_FOUND = "DatasetNotFound"
 UNREADABLE = "DatasetUnreadable"
 UNSUPPORTED = "UnsupportedFormat"
 NOT_INSTALLED = "NotInstalled"
-#: bytes that are looked at together: what is made of them stays in the processor's cache, and in the allocator's hands
+#: bytes of a block: small enough that the derived data stays in the processor's cache, and in the allocator's free
+#: lists
 BLOCK = 64 * 1024
-#: bytes before the mark that must be as they were, and of the file's beginning
+#: bytes before the mark that must be unchanged, and of the file's begin
 TAIL, HEAD = 64 * 1024, 4 * 1024
 
 
 class DatasetReader(ABC):
-    """Counts what is in one file of its format."""
+    """Counts one file of its format."""
 
-    #: endings (lower case) of the files of a folder that it reads
+    #: suffixes (lower case) of the files that it reads in a folder
     suffixes: frozenset[str]
 
     def root(self, folder: Path) -> Path:
-        """Return the folder whose files are to be read, where a whole folder is given."""
+        """Return the folder whose files to read, for a dataset that is a folder."""
         return folder
 
     @abstractmethod
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
-        """Add the file to the tally; return whether that stands as long as the file does not change.
+        """Add the file to the tally; return whether the counts hold as long as the file does not change.
 
-        Raises DatasetError if nothing of it can be read, OSError, and MemoryError.
+        Raises DatasetError if the whole file is unreadable, OSError, and MemoryError.
         """
 
 
@@ -50,7 +51,7 @@ _ALIASES: dict[str, str] = {}
 
 
 def register(name: str, *aliases: str) -> Callable[[type[DatasetReader]], type[DatasetReader]]:
-    """Register a class without arguments as the reader of a format."""
+    """Register a class without constructor arguments as the reader of a format."""
 
     def add(reader: type[DatasetReader]) -> type[DatasetReader]:
         if taken := {name, *aliases} & _ALIASES.keys():
@@ -63,7 +64,7 @@ def register(name: str, *aliases: str) -> Callable[[type[DatasetReader]], type[D
 
 
 def find(name: str) -> DatasetReader:
-    """Return the reader of a format, however it is spelt. Raises DatasetError."""
+    """Return the reader of a format, in any spelling. Raises DatasetError."""
     known = _ALIASES.get("-".join(name.lower().replace("_", " ").replace("-", " ").split()))
     if known is None:
         raise DatasetError(UNSUPPORTED, f"spec.format: {name!r} is not known: use one of {', '.join(sorted(FORMATS))}")
@@ -71,7 +72,7 @@ def find(name: str) -> DatasetReader:
 
 
 class DatasetError(HalimedeError):
-    """A whole dataset cannot be counted; a single bad entry is named in the result instead.
+    """A whole dataset cannot be counted; a single bad entry is reported in the counts instead.
 
     ``reason`` is one word for conditions.
     """
@@ -82,7 +83,7 @@ class DatasetError(HalimedeError):
 
 
 class Mark(msgspec.Struct, kw_only=True):
-    """Where a file that grows at its end was read to, what was counted by then, and what its reader has to know."""
+    """The position up to which a growing file was read, the counts until then, and the state of its reader."""
 
     offset: int
     digest: str
@@ -91,7 +92,7 @@ class Mark(msgspec.Struct, kw_only=True):
 
 
 class FileBlocks:
-    """An open file. ``name`` is for people; ``mark`` is where reading begins, and then where the next time shall."""
+    """An open file. ``name`` is for people; ``mark`` is the begin of this read, and then of the next."""
 
     def __init__(
         self, path: Path, name: str, file: BinaryIO, size: int, *, came: Callable[[int], None], mark: Mark | None = None
@@ -105,11 +106,11 @@ class FileBlocks:
 
     @property
     def begin(self) -> int:
-        """Where reading begins."""
+        """The position where reading begins."""
         return self.mark.offset if self.mark else 0
 
     def blocks(self, block: int = BLOCK, *, begin: int | None = None, end: int | None = None) -> Iterator[bytes]:
-        """Yield what is to be read; it is of no matter who else reads the file."""
+        """Yield the blocks to read, independent of other readers of the file."""
         offset, end = self.begin if begin is None else begin, self.size if end is None else end
         while offset < end and (data := os.pread(self.file.fileno(), min(block, end - offset), offset)):
             if offset == 0 and data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
@@ -123,13 +124,13 @@ class FileBlocks:
         return f"{self.name}: line {number}"
 
     def leave(self, offset: int, tally: DatasetCounts, **state: int | str | bool) -> None:
-        """Remember a place from where this can go on once the file has grown."""
+        """Remember a position at which reading can continue after the file has grown."""
         digest = _digest(self.file, offset, self.size)
         self.mark = Mark(offset=offset, digest=digest, tally=tally.copy(), state=state)
 
 
 def _digest(file: BinaryIO, offset: int, size: int) -> str:
-    """Return what the content before a place is known by, empty where there is none."""
+    """Return a digest of the content before a position, empty if there is none."""
     if not 0 < offset <= size:
         return ""
     number = file.fileno()

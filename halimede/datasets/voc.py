@@ -1,6 +1,6 @@
-"""Pascal VOC: one XML file a picture with the boxes in it. A sample is a file, a class is counted by its objects.
+"""Pascal VOC: one XML file per picture with its boxes. A sample is a file, a class is counted by its objects.
 
-A document type is refused before anything of it is read: what has no entities cannot grow and reaches no other file.
+A document type is refused before it is read: without entities, content cannot grow or reference other files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.parsers import expat
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import DatasetReader, FileBlocks, register
 
-#: bytes of one file, depth of its elements, objects in it, characters of one text
+#: most bytes of one file, depth of its elements, objects in it, characters of one text
 MAX_BYTES, MAX_DEPTH, MAX_OBJECTS, MAX_TEXT = 16 * 1024 * 1024, 32, 100_000, 4096
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 NAME, SIZE, BOX = "annotation/object/name", "annotation/size/", "annotation/object/bndbox/"
@@ -21,7 +21,7 @@ PICTURES = "JPEGImages"
 
 
 class _FaultError(Exception):
-    """Why a file cannot be used."""
+    """The reason why a file is unusable."""
 
 
 @register("voc", "pascal voc", "pascalvoc", "voc xml", "voc-xml", "pascal-voc", "pascal-voc-xml")
@@ -31,7 +31,7 @@ class Voc(DatasetReader):
     suffixes = frozenset({".xml"})
 
     def root(self, folder: Path) -> Path:
-        """The annotations' folder of VOC's own layout, where there is one."""
+        """Return the annotations folder of VOC's own layout, if there is one."""
         inner = folder / "Annotations"
         return inner if inner.is_dir() else folder
 
@@ -49,7 +49,7 @@ class Voc(DatasetReader):
             name = Path(picture.replace("\\", "/")).name
             if name in {"", ".."} or not (pictures / name).is_file():
                 tally.fault(source.name, f"its picture {PICTURES}/{name} does not exist")
-                return False  # it may come without a change to this file
+                return False  # the picture may appear without a change to this file
         tally.samples += 1
         tally.sort(names)
         return True
@@ -70,7 +70,7 @@ def _parse(source: FileBlocks) -> tuple[dict[str, int], str]:
 
 @dataclass(slots=True)
 class _Annotation:
-    """What is read of one file. ``path`` is where the parser is, ``values`` are the texts of the object it is in."""
+    """Content of one file. ``path`` is the parser's position, ``values`` are the texts of the current object."""
 
     parser: expat.XMLParserType = field(default_factory=expat.ParserCreate)
     names: dict[str, int] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _Annotation:
         self.names[label] = self.names.get(label, 0) + 1
 
     def _size(self) -> tuple[float, float]:
-        """Return width and height, 0 where the file says none."""
+        """Return width and height, 0 if the file has none."""
         sides = [self._values.get(SIZE + side, "") for side in ("width", "height")]
         width, height = (_number(text, "size") if text else 0.0 for text in sides)
         return width, height
