@@ -1,4 +1,4 @@
-"""Where a camera is: what an address means, checked before anything is opened, and shown without its secrets."""
+"""The address of a camera: parsed and checked before it is opened, and shown without its secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from halimede.names import MAX_LABEL, check_label
 
 FIX = "write rtsp://host/path, http://host/path (MJPEG), /dev/video0, or a video file or folder of pictures"
 MOST = 4096
-#: kinds by the scheme of their addresses
+#: kinds by URL scheme
 SCHEMES = {
     "rtsp": "rtsp",
     "rtsps": "rtsp",
@@ -26,7 +26,7 @@ HIDDEN = "***"
 
 
 class SourceKind(StrEnum):
-    """Kinds of sources. A file may turn out to be a folder once it is opened."""
+    """Kinds of sources. A file may be a folder, which shows when it is opened."""
 
     RTSP = "rtsp"
     HTTP = "http"
@@ -36,10 +36,10 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CameraAddress:
-    """A source. ``target`` is what is opened, secrets included; ``shown`` is what others may see,
-    ``name`` the camera's where the address gives it (``rtsp://host/path#door``).
+    """A source. ``target`` is opened, with its secrets; ``shown`` is for others.
 
-    ``live``: what is not read in time is passed over. Files wait instead: nothing of them is lost by waiting.
+    ``name`` is the camera's name, if the address has one (``rtsp://host/path#door``). ``live``: frames that are not
+    read in time are skipped. Files wait instead, and lose nothing.
     """
 
     kind: SourceKind
@@ -49,11 +49,11 @@ class CameraAddress:
 
     @property
     def live(self) -> bool:
-        """Whether it goes on whether or not anybody reads."""
+        """Whether it continues independent of its readers."""
         return self.kind is not SourceKind.FILE
 
     def redacted(self, text: str) -> str:
-        """Return a text without this address and its secrets, whatever form they have in it."""
+        """Return a text without this address and its secrets, in any encoding."""
         text = text.replace(self.target, self.shown)
         for secret in self._secrets():
             text = text.replace(secret, HIDDEN)
@@ -70,9 +70,9 @@ class CameraAddress:
 def parse(
     text: str, *, field_: str = "SOURCE_URL", username: str = "", password: str = "", prefix: str = ""
 ) -> CameraAddress:
-    """Read an address. ``username`` and ``password`` complete one that has none; ``prefix`` goes before a file's path.
+    """Parse an address. ``username`` and ``password`` complete one without; ``prefix`` precedes a file's path.
 
-    Raises InvalidFieldError, whose text holds no secret.
+    Raises InvalidFieldError, whose text contains no secret.
     """
     problem = InvalidFieldError(field_, hide_secrets(text), FIX)
     if not text or len(text) > MOST or re.search(r"[\x00-\x1f\x7f]", text):
@@ -83,7 +83,7 @@ def parse(
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise problem from None  # its text would show what was given
+        raise problem from None  # its text would contain the address
     kind = SCHEMES.get(parts.scheme.lower())
     if kind is None or re.search(r"\s", text):
         raise problem
@@ -103,12 +103,12 @@ def parse(
 
 
 def has_password(text: str) -> bool:
-    """Return whether an address holds a user, so that it must not stand where others can read it."""
+    """Return whether an address contains a user, so that it must not be readable by others."""
     return "://" in text and "@" in text.partition("://")[2].partition("?")[0]
 
 
 def name_of(address: CameraAddress) -> str:
-    """Return a camera's name where only its address is known: what that says, else made of its host and path."""
+    """Return a camera's name from its address: the given one, else derived from host and path."""
     if address.name:
         return address.name
     plain = address.shown.partition("://")[2] or address.shown

@@ -1,4 +1,4 @@
-"""One camera for as long as it is wanted: its source is opened, read, and opened again when it breaks off."""
+"""One camera for its whole life: opens its source, reads it, and opens it again after a failure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from halimede.system.backoff import exponential
 
 log = structlog.get_logger()
 
-#: takes a picture with its number; returns whether it was taken (a live camera goes on without)
+#: takes a picture with its number; returns whether it was accepted (a live camera continues without it)
 Sink = Callable[[CapturedPicture, int], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class CameraBackoff:
-    """Seconds until a source is opened again: doubled each time, with jitter of half. It restarts after ``good_s``
-    of running. After a wrong password it is at least ``locked_s``, since cameras lock out clients that try too
-    often.
+    """Seconds until a source is opened again: doubled each time, with jitter of half.
+
+    It starts again after ``good_s`` of running. After a wrong password it is at least ``locked_s``, because cameras
+    lock out clients that retry too often.
     """
 
     first_s: float = 0.5
@@ -37,13 +38,13 @@ class CameraBackoff:
     good_s: float = 10.0
 
     def pause(self, failures: int, reason: str, chance: float) -> float:
-        """Return seconds to wait after so many failures in a row (1 is the first); ``chance`` is in 0..1."""
+        """Return the pause after ``failures`` consecutive failures (1 is the first); ``chance`` is in 0..1."""
         pause = exponential(failures, self.first_s, self.longest_s) * (0.5 + chance / 2)
         return max(pause, self.locked_s * (1 + chance)) if reason == ipc_messages.UNAUTHORIZED else pause
 
 
 class Camera:
-    """Reads one source and hands its pictures to a sink, at most ``window`` at a time. Its pictures are numbered."""
+    """Reads one source and passes its numbered pictures to a sink, at most ``window`` at a time."""
 
     def __init__(
         self,
@@ -61,9 +62,9 @@ class Camera:
         self._sequence = 0
 
     async def run(self, stop: asyncio.Event, *, once: bool = False) -> None:
-        """Read until ``stop``, or until a file that is not looped has been played. What is begun is sent.
+        """Read until ``stop``, or until the end of a file that is not looped. Pictures in progress are sent.
 
-        ``once``: a source that gives nothing from the start is not tried again. Raises SourceError then.
+        ``once``: a source without any frame is not tried again. Raises SourceError then.
         """
         loop = asyncio.get_running_loop()
         failures = 0
@@ -87,7 +88,7 @@ class Camera:
         self.tracker.ended("stopped", "", "")
 
     async def _read(self, stop: asyncio.Event) -> None:
-        """Read until ``stop`` or the end, which is raised; what is under way by then is sent first."""
+        """Read until ``stop`` or the end, which is raised; pictures in progress are sent before."""
         error: SourceError | None = None
         async with (
             ReaderClient(ReaderJob(parent=os.getpid(), camera=self.settings)) as feed,
@@ -128,7 +129,7 @@ class Camera:
         state: State = "stalled" if error.reason == ipc_messages.STALLED else "failed"
         before = self.tracker.reason
         self.tracker.ended(state, error.reason, text)
-        if before != error.reason or failures == 1:  # what stays as it is is said once
+        if before != error.reason or failures == 1:  # an unchanged reason is logged once
             log.warning(
                 "camera broke off",
                 camera=self.settings.name,
@@ -140,7 +141,7 @@ class Camera:
 
 
 async def stopped(stop: asyncio.Event, timeout_s: float) -> None:
-    """Wait until ``stop``, so many seconds at most."""
+    """Wait until ``stop``, at most ``timeout_s`` seconds."""
     try:
         async with asyncio.timeout(timeout_s):
             await stop.wait()

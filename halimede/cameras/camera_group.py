@@ -1,4 +1,4 @@
-"""Several cameras in one process: each has a connection of its own, and a reader of its own that may break alone."""
+"""Several cameras in one process: each has a separate connection, and a separate reader that may fail alone."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from halimede.observe.metrics import counter, gauge, registry
 
 log = structlog.get_logger()
 
-#: seconds that files wait, so that all cameras of a process begin together
+#: seconds that files wait, so that all cameras of a process start together
 TOGETHER_S = 3.0
-#: of a camera whose frames the broker does not take
+#: reason of a camera whose frames the broker refuses
 REFUSED, FIX = "Refused", "give it the credentials of a user who may publish as this camera (HALIMEDE_CREDENTIALS)"
 
 
@@ -52,7 +52,7 @@ async def run(
 
 
 def together(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
-    """Give files that shall start at no particular time a common one: views of one scene stay in step."""
+    """Give all files without a start time a common one, so that views of one scene stay synchronous."""
     files = [camera for camera in cameras if not camera.address.live]
     if len(files) < 2:
         return list(cameras)
@@ -91,7 +91,7 @@ async def _run(
 
 
 async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:
-    """Run a camera to its end. One whose frames the broker refuses is begun again later: the others go on meanwhile."""
+    """Run a camera to its end. One whose frames the broker refuses is tried again later; the others continue."""
     try:
         with first_error():
             await camera.run(stop)
@@ -103,14 +103,14 @@ async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:
 
 
 def health(running: Sequence[RunningCamera]) -> Health:
-    """Return the checks of such a process. A camera that is away is no fault of it, so it is not among them."""
+    """Return the checks of a camera process. A missing camera is not its fault, so it is not among them."""
     made = Health()
     made.ready("broker", lambda: "" if all(each.bus.connected for each in running) else "the broker is away")
     return made
 
 
 def metrics(running: Sequence[RunningCamera]) -> Iterable[Metric]:
-    """Yield what the cameras count."""
+    """Yield the metrics of the cameras."""
     now = asyncio.get_running_loop().time()
     statuses = [each.camera.tracker.status(now) for each in running]
 

@@ -16,19 +16,19 @@ from halimede.messages import CameraStatus
 State = Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
 #: seconds over which frame rates are measured
 OVER_S = 5.0
-#: share of the rate at which a source is held back: from there on it floods
+#: share of the rate limit of a source from which it counts as a flood
 NEARLY = 0.9
 FLOOD = "it sends more than can be used ({rate:.0f} frames a second): the newest are taken, lower its rate"
 
 
 @dataclass(slots=True)
 class Rate:
-    """A count's growth a second, over the last seconds."""
+    """The growth of a count per second, over the last seconds."""
 
     marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def at(self, now_s: float, count: int) -> float:
-        """Return how much it grows a second."""
+        """Return the growth per second."""
         if not self.marks or now_s - self.marks[-1][0] >= OVER_S / 32:
             self.marks.append((now_s, count))
         while len(self.marks) > 2 and now_s - self.marks[0][0] > OVER_S:
@@ -37,12 +37,12 @@ class Rate:
         return (count - before) / (now_s - began) if now_s - began > 0.2 else 0.0
 
     def clear(self) -> None:
-        """Forget what was before."""
+        """Drop all earlier counts."""
         self.marks.clear()
 
 
 class CameraStatusTracker:
-    """The state of one camera. Counts go on over all lives of its reader."""
+    """The state of one camera. Counts continue over all lives of its reader."""
 
     def __init__(self, settings: CameraSettings) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ class CameraStatusTracker:
 
     @property
     def skipped(self) -> int:
-        """Frames that were passed over for newer ones."""
+        """Frames that were skipped for newer ones."""
         return self._earlier.skipped + self._now.skipped + self.dropped
 
     @property
@@ -69,11 +69,11 @@ class CameraStatusTracker:
 
     @property
     def has_run(self) -> bool:
-        """Whether a frame came since the source was opened the last time."""
+        """Whether a frame arrived since the source was last opened."""
         return self._now.seen > self._now.refused
 
     def opening(self, wall_s: float, *, again: bool) -> None:
-        """Say that the source is opened (again). It counts as stalled or failed until a frame comes."""
+        """Record that the source is opened (again). It counts as stalled or failed until a frame arrives."""
         self._started = self._started or wall_s
         self.reconnects += again
         earlier, now = self._earlier, self._now
@@ -86,11 +86,11 @@ class CameraStatusTracker:
         self._seen.clear()
 
     def count(self, counts: ReaderCounts) -> None:
-        """Take a reader's counts."""
+        """Record a reader's counts."""
         self._now = counts
 
     def arrived(self, picture: CapturedPicture) -> None:
-        """Take a picture's form."""
+        """Record a picture's form."""
         self.count(picture.counts)
         if self.state != "running":
             self._shown.clear()
@@ -98,18 +98,18 @@ class CameraStatusTracker:
         self._codec, self._width, self._height = picture.codec, picture.width, picture.height
 
     def sent(self, size: int, taken_ns: int, wall_s: float) -> None:
-        """Count a picture that has left."""
+        """Count a picture that was sent."""
         self.frames += 1
         self.bytes += size
         self._last_frame = wall_s
         self._latency_ms = max(0.0, wall_s * 1000 - taken_ns / 1e6)
 
     def ended(self, state: State, reason: str, error: str) -> None:
-        """Say that no more pictures come for now, and why."""
+        """Record that no more pictures arrive for now, with the reason."""
         self.state, self.reason, self.error = state, reason, error
 
     def status(self, now_s: float) -> CameraStatus:
-        """Return what there is to say. ``now_s`` is of a monotonic clock."""
+        """Return the status. ``now_s`` is of a monotonic clock."""
         rate = self._seen.at(now_s, self._now.seen)
         fps = self._shown.at(now_s, self.frames)
         reason, error = self.reason, self.error

@@ -1,20 +1,20 @@
-"""How many frames of a source are wanted, when those of a file are due, and what a flood is held back to. All pure."""
+"""Frame rates: which frames of a source to keep, when those of a file are due, and the limit of a flood. All pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: frames a second beyond which a live source is not read faster: it is held back, by its own connection
+#: frames per second above which a live source is not read faster: back-pressure on its connection slows it
 MOST_FPS = 240.0
-#: seconds of frames that may come at once before it is
+#: seconds of frames that may arrive in a burst before that
 BURST_S = 0.25
-#: how much too early a frame may come and still be wanted: cameras are not clocks. In parts of the interval that is
-#: asked for, and of the source's own
+#: how much too early a frame may arrive and still be kept, because cameras are not exact: as a share of the requested
+#: interval, and of the source's own
 EARLY, HALF = 0.4, 0.5
 
 
 class FrameThinner:
-    """Which frames to keep, so that there are ``fps`` a second; 0: all."""
+    """Selects the frames to keep, so that there are ``fps`` a second; 0: all."""
 
     def __init__(self, fps: float) -> None:
         self._step = 1 / fps if fps else 0.0
@@ -22,7 +22,7 @@ class FrameThinner:
         self._before = float("-inf")
 
     def admits(self, at_s: float) -> bool:
-        """Say whether a frame of this time is wanted. Times that go back begin anew."""
+        """Return whether to keep a frame of this time. A time that goes back starts again."""
         if not self._step:
             return True
         since, self._before = at_s - self._before, at_s
@@ -35,28 +35,28 @@ class FrameThinner:
 
 
 class Brake:
-    """How long to wait before the next frame is read, so that a source is not read faster than ``MOST_FPS``."""
+    """Limits the reading of a source to ``MOST_FPS``, by a pause before the next frame."""
 
     def __init__(self, most_fps: float = MOST_FPS) -> None:
         self._step = 1 / most_fps
         self._next = float("-inf")
 
     def pause(self, now_s: float) -> float:
-        """Return seconds to wait after a frame that came now."""
+        """Return the seconds to wait after a frame that arrived now."""
         self._next = max(self._next, now_s - BURST_S) + self._step
         return max(0.0, self._next - now_s)
 
 
 @dataclass(slots=True)
 class Timeline:
-    """The times of a file's frames on the wall clock, turn after turn of a loop.
+    """The times of a file's frames on the wall clock, over all turns of a loop.
 
-    ``pace``: see Job. ``start_ns``: when the first one is due.
+    ``pace``: see CameraSettings. ``start_ns``: when the first frame is due.
     """
 
     pace: float
     start_ns: int
-    #: seconds that a frame of the file lasts
+    #: duration of a frame of the file in seconds
     step_s: float
     _index: int = 0
     _first: float | None = None
@@ -64,7 +64,7 @@ class Timeline:
     _turn: float = 0.0
 
     def due_ns(self, time_s: float | None) -> int:
-        """Return when the next frame is due, which the file says comes at ``time_s`` (None: it does not say)."""
+        """Return when the next frame is due; the file's time of it is ``time_s`` (None: the file has none)."""
         if self.pace > 0:
             seconds = self._index / self.pace
         else:

@@ -1,7 +1,7 @@
 """Messages between a reader's process and its parent: a job, requests, pictures, errors.
 
-Down the pipe goes the job (one line of JSON), then one byte for each picture that is wanted. Up come messages, each
-behind its length. A picture is made when it is asked for, so that what nobody wants costs no encoding.
+The job (one line of JSON) goes down the pipe, then one byte for each requested picture. Messages come up, each after
+its length. A picture is encoded only on request, so that unneeded ones cost nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from halimede.errors import HalimedeError
 
 ASK = b"."
 LENGTH = struct.Struct(">I")
-#: bytes of one message: the largest picture, and what stands beside it
+#: most bytes of one message: the largest picture, and its other fields
 MAX_MESSAGE = codec.MAX_BYTES + 4096
-#: seconds between two signs of life
+#: seconds between two heartbeats
 BEAT_S = 0.5
 
-#: why a source gives nothing: one word each, as CameraStatus has them
+#: reasons why a source gives no frames: one word each, as in CameraStatus
 ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED, STUCK, FAILED, FLOOD, FORBIDDEN = (
     "Ended", "Stalled", "Unreachable", "Unauthorized", "NotFound", "Garbage", "Invalid", "Crashed", "Stuck", "Failed",
     "Flood", "Forbidden",
@@ -31,15 +31,17 @@ ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED,
 
 
 class ReaderJob(Struct, kw_only=True, frozen=True):
-    """What a reader is to do, and the process that it ends with."""
+    """The job of a reader, and the process that it ends with."""
 
     parent: int
     camera: CameraSettings
 
 
 class ReaderCounts(Struct, kw_only=True):
-    """Since the reader's start. ``seen``: came from the source; ``skipped``: passed over for a newer one;
-    ``refused``: too large or unreadable, the last of them because of ``why``.
+    """Counts since the reader's start.
+
+    ``seen``: frames from the source; ``skipped``: for newer ones; ``refused``: too large or unreadable, ``why`` is the
+    reason of the last.
     """
 
     seen: int = 0
@@ -61,13 +63,13 @@ class CapturedPicture(Struct, kw_only=True, tag="picture"):
 
 
 class Beat(Struct, kw_only=True, tag="beat"):
-    """A sign of life."""
+    """A heartbeat."""
 
     counts: ReaderCounts
 
 
 class Over(Struct, kw_only=True, tag="over"):
-    """The last word: why no more pictures come."""
+    """The final message: why no more pictures follow."""
 
     reason: str
     message: str = ""
@@ -79,7 +81,7 @@ _decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
 
 
 class SourceError(HalimedeError):
-    """A source gives no (more) pictures: one word why, and a text. It may still hold the address: redact it."""
+    """A source gives no (more) pictures: a reason and a text. The text may contain the address: redact it."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -88,11 +90,11 @@ class SourceError(HalimedeError):
 
 
 def pack(said: Said) -> bytes:
-    """Write a message behind its length."""
+    """Encode a message after its length."""
     body = msgspec.msgpack.encode(said)
     return LENGTH.pack(len(body)) + body
 
 
 def unpack(body: bytes) -> Said:
-    """Read a message without its length. Raises msgspec.DecodeError."""
+    """Decode a message without its length. Raises msgspec.DecodeError."""
     return _decoder.decode(body)

@@ -1,4 +1,4 @@
-"""One camera's connection: its frames leave there, and its status, which the broker replaces when we die."""
+"""One camera's connection: it publishes the frames, and the status, which its will replaces."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from halimede.topic import Address
 log = structlog.get_logger()
 
 ID_BYTES = 16
-#: seconds between two looks at the broker while it is away, between two statuses at most, and at least
+#: seconds between two attempts to connect; least and most seconds between two statuses
 RETRY_S, OFTEN_S, SELDOM_S = 0.2, 0.25, 2.0
-#: seconds that leaving may take
+#: most seconds to leave
 LEAVING_S = 3.0
 
 
 def frame_of(picture: CapturedPicture, camera: str, sequence: int, id_: bytes) -> Frame:
-    """Return a picture as our frame."""
+    """Return a picture as a Frame."""
     return Frame(
         id=id_,
         camera=camera,
@@ -44,7 +44,7 @@ def frame_of(picture: CapturedPicture, camera: str, sequence: int, id_: bytes) -
 
 
 class CameraPublisher:
-    """Publishes a camera's pictures. ``patient``: while the broker is away it waits, where a live camera goes on."""
+    """Publishes a camera's pictures. ``patient``: it waits for the broker, while a live camera continues."""
 
     def __init__(
         self, bus: Bus, namespace: str, camera: str, *, qos: int, bare: bool, patient: bool, stop: asyncio.Event
@@ -57,17 +57,17 @@ class CameraPublisher:
         self._patient = patient
         self._stop = stop
         self._limited_log = RateLimitedLogger()
-        #: frames that reached nobody
+        #: frames without a subscriber
         self.unheard = 0
 
     async def take(self, picture: CapturedPicture, sequence: int) -> bool:
-        """Publish a picture; return whether the broker has it. Raises RefusedError."""
+        """Publish a picture; return whether the broker accepted it. Raises RefusedError."""
         frame = frame_of(picture, self._camera, sequence, secrets.token_bytes(ID_BYTES))
         body = picture.data if self._bare else codec.encode(topics.REQUEST, frame)
         while True:
             try:
                 heard = await self._bus.publish(self._address, body, qos=self._qos)
-                self.unheard += not heard  # not in one line: several are on their way at a time
+                self.unheard += not heard  # not in one line: several publishes run concurrently
             except TooLargeError as error:
                 self._limited_log.warning("frame too large", camera=self._camera, error=str(error))
                 return False
@@ -82,7 +82,7 @@ class CameraPublisher:
                 return True
 
     async def _returned(self) -> None:
-        """Wait for the broker: the frames of meanwhile are passed over, and the next one is new."""
+        """Wait for the broker: frames in between are skipped, and the next one is new."""
         while not self._stop.is_set():
             with contextlib.suppress(DisconnectedError):
                 await self._bus.wait_connected(RETRY_S)
@@ -109,7 +109,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
         bus.announce = self.announce
 
     async def __aenter__(self) -> Self:
-        """Begin to publish; the bus is entered already."""
+        """Start to publish; the caller has already entered the bus."""
         self._task = asyncio.create_task(self.run(), name="status of a camera")
         return self
 
@@ -122,7 +122,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             await asyncio.wait([self._task])
 
     def announce(self) -> Announcement:
-        """Return what a connection says when it begins and when it breaks."""
+        """Return birth and will of a connection."""
         status = self._status()
         gone = CameraStatus(
             camera=status.camera,
@@ -136,13 +136,13 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
         return Announcement(birth=self._packet(status), will=None if self._leaving else self._packet(gone))
 
     async def leave(self) -> None:
-        """Leave in good order: a last connection has no will, so that what is said last stays."""
+        """Leave in order: the last connection has no will, so that the last status stays."""
         self._leaving = True
         if not self._bus.connected:
             return
         self._bus.renew()
         try:
-            await asyncio.sleep(0)  # the connection is seen to have ended
+            await asyncio.sleep(0)  # let the bus process the end of the connection
             await self._bus.wait_connected(LEAVING_S)
         except BusError as error:
             log.debug("last status not sent", error=str(error))
@@ -155,19 +155,19 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
 
 
 def _urgent(status: CameraStatus) -> tuple[object, ...]:
-    """Return what cannot wait."""
+    """Return the fields whose change is published at once."""
     return status.state, status.reason, status.codec, status.width, status.height
 
 
 def client_id(namespace: str, camera: str, part: str = "camera") -> str:
-    """Return the name of a camera's connection."""
+    """Return the client id of a camera's connection."""
     return f"{part}.{namespace}.{camera}"
 
 
 def here() -> str:
-    """Return this machine's name, where nobody says which node it is."""
+    """Return this machine's name, if no node is configured."""
     return socket.gethostname()
 
 
-#: makes a connection by its client id and the camera's name
+#: makes a connection from a client id and the camera's name
 Connect = Callable[[str, str], Bus]

@@ -1,4 +1,4 @@
-"""The pictures of one source, read by a child process: asked for one by one, so that each is the newest there is."""
+"""The pictures of one source, read by a child process: requested one by one, so that each is the newest."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from halimede.cameras import ipc_messages
 from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Over, ReaderJob, Said, SourceError
 from halimede.system.child_process import exited
 
-#: what the child inherits: no credentials, and no proxy that would hear the source's
+#: variables that the child inherits: no credentials, and no proxy that would receive the source's
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ"})
 SMALL = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-#: seconds until a child has said its first word, and without any further one, after which it counts as stuck
+#: seconds until a child's first message, and without a further one, after which it counts as stuck
 START_S, SILENT_S = 30.0, 10.0
-#: seconds that a killed child may take to be gone
+#: seconds for a killed child to end
 ENDING_S = 5.0
 TAIL = 4096
 BUFFER = 1024 * 1024
@@ -43,7 +43,7 @@ class ReaderClient:
         self._errors: asyncio.Task[str] | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the child. The job, with its secrets, goes through a pipe: no list of processes shows it."""
+        """Start the child. The job with its secrets goes through a pipe, so that no process list shows it."""
         loop = asyncio.get_running_loop()
         try:
             child = self._child = _start()
@@ -62,7 +62,7 @@ class ReaderClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the child, whatever it does. Nobody else reaps it, so its group is its own until then."""
+        """Kill the child in any state. Only this object reaps it, so its group id stays valid until then."""
         assert self._child is not None  # noqa: S101
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
@@ -83,18 +83,18 @@ class ReaderClient:
         return self._child.pid if self._child else 0
 
     def ask(self, count: int = 1) -> None:
-        """Ask for so many pictures more."""
+        """Request ``count`` more pictures."""
         self._write(ipc_messages.ASK * count)
 
     def _write(self, data: bytes) -> None:
-        """Write what a pipe always has room for; whether the child still reads it shows elsewhere."""
+        """Write a few bytes, for which a pipe always has capacity; other code detects a dead child."""
         assert self._child is not None  # noqa: S101
         assert self._child.stdin is not None  # noqa: S101
         with contextlib.suppress(OSError):
             os.write(self._child.stdin.fileno(), data)
 
     async def __aiter__(self) -> AsyncIterator[Said]:
-        """Yield what the child says. Raises SourceError at the end, with the reason."""
+        """Yield the child's messages. Raises SourceError at the end, with the reason."""
         patience = START_S + self._job.camera.open_s
         while True:
             try:
@@ -119,7 +119,7 @@ class ReaderClient:
             raise SourceError(ipc_messages.CRASHED, "its reader said what cannot be read") from None
 
     async def _end(self) -> str:
-        """Say how the child ended, and its last words."""
+        """Return how the child ended, and its last output."""
         code = await self._gone()
         if code is None:
             return "its reader closed its mouth"
@@ -128,7 +128,7 @@ class ReaderClient:
         return f"its reader ended ({how}){last and f': {last}'}"
 
     async def _gone(self) -> int | None:
-        """Wait for the child's end and reap it; None: it hangs in the kernel, as one that reads a device may."""
+        """Wait for the child's end and reap it; None: it hangs in the kernel, for example while reading a device."""
         assert self._child is not None  # noqa: S101
         if self._child.returncode is not None:
             return self._child.returncode
@@ -155,7 +155,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return what a reader is started with."""
+    """Return the environment of a reader."""
     home = str(Path(halimede.__file__).parents[1])
     kept = {name: value for name, value in own.items() if name in INHERITED}
     return {**kept, **SMALL, "PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH", "")]))}

@@ -1,7 +1,7 @@
-"""``python -m halimede.cameras.reader_process``: reads one source, in a process of its own that may die of it.
+"""``python -m halimede.cameras.reader_process``: reads one source in a separate process, which may crash.
 
-A decoder of FFmpeg's is a large program that a hostile stream talks to. Here it has no credentials but the source's
-own, bounded memory, writes no files, and takes nobody along when it breaks. It ends with whoever started it.
+FFmpeg's decoders are large programs that process input of a hostile stream. Here they have only the credentials of the
+source, limited memory, write no files, and crash alone. The process ends with its parent.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from halimede.cameras.source_reader import FrameEncoder, SourceReader, shots
 from halimede.errors import DecodeError
 from halimede.system.child_process import end_with_parent
 
-#: seconds beyond a deadline of FFmpeg's own after which it counts as hanging
+#: seconds after FFmpeg's own deadline until it counts as hanging
 GRACE_S = 3.0
 MAX_JOB = 64 * 1024
-#: bytes of data that FFmpeg may have
+#: most bytes of data for FFmpeg
 MAX_MEMORY = 1024 * 1024 * 1024
 T = TypeVar("T")
 
 
 def main() -> None:
-    """Do the job on standard input; leave without clearing up, for FFmpeg may hang in another thread."""
+    """Run the job from standard input; exit without cleanup, because FFmpeg may hang in another thread."""
     said = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else writes to standard output must not get between messages
-    with os.fdopen(os.dup(0), "rb", buffering=0) as asked:  # unbuffered: what follows the job is for others
+    os.dup2(2, 1)  # other output to standard output must not mix with messages
+    with os.fdopen(os.dup(0), "rb", buffering=0) as asked:  # unbuffered: later bytes are requests
         job = msgspec.json.decode(asked.readline(MAX_JOB), type=ReaderJob)
     if not end_with_parent(job.parent):
         return
@@ -48,12 +48,12 @@ def main() -> None:
     try:
         PictureSender(box, reading, said).run()
     except (BrokenPipeError, KeyboardInterrupt):
-        code = 1  # nobody listens any more
+        code = 1  # the parent has closed the pipe
     os._exit(code)
 
 
 class PictureSender:
-    """Sends a picture for each ask, and a sign of life in between."""
+    """Sends a picture for each request, and heartbeats in between."""
 
     def __init__(self, box: LatestValue[FrameEncoder], reading: SourceReader, out: BinaryIO) -> None:
         self._box = box
@@ -63,7 +63,7 @@ class PictureSender:
         self._told = 0.0
 
     def run(self) -> None:
-        """Send until the source is over, or nobody asks any more."""
+        """Send until the end of the source, or until the pipe is closed."""
         while True:
             if not self._asks(0.0 if self._asked else BEAT_S):
                 return
@@ -81,7 +81,7 @@ class PictureSender:
                 self._write(Beat(counts=self._counts()))
 
     def _asks(self, wait_s: float) -> bool:
-        """Count what is asked for; return False once the pipe is closed."""
+        """Count requests; return False once the pipe is closed."""
         ready, _, _ = select.select([0], [], [], wait_s)
         if ready:
             asks = os.read(0, 4096)
@@ -130,12 +130,12 @@ def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: Sourc
         box.close(error)
     except MemoryError:
         box.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {MAX_MEMORY >> 20} MB of memory"))
-    except Exception as error:  # noqa: BLE001 - its text may hold the address
+    except Exception as error:  # noqa: BLE001  # its text may contain the address
         box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {type(error).__name__}"))
 
 
 def _limit() -> None:
-    """Bound what the process may take: memory of its own, files it writes, dumps of its memory."""
+    """Limit the process: memory, files that it writes, core dumps."""
     for what, most in (
         (resource.RLIMIT_DATA, MAX_MEMORY),
         (resource.RLIMIT_FSIZE, 0),
@@ -147,7 +147,7 @@ def _limit() -> None:
 
 
 class LatestValue(Generic[T]):
-    """Holds one thing, between threads. ``patient``: ``put`` waits for an empty box instead of replacing."""
+    """Holds one value, between threads. ``patient``: ``put`` waits for an empty slot instead of replacing."""
 
     def __init__(self, *, patient: bool) -> None:
         self._patient = patient
@@ -157,7 +157,7 @@ class LatestValue(Generic[T]):
         self.skipped = 0
 
     def put(self, thing: T) -> None:
-        """Put a thing in. What it replaces is counted as skipped."""
+        """Store a value. A replaced one counts as skipped."""
         with self._changed:
             while self._patient and self._thing is not None:
                 self._changed.wait()
@@ -166,13 +166,13 @@ class LatestValue(Generic[T]):
             self._changed.notify_all()
 
     def close(self, error: Exception) -> None:
-        """Say that nothing more comes, and why."""
+        """End the stream with its reason."""
         with self._changed:
             self._over = error
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> T | None:
-        """Return what is in the box, None if nothing came in time; once it is empty and closed, raise why."""
+        """Return the value, None if none arrived in time; raise the reason when it is empty and closed."""
         until = time.monotonic() + timeout_s
         with self._changed:
             while self._thing is None:

@@ -1,8 +1,8 @@
-"""A relay on loopback between FFmpeg and a camera that a manifest names: it connects where the address policy allows.
+"""A relay on loopback between FFmpeg and a camera of a manifest: it connects where the address policy allows.
 
-FFmpeg looks names up, connects and follows redirects by itself, so nobody else can judge an address at the moment of
-its use. Here it gets one address on loopback: names are resolved, judged and connected to on this side, TLS included,
-and a response that redirects never reaches it.
+FFmpeg resolves names, connects and follows redirects by itself, so no other code can check an address at the moment of
+its use. So FFmpeg gets an address on loopback: the relay resolves names, checks addresses and connects, with TLS, and
+it withholds responses that redirect.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from halimede.models.errors import FetchError
 from halimede.models.http_source import Guard
 
 BLOCK = 64 * 1024
-#: schemes, and their ports; behind TLS FFmpeg speaks the plain one
+#: schemes with their ports; for TLS schemes FFmpeg uses the plain one
 PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
-#: a response to which FFmpeg would connect elsewhere, as leniently as it reads one
+#: a response at which FFmpeg would connect elsewhere, parsed as leniently as FFmpeg does
 REDIRECT = re.compile(rb"(?:RTSP|HTTP)/\S*\s+\+?0*3\d\d(?!\d)")
-#: bytes of a line that FFmpeg looks at are fewer
+#: FFmpeg reads fewer bytes of a line
 MOST_LINE = 8192
 
 
 class CameraRelay:
-    """Relays the connections of one reader process, with which it ends.
+    """Relays the connections of one reader process, and ends with it.
 
     Attributes:
-        error: why the last connection was refused or could not be made.
+        error: why the last connection was refused or failed.
 
     """
 
@@ -46,11 +46,11 @@ class CameraRelay:
 
     @property
     def host(self) -> str:
-        """Host and port as a request names them."""
+        """Host and port for a request."""
         return self._url.netloc.rpartition("@")[2]
 
     def start(self) -> str:
-        """Listen; return the URL that FFmpeg opens instead."""
+        """Listen; return the URL for FFmpeg."""
         listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, args=(listener,), name="relay", daemon=True).start()
         user, at, _ = self._url.netloc.rpartition("@")
@@ -70,10 +70,10 @@ class CameraRelay:
             except SourceError as error:
                 self.error = error
             except OSError:
-                return  # FFmpeg sees its end of it
+                return  # FFmpeg sees its connection end
 
     def _connect(self) -> socket.socket:
-        """Connect to the first address that is allowed and answers. Raises SourceError."""
+        """Connect to the first allowed address that accepts. Raises SourceError."""
         host, scheme = self._url.hostname or "", self._url.scheme.lower()
         guard, problem = Guard(self._policy), "it has no address"
         try:
@@ -96,7 +96,7 @@ class CameraRelay:
 
 
 def _tls(connection: socket.socket, host: str) -> socket.socket:
-    """Speak TLS as FFmpeg does: cameras have certificates that nobody has signed."""
+    """Start TLS as FFmpeg does: certificates of cameras are usually self-signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -104,7 +104,7 @@ def _tls(connection: socket.socket, host: str) -> socket.socket:
 
 
 def _copy(client: socket.socket, camera: socket.socket) -> None:
-    """Copy bytes both ways until one side ends. Raises SourceError for a redirect, which FFmpeg does not see."""
+    """Copy bytes in both directions until one side ends. Raises SourceError for a redirect and withholds it."""
     camera.settimeout(None)
     opening, line = True, b""
     while True:
@@ -114,7 +114,7 @@ def _copy(client: socket.socket, camera: socket.socket) -> None:
             data = client.recv(BLOCK)
             if not data:
                 return
-            opening = opening and not data.startswith(b"PLAY ")  # from then on no redirect is followed
+            opening = opening and not data.startswith(b"PLAY ")  # FFmpeg follows no redirect after PLAY
             camera.sendall(data)
         if camera in ready:
             data = camera.recv(BLOCK)

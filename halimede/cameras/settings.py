@@ -1,6 +1,6 @@
-"""Settings of a camera process, from options or the environment, checked. Opens only files of addresses.
+"""Settings of a camera process, from options or the environment, validated. Opens only files with addresses.
 
-An address with a password never stands on a command line, which every user of a machine can read: it comes from the
+An address with a password is not accepted on a command line, which every user of a machine can read: it comes from the
 environment or from a file.
 """
 
@@ -18,10 +18,10 @@ from halimede.environment import flag, number
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.names import check_label
 
-#: bytes of a file with an address, or with several
+#: most bytes of a file with one or several addresses
 MOST_BYTES = 256 * 1024
 MOST_CAMERAS = 64
-#: bytes of a picture, which a message has to hold
+#: most bytes of a picture, which must fit into a message
 LARGEST = codec.MAX_BYTES - 1024
 COMMAND_LINE = "others can read command lines: put an address with a user into a file, write @FILE, or use SOURCE_URL"
 NOWHERE = CameraAddress(SourceKind.FILE, "", "")
@@ -31,11 +31,11 @@ NOWHERE = CameraAddress(SourceKind.FILE, "", "")
 class CameraSettings:
     """One camera. Times are seconds.
 
-    ``fps``: frames a second at most; 0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are taken,
-    else frames a second. ``turns``: how often a file is played; 0: for ever. ``start_ns``: when its first frame is due;
-    0: at once. ``stall_s``: without a frame for so long a source counts as stalled, and is opened again. ``window``:
-    pictures on their way at a time. ``allowed``: the addresses that it may have in addition to public ones, as
-    HALIMEDE_FETCH_ALLOW has them; None: any, for the machine's operator has written it.
+    ``fps``: most frames a second; 0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are accepted,
+    else frames a second. ``turns``: how often a file is played; 0: without end. ``start_ns``: when its first frame is
+    due; 0: at once. ``stall_s``: seconds without a frame after which a source counts as stalled, and is opened again.
+    ``window``: pictures in progress at a time. ``allowed``: its allowed addresses in addition to public ones, in the
+    form of HALIMEDE_FETCH_ALLOW; None: any, because the machine's operator configured it.
     """
 
     name: str
@@ -91,7 +91,7 @@ def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") 
 
 
 def of_environment(environ: Mapping[str, str]) -> CameraSettings:
-    """Return what all cameras of a process have in common. Raises InvalidFieldError."""
+    """Return the common settings of all cameras of a process. Raises InvalidFieldError."""
     return CameraSettings(
         name="",
         address=NOWHERE,
@@ -108,7 +108,7 @@ def of_environment(environ: Mapping[str, str]) -> CameraSettings:
 
 
 def login(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return user and password of sources whose addresses have none. Raises InvalidFieldError."""
+    """Return user and password for sources whose addresses have none. Raises InvalidFieldError."""
     password = environ.get("SOURCE_PASSWORD", "")
     if named := environ.get("SOURCE_PASSWORD_FILE"):
         password = content("SOURCE_PASSWORD_FILE", named)
@@ -116,7 +116,7 @@ def login(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def given(option: str, text: str, environ: Mapping[str, str]) -> CameraAddress:
-    """Read an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError."""
+    """Parse an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError."""
     username, password = login(environ)
     if text.startswith("@"):
         return parse(content(option, text[1:]), field_=option, username=username, password=password)
@@ -126,7 +126,7 @@ def given(option: str, text: str, environ: Mapping[str, str]) -> CameraAddress:
 
 
 def content(option: str, path: str) -> str:
-    """Return what is in a small file. Raises InvalidFieldError."""
+    """Return the content of a small file. Raises InvalidFieldError."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MOST_BYTES + 1)

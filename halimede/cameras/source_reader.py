@@ -1,6 +1,6 @@
-"""Reads a source to its end: frame after frame at the source's own pace, or a file's at the pace that is asked for.
+"""Reads a source to its end: frame by frame at the source's own pace, or a file at the configured pace.
 
-What is sent is JPEG as it is where the source has JPEG, else encoded, and scaled if asked.
+JPEG frames of a source are sent unchanged; other frames are encoded, and scaled if required.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from halimede.frames.payloads import open_payload
 from halimede.models import AddressPolicy
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
-#: frames a second of a folder, where nobody says how many
+#: frames per second of a folder, unless configured
 FOLDER_FPS = 25.0
-#: seconds that a frame lasts in a file that does not say
+#: seconds per frame of a file without times
 STEP_S = 0.04
 JPEG = "mjpeg"
-#: bytes and microseconds of a live source that FFmpeg looks at before the first frame comes
+#: bytes and microseconds of a live source that FFmpeg analyzes before the first frame
 PROBE = {"probesize": "500000", "analyzeduration": "1000000", "fflags": "nobuffer"}
-#: pixels of a frame, checked by FFmpeg before it makes room for one
+#: most pixels of a frame, checked by FFmpeg before it allocates one
 MAX_PIXELS = 64 * 1024 * 1024
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,mjpeg,h264,hevc,ivf,flv,asf,ogg,nut,m4v"
 WHITELISTS = {
@@ -56,30 +56,30 @@ TEXTS = {
     ipc_messages.UNREACHABLE: "it cannot be reached",
     ipc_messages.INVALID: "it is no source of a kind that can be read here",
 }
-#: a marker of JPEG tables without which a picture cannot be read by itself
+#: marker of JPEG tables without which a picture is not readable alone
 DHT = 0xC4
 
 
 @dataclass(slots=True)
 class SourceReader:
-    """How far a reader is, as its watch sees it."""
+    """Progress of a reader, for its watchdog."""
 
     counts: ReaderCounts = field(default_factory=ReaderCounts)
-    #: until when it has to have done something (monotonic clock)
+    #: deadline of the next progress (monotonic clock)
     until_s: float = float("inf")
 
     def refuse(self, why: str) -> None:
-        """Count a frame that is not sent on."""
+        """Count a frame that is not sent."""
         self.counts.refused += 1
         self.counts.why = why[:512]
 
     def expect(self, seconds: float) -> None:
-        """Expect a sign within that time."""
+        """Expect progress within that time."""
         self.until_s = time.monotonic() + seconds
 
 
 def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
-    """Yield what a source gives, thinned. Raises SourceError, at the latest when it has ended."""
+    """Yield the selected frames of a source. Raises SourceError, at the latest at its end."""
     folder = Path(camera.address.target)
     if camera.address.kind == "file" and folder.is_dir():
         return _folder(camera, folder, reading)
@@ -125,7 +125,7 @@ def _packets(camera: CameraSettings, container: InputContainer, reading: SourceR
 
 
 def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[FrameEncoder]:
-    """Yield the frames of a packet: a JPEG as it is where that fits, else decoded."""
+    """Yield the frames of a packet: a JPEG unchanged if it fits, else decoded."""
     name = packet.stream.codec_context.name
     if packet.size:
         reading.counts.seen += 1
@@ -137,7 +137,7 @@ def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceRead
         try:
             width, height = size_of(data)
         except NoTablesError:
-            pass  # our decoder knows the tables that were left out
+            pass  # FFmpeg's decoder knows the missing tables
         except DecodeError as error:
             reading.refuse(str(error))
             return
@@ -229,7 +229,7 @@ def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
     frame = open_payload(data, "")
     if frame.encoding == "raw":
         raise DecodeError("neither a JPEG nor a PNG")
-    pixels = decode(frame)  # a broken one is refused here, and not by everybody who gets it
+    pixels = decode(frame)  # refuse a broken one here, not at each receiver
     height, width = pixels.shape[:2]
     if fitting(camera, width, height) == (width, height):
         return EncodedFrame(frame.encoding, width, height, data), frame.encoding
@@ -237,7 +237,7 @@ def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
 
 
 def _waiting(camera: CameraSettings) -> Callable[[int], None]:
-    """Return what waits until a frame is due: what is late leaves at once. The wall clock is looked at only now."""
+    """Return a function that waits until a frame is due: a late one is sent at once. Reads the wall clock only once."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wait(due_ns: int) -> None:
@@ -266,16 +266,16 @@ def open_source(camera: CameraSettings) -> InputContainer:
         container.close()
         raise SourceError(ipc_messages.GARBAGE, "there is no video in it")
     context: VideoCodecContext | None = container.streams.video[0].codec_context
-    if context is None:  # PyAV's types say that it cannot be, but damaged files name codecs that nobody knows
+    if context is None:  # PyAV's types exclude this, but damaged files name unknown codecs
         container.close()
         raise SourceError(ipc_messages.INVALID, "the video in it is of a codec that nobody here knows")
-    # a hostile header must not make room for a picture that nobody can take
+    # a hostile header must not allocate a picture that is too large to send
     context.options = {"max_pixels": str(MAX_PIXELS)}
     return container
 
 
 def _relay(camera: CameraSettings) -> CameraRelay | None:
-    """Return what connects to a camera whose address is not the operator's own. Raises InvalidFieldError."""
+    """Return the relay for a camera whose address is not the operator's. Raises InvalidFieldError."""
     if camera.allowed is None:
         return None
     return CameraRelay(camera.address.target, AddressPolicy.parse(camera.allowed), camera.open_s)
@@ -296,7 +296,7 @@ def _stream(
 
 
 def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:
-    """Open a V4L2 device, as JPEG where it can: such frames are passed on as they are."""
+    """Open a V4L2 device, as JPEG if possible: such frames are sent unchanged."""
     wanted: dict[str, str] = {"framerate": f"{camera.fps:g}"} if camera.fps else {}
     attempts: list[dict[str, str]] = [{"input_format": "mjpeg", **wanted}, {"input_format": "mjpeg"}, {}]
     for last, options in enumerate(attempts, 1 - len(attempts)):
@@ -309,7 +309,7 @@ def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContai
 
 
 def as_error(error: Exception, *, opening: bool) -> SourceError:
-    """Return what an error of FFmpeg's means. Its own text may hold the address: only the system's words are kept."""
+    """Convert an error of FFmpeg. Its own text may contain the address: only the system's text is kept."""
     if isinstance(error, SourceError):
         return error
     reason = _reason(error, opening=opening)
@@ -339,7 +339,7 @@ def _reason(error: Exception, *, opening: bool) -> str:
 
 
 class NoTablesError(DecodeError):
-    """A JPEG of a video, whose tables everybody is supposed to know: it cannot be sent as it is."""
+    """A JPEG frame of a video without its standard tables: it cannot be sent unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +354,9 @@ class EncodedFrame:
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoder:
-    """A frame that may be sent: ``make`` encodes it, and raises DecodeError if that cannot be done.
+    """A frame to send: ``make`` encodes it, and raises DecodeError if that fails.
 
-    ``pts``: when it is to be shown, in the source's own unit; None: it does not say.
+    ``pts``: its presentation time, in the source's own unit; None: the source has none.
     """
 
     codec: str
@@ -366,7 +366,7 @@ class FrameEncoder:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return width and height of a JPEG that can be read by itself. Raises DecodeError."""
+    """Return width and height of a JPEG that is readable alone. Raises DecodeError."""
     picture = read_jpeg(memoryview(data))
     picture.check()
     if not any(part[1] == DHT for part in picture.parts[1:-1]):
@@ -375,7 +375,7 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def fitting(camera: CameraSettings, width: int, height: int) -> tuple[int, int]:
-    """Return the size at which a picture is sent: no wider than the camera allows, of even sides where it is scaled."""
+    """Return the size of the sent picture: no wider than the camera allows, with even sides if it is scaled."""
     if not camera.max_width or width <= camera.max_width:
         return width, height
     narrow = max(camera.max_width // 2 * 2, 2)
