@@ -1,1 +1,1 @@
-"""What scripts written for other systems need to run here with their imports changed."""
+"""Compatibility layers: scripts for other systems run here after a change of their imports."""

@@ -1,8 +1,8 @@
-"""Sedna's SDK over our bus: what a script written for Sedna imports, under Sedna's own module paths.
+"""Sedna's SDK over halimede's bus, with Sedna's own module paths.
 
-``from sedna.core.joint_inference import JointInference`` becomes
-``from halimede.compat.sedna.core.joint_inference import JointInference``, or nothing changes at all:
-``python -m halimede.compat.sedna script.py`` lets an untouched script find this package as ``sedna``.
+``from sedna.core.joint_inference import JointInference`` becomes ``from halimede.compat.sedna.core.joint_inference
+import JointInference``. Without any change, ``python -m halimede.compat.sedna script.py`` lets an untouched script find
+this package as ``sedna``.
 
-What works, what differs and what is not there is in docs/sedna.md. No code of Sedna is in here.
+docs/sedna.md lists what works, what differs and what is missing. This package contains no code of Sedna.
 """

@@ -15,14 +15,14 @@ from types import ModuleType
 from halimede.errors import HalimedeError
 
 USAGE = "usage: python -m halimede.compat.sedna SCRIPT [ARGUMENT...]"
-#: exit code of a user's mistake, as that of a worker
+#: exit code of a user's mistake, as of a worker
 MISTAKE = 2
-#: as the main module this one is called otherwise
+#: constants, because ``__name__`` differs in the main module
 THEIRS, OURS = "sedna", "halimede.compat.sedna"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script as Python would, with ``sedna`` at hand; return the exit code of a mistake, or 0."""
+    """Run the script as Python would, with ``sedna`` importable; return the exit code of a mistake, or 0."""
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(f"{USAGE}\n\n{__doc__}", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else MISTAKE
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 class ImportFinder(MetaPathFinder):
-    """Finds Sedna's modules here. One that is not here is not looked for elsewhere: two of them would not agree."""
+    """Finds Sedna's modules here. It does not search missing ones elsewhere: two versions would conflict."""
 
     def find_spec(
         self,
@@ -50,7 +50,7 @@ class ImportFinder(MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return where a module of Sedna's is. Raises ModuleNotFoundError for one that is not there."""
+        """Return the spec of a module of Sedna. Raises ModuleNotFoundError for a missing one."""
         if fullname.partition(".")[0] != THEIRS:
             return None
         ours = OURS + fullname.removeprefix(THEIRS)
@@ -68,13 +68,13 @@ class _Same(Loader):
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
-        """Return the module, loaded."""
+        """Return the loaded module."""
         module = importlib.import_module(self._name)
         self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing but undo what importing has said of it: its own name remains the one that it has."""
+        """Restore the module's own spec, which the import has replaced, so that it keeps its name."""
         module.__spec__ = self._spec
 
 

@@ -1,10 +1,9 @@
-"""What a call of a Sedna script looks like on the bus: a frame for what is asked, a prediction for what is answered.
+"""Encodes calls of a Sedna script for the bus: a frame for the request, a prediction for the answer.
 
-An array of numbers travels as a raw frame, so that any cloud worker of halimede's can answer it, and any edge worker's
-frames can be answered by a script. Other data (text, bytes, numbers, None, lists and dicts of these and of arrays)
-travel as msgpack in the frame's bytes; those, and calls with further arguments, only a script's cloud worker reads.
-What is said beside the data stands in ``frame.edge.value`` under MARK. Nothing is pickled, so nothing is run by
-reading it.
+An array of numbers travels as a raw frame, so that any cloud worker of halimede can answer it, and a script can answer
+frames of any edge worker. Other data (text, bytes, numbers, None, lists and dicts of these and of arrays) travel as
+msgpack in the frame's bytes; only a script's cloud worker reads those, and calls with further arguments. The header of
+a call is in ``frame.edge.value`` under MARK. There are no pickles, so decoding runs no code.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from halimede.inference.estimator import as_prediction
 from halimede.messages import Frame, Prediction
 
 MARK = "sedna"
-#: msgpack's number for an array inside of other data
+#: msgpack's extension code for an array inside of other data
 ARRAY = 1
-#: what the shape of a raw frame can say
+#: limits of a raw frame's shape
 MOST_AXES, LONGEST = 4, 65_535
-#: bytes a row of the picture that other data are packed into
+#: bytes per row of the picture that contains other data
 ROW = 4096
 #: kinds of elements that are plain numbers, little endian or of one byte
 KINDS = "biufc"
@@ -45,7 +44,7 @@ class CallHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def write_call(data: Any, arguments: Mapping[str, Any], post_process: str | None = None) -> Frame:
-    """Return the frame that asks about ``data``. Raises InvalidFieldError for what cannot travel."""
+    """Return the frame that requests an answer to ``data``. Raises InvalidFieldError for unsupported data."""
     plain = _packed("arguments", dict(arguments))
     call = CallHeader(post_process=post_process, arguments=msgspec.msgpack.decode(plain, ext_hook=_refuse))
     if isinstance(data, np.ndarray) and _is_raw(data):
@@ -60,9 +59,9 @@ def write_call(data: Any, arguments: Mapping[str, Any], post_process: str | None
 
 
 def read_call(frame: Frame) -> tuple[Any, CallHeader] | None:
-    """Return the data of a call and what is said beside them; None for a frame that no script sent.
+    """Return the data of a call and its header; None for a frame that is not from a script.
 
-    Arrays are copies that may be written to. Raises DecodeError for one that makes no sense.
+    Arrays are writable copies. Raises DecodeError for an invalid call.
     """
     value = frame.edge.value if frame.edge else None
     if not (isinstance(value, dict) and set(value) == {MARK}):
@@ -83,14 +82,14 @@ def read_call(frame: Frame) -> tuple[Any, CallHeader] | None:
 
 
 def write_answer(answer: Any) -> Prediction:
-    """Return what a script's cloud worker answers. Raises SampleError for what JSON cannot say."""
+    """Return the answer of a script's cloud worker. Raises SampleError if JSON cannot represent it."""
     return as_prediction({MARK: answer})
 
 
 def read_answer(prediction: Prediction) -> Any:
-    """Return an answer as a Python value: what a script's cloud worker said, or what one of halimede's means.
+    """Return an answer as a Python value: of a script's cloud worker, or converted from one of halimede.
 
-    Of the latter boxes are rows of x1, y1, x2, y2, score, label; probabilities are a list; a label is text.
+    Of the latter, boxes are rows of x1, y1, x2, y2, score, label; probabilities are a list; a label is text.
     """
     value = prediction.value
     if isinstance(value, dict) and set(value) == {MARK}:
@@ -103,7 +102,7 @@ def read_answer(prediction: Prediction) -> Any:
 
 
 def _is_raw(array: NDArray[Any]) -> bool:
-    """Whether a raw frame can say what it is."""
+    """Whether a raw frame can represent the array."""
     sizes = all(1 <= size <= LONGEST for size in array.shape)
     return array.dtype.name in DTYPES and 1 <= array.ndim <= MOST_AXES and sizes
 

@@ -1,8 +1,8 @@
-"""The cloud workers of a service, asked from ordinary code that knows no event loop.
+"""Requests the cloud workers of a service, from code without an event loop.
 
-A thread of its own keeps the connection to the bus, asks (``OffloadClient``), counts (``Ledger``) and tells the local
-controller (``StatusReporter``), as an edge worker's loop does. Whoever calls waits for an answer, never longer than he
-says.
+A separate thread keeps the connection to the bus, sends requests (``OffloadClient``), counts (``Ledger``) and reports
+to the local controller (``StatusReporter``), as an edge worker's loop does. A caller waits for an answer, at most until
+its deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from halimede.worker.status_reporter import DISK_FULL, Status, StatusReporter
 
 log = structlog.get_logger()
 
-#: seconds: for the first connection, over a deadline until the thread counts as dead, for the last report
+#: seconds: for the first connection, after a deadline until the thread counts as dead, for the last report
 FIRST_S, OVER_S, LAST_S = 3.0, 5.0, 5.0
 
 
@@ -58,14 +58,14 @@ class CloudClient:
         self._open = False
 
     def open(self) -> None:
-        """Connect. A broker that is not there is waited for a little; a mistake of the user's raises its error."""
+        """Connect. Waits briefly for the broker; raises the error of a user's mistake."""
         self._thread.start()
         self._ready.result()
         self._open = True
         atexit.register(self.close)
 
     def running(self) -> None:
-        """Tell the local controller that samples are answered."""
+        """Report to the local controller that the script answers samples."""
         self._loop.call_soon_threadsafe(self._reporter.set, "running")
 
     def ask(self, frame: Frame) -> Reply:
@@ -86,7 +86,7 @@ class CloudClient:
             self._loop.call_soon_threadsafe(self._counted, counts, latencies)
 
     def close(self, error: Exception | None = None) -> None:
-        """Report once more and disconnect; ``error`` is what ended the script's service, if something did."""
+        """Send the final report and disconnect; ``error`` is what ended the script's service, if any."""
         atexit.unregister(self.close)
         if not self._open:
             return
@@ -100,7 +100,7 @@ class CloudClient:
 
     async def _ask(self, frame: Frame, deadline_s: float) -> Reply:
         try:
-            if not self._bus.connected:  # a loop could wait for it; a script stands still meanwhile
+            if not self._bus.connected:  # a script waits for each call, so do not wait for the broker
                 raise OffloadError(OffloadReason.NO_CLOUD, "the broker is away")
             return await self._offload.ask(frame, deadline_s)
         except OffloadError as error:
@@ -117,14 +117,14 @@ class CloudClient:
     # --- in the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        # not asyncio.run: that starts a thread to end others, which a Python that is ending may refuse
+        # not asyncio.run: it starts a thread at its end, which Python may refuse at exit
         loop = self._loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._serve())
-        except BaseException as error:  # whoever opened it is told, or the log
+        except BaseException as error:  # the caller of ``open`` gets it, otherwise the log
             if self._ready.done():
                 if not threading.main_thread().is_alive():
-                    return  # Python ends, and starts no more threads: connecting anew needs one
+                    return  # Python is exiting, and starts no more threads: a reconnect needs one
                 log.exception("bus connection closed")
             else:
                 self._ready.set_exception(error)
@@ -163,7 +163,7 @@ class CloudClient:
             await self._reporter.publish_final(*self._last)
 
     async def _first(self) -> None:
-        """Give the broker a little time, so that the first samples have somebody to go to."""
+        """Wait briefly for the broker, so that cloud workers can answer the first samples."""
         try:
             await self._bus.wait_connected(min(FIRST_S, self._settings.deadline_s))
         except BusError as error:

@@ -1,4 +1,4 @@
-"""A script's environment: that of a worker, with defaults for variables that a user leaves out."""
+"""A script's environment: that of a worker, with defaults for missing variables."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 from halimede.worker.settings import Role, WorkerSettings, read
 
-#: variables of which one says that there is a bus to speak to
+#: variables of which one is set if there is a bus
 ON_A_BUS = ("SERVICE_NAME", "HALIMEDE_BROKER")
 
 
 def is_alone(environ: Mapping[str, str]) -> bool:
-    """Whether nothing says that the script belongs to a service."""
+    """Whether no variable assigns the script to a service."""
     return not any(environ.get(name) for name in ON_A_BUS)
 
 
 def settings(role: Role, environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     """Read the environment of a script. Raises InvalidFieldError.
 
-    By hand SERVICE_NAME is enough: the node is then this machine, and the worker one of a new name, whose files are
-    gone when it ends.
+    For a manual start SERVICE_NAME is enough: then this machine is the node, and the worker gets a new name and
+    temporary files.
     """
     told = dict(environ)
     if not told.get("SERVICE_NAME"):
@@ -44,7 +44,7 @@ def settings(role: Role, environ: Mapping[str, str] = os.environ) -> WorkerSetti
 
 
 def _node() -> str:
-    """Make a node's name of this machine's."""
+    """Return a node name derived from this machine's."""
     return re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-") or "localhost"
 
 
@@ -55,6 +55,6 @@ def _folder() -> str:
 
 
 def check_main_thread(what: str) -> None:
-    """Raise InvalidFieldError where no signal could be handled."""
+    """Raise InvalidFieldError in a thread that cannot handle signals."""
     if threading.current_thread() is not threading.main_thread():
         raise InvalidFieldError(what, threading.current_thread().name, "call it from the script's main thread")

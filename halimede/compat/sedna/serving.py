@@ -1,4 +1,4 @@
-"""A script's big model as what a cloud worker answers with: calls of scripts as they were made, frames as frames."""
+"""A script's big model as the model of a cloud worker: it answers calls of scripts, and frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from halimede.worker.settings import WorkerSettings
 
 
 class Service(Protocol):
-    """What a script's cloud worker brings."""
+    """The interface of a script's cloud worker."""
 
     def load(self, path: str) -> None:
         """Load the model."""
@@ -32,7 +32,7 @@ class Service(Protocol):
 
 
 class Estimator:
-    """The service as an estimator of a worker: one that is loaded from a path and answers arrays."""
+    """The service as an estimator of a worker: loaded from a path, it answers arrays."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -42,12 +42,12 @@ class Estimator:
         self._service.load(model_url)
 
     def predict(self, data: Array) -> Any:
-        """Answer one frame that no script sent."""
+        """Answer one frame that is not from a script."""
         return self._service.inference(data)
 
 
 class Asked:
-    """One call, answered once: a batch in which another call fails is asked for again in parts."""
+    """One call, answered once: a batch with another failing call is requested again in parts."""
 
     def __init__(self, data: Any, call: CallHeader) -> None:
         self._data, self._call = data, call
@@ -55,7 +55,7 @@ class Asked:
         self._error: SampleError | None = None
 
     def answer(self, service: Service) -> Prediction:
-        """Return the answer. Raises SampleError with what the script's code raised."""
+        """Return the answer. Raises SampleError with the error of the script's code."""
         if self._answer is None and self._error is None:
             try:
                 said = service.inference(self._data, post_process=self._call.post_process, **self._call.arguments)
@@ -71,14 +71,14 @@ class Asked:
 
 
 class BigModel(WrappedModel):
-    """Answers calls of scripts by ``service``, and other frames by ``model``, which is the same estimator."""
+    """Answers calls of scripts with ``service``, and other frames with ``model``, which is the same estimator."""
 
     def __init__(self, model: Model, service: Service) -> None:
         super().__init__(model)
         self._service = service
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Wrap a call, which is for the script's code alone to read, or prepare a frame."""
+        """Wrap a call, which only the script's code reads, or prepare a frame."""
         try:
             call = read_call(frame)
         except DecodeError as error:
@@ -90,7 +90,7 @@ class BigModel(WrappedModel):
         return wrapped
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Answer calls one by one, for Sedna's estimators take one sample, and frames together."""
+        """Answer calls one by one, because Sedna's estimators take one sample, and frames in a batch."""
         if batch and batch[0].dtype == object:
             asked: list[Asked] = [sample.item() for sample in batch]
             return [each.answer(self._service) for each in asked]
@@ -98,7 +98,7 @@ class BigModel(WrappedModel):
 
 
 def served(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:
-    """Return what ``runtime.main`` takes to run a script's cloud worker."""
+    """Return the arguments of ``runtime.main`` to run a script's cloud worker."""
 
     def prepare(environ: Mapping[str, str], _: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001
         settings = environment.settings("cloud", environ)

@@ -18,7 +18,7 @@ class NotThereError(HalimedeError):
 
 
 def absent(name: str, instead: str) -> type[Any]:
-    """Return a class of that name which can be imported and subclassed, and raises NotThereError when one is made."""
+    """Return a class that can be imported and subclassed, and raises NotThereError when instantiated."""
 
     def refuse(_: object, *__: object, **___: object) -> NoReturn:
         raise NotThereError(f"{name}: {instead}")

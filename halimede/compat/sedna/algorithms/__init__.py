@@ -1,1 +1,1 @@
-"""Algorithms that a script chooses from, or adds its own to."""
+"""Algorithms that a script can select, or register its own in."""

@@ -1,1 +1,1 @@
-"""What all of a script's parts use."""
+"""Common helpers of a script."""

@@ -15,10 +15,10 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 class ClassType:
-    """The kinds of classes that are registered."""
+    """The kinds of registered classes."""
 
     GENERAL = "general"
-    #: hard example mining: called with what the small model answered
+    #: hard example mining: called with the small model's answer
     HEM = "hard_example_mining"
     FL_AGG = "aggregation"
     MTL = "multi_task_learning"
@@ -35,7 +35,7 @@ class ClassFactory:
 
     @classmethod
     def register(cls, type_name: str = ClassType.GENERAL, alias: str | None = None) -> Callable[[C], C]:
-        """Decorate a class or function to make it known as ``alias``, or by its own name."""
+        """Decorate a class or function to register it as ``alias``, or by its own name."""
 
         def known(t_cls: C) -> C:
             return cls.register_cls(t_cls, type_name, alias)
@@ -44,7 +44,7 @@ class ClassFactory:
 
     @classmethod
     def register_cls(cls, t_cls: C, type_name: str = ClassType.GENERAL, alias: str | None = None) -> C:
-        """Make a class or function known. Raises ValueError when something else holds the name."""
+        """Register a class or function. Raises ValueError if another one has the name."""
         name = alias if alias is not None else t_cls.__name__
         kind = cls.__registry__.setdefault(type_name, {})
         held = kind.get(name)
@@ -55,20 +55,20 @@ class ClassFactory:
 
     @classmethod
     def register_from_package(cls, package: ModuleType, type_name: str = ClassType.GENERAL) -> None:
-        """Make every public class and function of a package known by its own name."""
+        """Register every public class and function of a package by its own name."""
         for name, found in vars(package).items():
             if not name.startswith("_") and (isclass(found) or isfunction(found)):
                 cls.register_cls(found, type_name)
 
     @classmethod
     def is_exists(cls, type_name: str, cls_name: str | None = None) -> bool:
-        """Whether anything is known of a kind, or by one name of it."""
+        """Whether anything is registered for a kind, or by one name of it."""
         kind = cls.__registry__.get(type_name)
         return kind is not None and (cls_name is None or cls_name in kind)
 
     @classmethod
     def get_cls(cls, type_name: str, t_cls_name: str | None = None) -> Any:
-        """Return what is known by a name. Raises InvalidFieldError (a ValueError, as Sedna's is) where nothing is."""
+        """Return what is registered by a name. Raises InvalidFieldError (a ValueError, as Sedna's is) if nothing is."""
         if t_cls_name is None or not cls.is_exists(type_name, t_cls_name):
             raise UnknownNameError(type_name, t_cls_name, sorted(cls.__registry__.get(type_name, ())))
         return cls.__registry__[type_name][t_cls_name]
@@ -83,7 +83,7 @@ class UnknownNameError(InvalidFieldError, ValueError):
 
 
 def post_processing(given: Any) -> Callable[[Any], Any] | None:
-    """Return what ``post_process`` of a call stands for: a callable, or the alias of a registered one."""
+    """Return the function for ``post_process`` of a call: a callable, or the alias of a registered one."""
     if given is None or callable(given):
         return given  # type: ignore[no-any-return]  # callable, or none
     found = ClassFactory.get_cls(ClassType.CALLBACK, given)
@@ -92,7 +92,7 @@ def post_processing(given: Any) -> Callable[[Any], Any] | None:
 
 
 def _origin(thing: Any) -> str:
-    """Where something is from. A script that is imported besides being run says everything twice."""
+    """Return the origin of a class or function. A script that is both run and imported defines everything twice."""
     code = getattr(thing, "__init__", None) if isclass(thing) else thing
     file = getattr(getattr(code, "__code__", None), "co_filename", "") or getattr(thing, "__module__", "")
     return f"{getattr(thing, '__qualname__', thing)} of {file}"

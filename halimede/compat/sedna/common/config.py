@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 __all__ = ("BaseConfig", "Context")
 
-#: attribute: variable and what holds where it is not set
+#: attribute: variable and default
 VARIABLES: dict[str, tuple[str, str | None]] = {
     "device_category": ("DEVICE_CATEGORY", "CPU"),
     "backend_type": ("BACKEND_TYPE", "UNKNOWN"),
@@ -47,37 +47,37 @@ class BaseConfig(metaclass=_FromEnvironment):
         return getattr(self, name, None)
 
     def get(self, name: str, default: Any = "") -> Any:
-        """Return an attribute, or the default where it says nothing."""
+        """Return an attribute, or the default if it is empty."""
         return self[name] or default
 
     @classmethod
     def is_gpu_device(cls) -> bool:
-        """Whether the models shall run on a GPU."""
+        """Whether the models should run on a GPU."""
         return bool(cls.device_category == "GPU")
 
     @classmethod
     def is_npu_device(cls) -> bool:
-        """Whether the models shall run on an NPU."""
+        """Whether the models should run on an NPU."""
         return bool(cls.device_category == "NPU")
 
     @classmethod
     def is_torch_backend(cls) -> bool:
-        """Whether the script's models are PyTorch's."""
+        """Whether the script's models use PyTorch."""
         return bool(cls.backend_type == "PYTORCH")
 
     @classmethod
     def is_tf_backend(cls) -> bool:
-        """Whether the script's models are TensorFlow's."""
+        """Whether the script's models use TensorFlow."""
         return bool(cls.backend_type == "TENSORFLOW")
 
     @classmethod
     def is_kr_backend(cls) -> bool:
-        """Whether the script's models are Keras'."""
+        """Whether the script's models use Keras."""
         return bool(cls.backend_type == "KERAS")
 
     @classmethod
     def is_ms_backend(cls) -> bool:
-        """Whether the script's models are MindSpore's."""
+        """Whether the script's models use MindSpore."""
         return bool(cls.backend_type == "MINDSPORE")
 
 
@@ -88,5 +88,5 @@ class Context:
 
     @classmethod
     def get_parameters(cls, param: str, default: Any = None) -> Any:
-        """Return a variable by its name as written, else in upper case, else the default. All of them are text."""
+        """Return a variable by its exact name, else in upper case, else the default. All of them are text."""
         return cls.parameters.get(param) or cls.parameters.get(str(param).upper()) or default

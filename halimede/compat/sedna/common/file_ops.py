@@ -1,7 +1,7 @@
-"""Sedna's helpers for files and folders, which never delete more than a script can mean, and never open a pickle.
+"""Sedna's helpers for files and folders. They limit what a script can delete, and never open a pickle.
 
-Downloads are not theirs here: models and data sets come as Models and Datasets, through the one fetcher that checks
-where they are from and what they are.
+They do not download: models and data sets come as Models and Datasets, through the fetcher, which checks their origin
+and content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from halimede.errors import InvalidFieldError
 __all__ = ("FileOps",)
 
 LOCAL = "file://"
-#: parts of a path, the root among them, that are not enough to delete what is there: /tmp itself is not a script's
+#: depth of a path, the root included, up to which it is not deleted: /tmp itself does not belong to a script
 LEAST_DEPTH = 2
 PICKLE = "halimede reads and writes no pickles, for opening one runs what is in it: use numpy.save or JSON"
 FETCH = "name it in the service as a Model or a Dataset, which are downloaded and checked before the script runs"
@@ -30,26 +30,26 @@ class FileOps:
 
     @classmethod
     def join_path(cls, *args: str) -> str:
-        """Join parts; none of the later ones begins anew, even with a slash."""
+        """Join parts; a later part with a leading slash does not start a new path."""
         first, *rest = map(str, args)
         return os.path.join(first, *(part.lstrip(os.path.sep) for part in rest))  # noqa: PTH118  # may be an address
 
     @classmethod
     def make_dir(cls, *args: str) -> None:
-        """Make a folder, and those that it is in."""
+        """Make a folder and its parents."""
         Path(cls.join_path(*args)).mkdir(parents=True, exist_ok=True)
 
     @classmethod
     def make_base_dir(cls, *args: str) -> None:
-        """Make the folder that a file is in."""
+        """Make the parent folder of a file."""
         Path(cls.join_path(*args)).parent.mkdir(parents=True, exist_ok=True)
 
     @classmethod
     def clean_folder(cls, target: str | Iterable[str | None], clean: bool = True) -> Any:  # noqa: FBT001, FBT002
-        """Make folders, and empty those that are there if ``clean``; return ``target``.
+        """Make folders, and empty existing ones if ``clean``; return ``target``.
 
-        Nothing is followed that is a link, and nothing empty or None is meant. Raises InvalidFieldError for a folder
-        whose content cannot be a script's to delete: one that the script runs in, a home, or one right below the root.
+        Links are not followed, and empty names or None are ignored. Raises InvalidFieldError for a folder that a script
+        must not empty: its working directory, a home, or one directly below the root.
         """
         for name in [target] if isinstance(target, str) else target:
             if not name:
@@ -65,22 +65,22 @@ class FileOps:
 
     @classmethod
     def exists(cls, folder: str | Path) -> bool:
-        """Whether there is a file or folder."""
+        """Whether a file or folder exists."""
         return Path(folder).exists()
 
     @classmethod
     def is_local(cls, src: str) -> bool:
-        """Whether something is on this machine."""
+        """Whether a file is on this machine."""
         return src.startswith(LOCAL) or cls.exists(src)
 
     @classmethod
     def remove_path_prefix(cls, org_str: str, prefix: str) -> str:
-        """Return a path without its beginning, if it is that."""
+        """Return a path without this prefix, if it has it."""
         return org_str.removeprefix(prefix.removesuffix(os.path.sep))
 
     @classmethod
     def get_file_hash(cls, filepath: str) -> str:
-        """Return the MD5 of a file, to tell versions apart; empty where there is none."""
+        """Return the MD5 of a file, to distinguish versions; empty without the file."""
         path = Path(filepath or "")
         if not path.is_file():
             return ""
@@ -89,7 +89,7 @@ class FileOps:
 
     @classmethod
     def copy_folder(cls, src: str, dst: str | None) -> None:
-        """Copy a folder into another; links stay links. What is not there, or nowhere to go, is left."""
+        """Copy a folder into another; links stay links. Missing folders are ignored."""
         if not dst or not Path(src).is_dir() or (Path(dst).exists() and Path(src).samefile(dst)):
             return
         shutil.copytree(src, dst, symlinks=True, dirs_exist_ok=True)
@@ -108,7 +108,7 @@ class FileOps:
 
     @classmethod
     def download(cls, src: str, dst: str | None, unzip: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Copy what is on this machine. Raises NotThereError for all else."""
+        """Copy a file of this machine. Raises NotThereError for other sources."""
         if not cls.is_local(src) or dst is None or unzip:
             raise NotThereError(f"FileOps.download: {FETCH}")
         cls.copy_file(src, dst)
@@ -116,7 +116,7 @@ class FileOps:
 
     @classmethod
     def upload(cls, src: str, dst: str | None, tar: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Copy to another place on this machine. Raises NotThereError for all else."""
+        """Copy to another path of this machine. Raises NotThereError for other destinations."""
         if not cls.is_local(src) or not dst or "://" in dst or tar:
             raise NotThereError("FileOps.upload: copy to a folder of this machine, or publish what others shall have")
         cls.copy_file(src, dst)
@@ -134,7 +134,7 @@ class FileOps:
 
 
 def _to_be_emptied(path: Path) -> Path:
-    """Return the folder itself if its content may go. Raises InvalidFieldError."""
+    """Return the folder itself if it may be emptied. Raises InvalidFieldError."""
     real = path.resolve()
     home, here = Path.home().resolve(), Path.cwd().resolve()
     if len(real.parts) <= LEAST_DEPTH or real in {home, *home.parents, here, *here.parents}:

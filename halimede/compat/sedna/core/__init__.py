@@ -1,1 +1,1 @@
-"""The services that a script runs."""
+"""The services of a script."""

@@ -1,4 +1,4 @@
-"""What Sedna's services have in common: their configuration, their parameters, and where their model is."""
+"""The common part of Sedna's services: their configuration, their parameters, and their model's path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobBase:
 
     @property
     def model_path(self) -> str:
-        """Where the model is."""
+        """The path of the model."""
         return model_path(self.estimator)
 
     @classmethod
@@ -44,10 +44,10 @@ class JobBase:
 
 
 def model_path(estimator: object, told: str = "") -> str:
-    """Return where the model is: ``MODEL_URL``, or in that folder the file that is named; else ``MODEL_PATH``.
+    """Return the path of the model: ``MODEL_URL``, or in that folder the named file; else ``MODEL_PATH``.
 
-    ``told`` comes before ``MODEL_URL``. A file in a folder is named by ``MODEL_NAME`` or the estimator's own
-    ``model_name``. Empty where nothing is said: an estimator need not have a file.
+    ``told`` takes precedence over ``MODEL_URL``. ``MODEL_NAME`` or the estimator's own ``model_name`` names a file in a
+    folder. Empty if none is set: an estimator need not have a file.
     """
     path = told or os.environ.get("MODEL_URL") or os.environ.get("MODEL_PATH") or ""
     name = os.environ.get("MODEL_NAME") or getattr(estimator, "model_name", None)

@@ -1,4 +1,4 @@
-"""Lists and tables of samples, as Sedna's scripts read them: ``x`` and, but for test data, ``y`` as NumPy arrays."""
+"""Lists and tables of samples for Sedna's scripts: ``x`` and, except for test data, ``y`` as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class BaseDataSource:
         self.meta_attr: Any = None
 
     def num_examples(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return 0 if self.x is None else len(self.x)
 
     def __len__(self) -> int:
         return self.num_examples()
 
     def parse(self, *args: Any, **kwargs: Any) -> None:
-        """Read samples: subclasses do."""
+        """Read samples: implemented by subclasses."""
         raise NotImplementedError
 
     @property
@@ -53,10 +53,10 @@ class BaseDataSource:
 
 
 class TxtDataParse(BaseDataSource):
-    """Lines of words: a sample, and its label if it has one (else 0). Empty lines are none."""
+    """Lines of words: a sample, and its label if it has one (else 0). Empty lines are skipped."""
 
     def parse(self, *args: str, use_raw: bool = False, **_: Any) -> None:
-        """Read files. What is not there is left out; ``use_raw``: all words of a line are the sample."""
+        """Read files. Missing ones are skipped; ``use_raw``: all words of a line are the sample."""
         samples: list[Any] = []
         labels: list[Any] = []
         for name in args:
@@ -71,9 +71,9 @@ class TxtDataParse(BaseDataSource):
 
 
 class CSVDataParse(BaseDataSource):
-    """Tables with a header. ``x`` has a row a sample, of floats where all values are numbers, else of text.
+    """Tables with a header. ``x`` has one row per sample, of floats if all values are numbers, else of text.
 
-    Sedna gives pandas' DataFrames: a script that asks them for columns by name finds their names in ``columns``.
+    Sedna returns pandas' DataFrames: a script that accesses columns by name finds their names in ``columns``.
     """
 
     def __init__(self, data_type: str = "train", func: Callable[[Any], Any] | str | None = None) -> None:
@@ -83,10 +83,9 @@ class CSVDataParse(BaseDataSource):
     def parse(
         self, *args: str | Mapping[str, Any], label: str = "", usecols: str | Sequence[str] = (), **others: Any
     ) -> None:
-        """Read files, or dicts that are one row each. A table without the column ``label`` is left out.
+        """Read files, or dicts that are one row each. A table without the column ``label`` is skipped.
 
-        ``usecols``: the columns to read, all of them where none is named. What pandas would take beyond that raises
-        NotThereError.
+        ``usecols``: the columns to read, all if none is named. Further options of pandas raise NotThereError.
         """
         if others:
             raise NotThereError(f"CSVDataParse.parse: {', '.join(others)} is pandas' own: read the file yourself")
@@ -121,7 +120,7 @@ def _rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Make an array of rows. Raises InvalidFieldError where they are not of one length."""
+    """Make an array of rows. Raises InvalidFieldError if their lengths differ."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -129,7 +128,7 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def _numbers(values: Any) -> NDArray[Any]:
-    """Make an array of floats where all text of a table is numbers, else of what it is."""
+    """Make an array of floats if all text of a table is numbers, else of its own type."""
     try:
         return np.asarray(values, dtype=float)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Sedna's servers. Here the bus is between workers: what is left are names."""
+"""Sedna's servers. The bus replaces them here: only their names remain."""

@@ -1,4 +1,4 @@
-"""Hard example mining as Sedna's scripts use it: classes that are called with what the small model answered."""
+"""Hard example mining for Sedna's scripts: classes that are called with the small model's answer."""
 
 from halimede.compat.sedna.algorithms.hard_example_mining.hard_example_mining import (
     BaseFilter,

@@ -1,8 +1,7 @@
-"""Sedna's rules with Sedna's constructors and calls, judged by ``halimede.mining``.
+"""Sedna's rules with Sedna's constructors and calls, evaluated by ``halimede.mining``.
 
-What it does with broken numbers and with empty answers is ours: what cannot be judged is hard, and a frame without
-boxes is hard as well, unless ``empty="easy"`` says otherwise. Sedna calls both easy, so that what a small model misses
-never goes up.
+Broken numbers and empty answers differ from Sedna: an invalid answer is hard, and a frame without boxes is hard as
+well, unless ``empty="easy"``. Sedna calls both easy, so that objects that a small model misses are never uploaded.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ROUTER = (
 
 
 class BaseFilter(abc.ABC):
-    """What a script's own rule may be derived from; any class that is called with the answer will do."""
+    """A base class for a script's own rule; any class that is callable with the answer is accepted."""
 
     @abc.abstractmethod
     def __call__(self, infer_result: Any = None) -> bool:
@@ -38,13 +37,13 @@ class BaseFilter(abc.ABC):
 
 
 class Mined(BaseFilter):
-    """A rule of halimede's for whatever an estimator returns (see ``halimede.inference.estimator``)."""
+    """A rule of halimede for the return value of an estimator (see ``halimede.inference.estimator``)."""
 
     def __init__(self, miner: Miner) -> None:
         self._miner = miner
 
     def judge(self, infer_result: Any) -> Verdict:
-        """Say whether the sample is hard; what cannot be read or judged is, with the error."""
+        """Judge a sample; an unreadable or invalid answer is hard, with the error."""
         try:
             prediction = as_prediction(infer_result)
         except SampleError as error:
@@ -114,7 +113,7 @@ class RandomFilter(_Named):
         super().__init__(random_ratio=random_ratio, **others)
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
-        """Draw lots."""
+        """Decide at random."""
         return judge(self._miner, NOTHING)
 
 
@@ -125,7 +124,7 @@ class CloudOnlyFilter(_Named):
     NAME = "CloudOnly"
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
-        """Say hard."""
+        """Judge the sample as hard."""
         return Verdict(hard=True)
 
 
@@ -136,7 +135,7 @@ class EdgeOnlyFilter(_Named):
     NAME = "EdgeOnly"
 
     def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
-        """Say easy."""
+        """Judge the sample as easy."""
         return Verdict(hard=False)
 
 

@@ -1,4 +1,4 @@
-"""Joint inference: a small model here, a big one with the cloud workers of the same service."""
+"""Joint inference: a small model here, and the big model of the same service's cloud workers."""
 
 from halimede.compat.sedna.core.joint_inference.joint_inference import (
     BigModelService,

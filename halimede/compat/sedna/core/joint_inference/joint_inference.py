@@ -1,8 +1,8 @@
-"""Sedna's JointInference and BigModelService. Between them is the bus instead of HTTP.
+"""Sedna's JointInference and BigModelService, connected by the bus instead of HTTP.
 
-``JointInference.inference`` asks the small model here, and for hard samples the cloud workers of its service, whether
-these are scripts or halimede's own. Whatever becomes of the cloud, the edge's answer is there in time: Sedna's 12
-seconds a frame without a cloud are a deadline (``deadlineMs``) at most, and after the first samples nothing.
+``JointInference.inference`` runs the small model here, and requests the cloud workers of its service for hard samples,
+whether these are scripts or halimede's own. Without a cloud, the edge's answer is still returned in time: where Sedna
+takes 12 seconds a frame, this takes at most the deadline (``deadlineMs``), and nothing after the first samples.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 THEN_MINING: MiningMode = "inference-then-mining"
 THEN_INFERENCE: MiningMode = "mining-then-inference"
 EASY = Verdict(hard=False)
-#: what Sedna takes when no method is named
+#: Sedna's default method
 DEFAULT = "IBT"
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -54,7 +54,7 @@ class BigModelService(JobBase):
     """The cloud worker of a service, with the script's estimator (a class or an instance) as its model."""
 
     def start(self) -> None:
-        """Load the model and answer until SIGTERM or SIGINT. Exits with code 2 after a mistake of the user's."""
+        """Load the model and answer until SIGTERM or SIGINT. Exits with code 2 after a mistake of the user."""
         environment.check_main_thread("BigModelService.start")
         leave(main("cloud", *served(self)))
 
@@ -63,11 +63,11 @@ class BigModelService(JobBase):
         self.estimator = loaded(self.estimator, model_path(self.estimator, path))
 
     def train(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: there is no training in joint inference, and Sedna has none here either."""
+        """Refuse: joint inference has no training, in Sedna neither."""
         raise NotImplementedError("joint inference trains nothing: train elsewhere, and bring the model as a Model")
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
-        """Return what the big model says of one sample, post-processed by a callable or a registered alias."""
+        """Return the big model's answer to one sample, post-processed by a callable or a registered alias."""
         process = post_processing(post_process)
         answer = self.estimator.predict(data, **kwargs)
         return process(answer) if process else answer
@@ -80,11 +80,11 @@ TSBigModelService = BigModelService
 class JointInference(JobBase):
     """The edge worker of a service, driven by the script that calls ``inference``.
 
-    ``hard_example_mining`` is ``{"method": name, "param": {...}}``: a rule of halimede's, or a class that was
-    registered under ClassType.HEM; without one the environment's HEM_NAME counts. ``cloud``: an object with
-    ``inference`` that is asked instead of the cloud workers.
+    ``hard_example_mining`` is ``{"method": name, "param": {...}}``: a rule of halimede, or a class that was registered
+    under ClassType.HEM; without one, HEM_NAME of the environment applies. ``cloud``: an object with ``inference`` to
+    use instead of the cloud workers.
 
-    Raises InvalidFieldError and ModelError for mistakes, after the local controller was told.
+    Raises InvalidFieldError and ModelError for mistakes, after a report to the local controller.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class JointInference(JobBase):
 
     @classmethod
     def get_hem_algorithm_from_config(cls, **param: Any) -> dict[str, Any]:
-        """Return what ``hard_example_mining`` takes, of HEM_NAME and HEM_PARAMETERS; ``param`` comes before these.
+        """Return the argument for ``hard_example_mining`` from HEM_NAME and HEM_PARAMETERS; ``param`` overrides them.
 
-        Empty where no rule is named. Raises InvalidFieldError for parameters that are none.
+        Empty if no rule is named. Raises InvalidFieldError for invalid parameters.
         """
         name = cls.get_parameters("HEM_NAME")
         if not name:
@@ -130,11 +130,11 @@ class JointInference(JobBase):
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> list[Any]:
         """Answer one sample: ``[is_hard, final, edge_result, cloud_result]``.
 
-        ``final`` is the cloud's answer where there is one, else the edge's, post-processed; ``edge_result`` is the
-        edge's as the estimator gave it. ``mining_mode`` may say for this call what MINING_MODE says for all.
+        ``final`` is the cloud's answer if there is one, else the edge's, post-processed; ``edge_result`` is the edge's
+        as the estimator returned it. ``mining_mode`` overrides MINING_MODE for this call.
 
-        Raises what the edge's estimator and ``post_process`` raise, and InvalidFieldError for a hard sample that
-        cannot travel.
+        Raises the errors of the edge's estimator and of ``post_process``, and InvalidFieldError for a hard sample of an
+        unsupported type.
         """
         mode = self._mode(kwargs.pop("mining_mode", None))
         process = post_processing(post_process)
@@ -172,7 +172,7 @@ class JointInference(JobBase):
         raise NotImplementedError("joint inference trains nothing: train elsewhere, and bring the model as a Model")
 
     def close(self, error: Exception | None = None) -> None:
-        """Tell the local controller that the script answers no more. It happens at exit by itself."""
+        """Report to the local controller that the script has stopped. Called at exit by itself."""
         if self._bus:
             self._bus.close(error)
 
@@ -214,7 +214,7 @@ class JointInference(JobBase):
         counts: dict[Count, int],
         lasted: dict[Latency, float],
     ) -> tuple[Any] | None:
-        """Return the cloud's answer (which may be None), or nothing where it gives none; note what it took."""
+        """Return the cloud's answer in a tuple (it may be None), None without one; record counts and times."""
         if self.cloud is not None:
             answer = self.cloud.inference(data, post_process=post_process, **kwargs)
             counts[Count.CLOUD] = 1
@@ -244,7 +244,7 @@ class JointInference(JobBase):
 
 
 def _model_path(settings: WorkerSettings | None) -> str:
-    """Return the model's path: of the file that names it, where there is one, else the environment's."""
+    """Return the model's path: of the desired-state file, if there is one, else the environment's."""
     if settings is None:
         return ""
     desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
@@ -252,7 +252,7 @@ def _model_path(settings: WorkerSettings | None) -> str:
 
 
 def _beyond(settings: WorkerSettings) -> dict[str, Any]:
-    """Return what a service may ask of its edge workers that is not done for a script."""
+    """Return the settings of edge workers that a script does not support."""
     return {
         "targetUploadRatio": settings.target_upload_ratio,
         "auditShare": settings.audit_share,
@@ -263,23 +263,23 @@ def _beyond(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _stop_in_order() -> None:
-    """Make SIGTERM an ordinary end of the script, unless it has its own mind about it."""
+    """Make SIGTERM end the script in order, unless it has its own handler."""
     main_thread = threading.current_thread() is threading.main_thread()
     if main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 class Own:
-    """A class of the script's, as it was registered."""
+    """A class of the script, as it was registered."""
 
     def __init__(self, algorithm: Callable[..., Any]) -> None:
         self.algorithm = algorithm
 
     def judge(self, infer_result: Any, /) -> Verdict:
-        """Ask it. Whatever it raises makes the sample hard."""
+        """Call it. Any error makes the sample hard."""
         try:
             return Verdict(hard=bool(self.algorithm(infer_result)))
-        except Exception as error:  # noqa: BLE001  # an algorithm of a user's own; inference goes on without it
+        except Exception as error:  # noqa: BLE001  # a user's algorithm; inference continues without it
             return Verdict(hard=True, error=f"{type(error).__name__}: {error}")
 
     def __call__(self, infer_result: Any = None) -> bool:
@@ -288,7 +288,7 @@ class Own:
 
 
 def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined | Own:
-    """Make the rule that is named. Raises InvalidFieldError for an unknown name or parameters that it refuses."""
+    """Make the named rule. Raises InvalidFieldError for an unknown name or parameters that it refuses."""
     name, parameters = chosen.get("method") or DEFAULT, chosen.get("param") or {}
     if not isinstance(name, str) or not isinstance(parameters, Mapping):
         raise InvalidFieldError("hard_example_mining", dict(chosen), 'give {"method": name, "param": {...}}')
@@ -303,13 +303,13 @@ def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined
 
 
 def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Make numbers of a CR's text where a constructor's defaults are numbers. Raises InvalidFieldError."""
+    """Convert a resource's text to numbers if a constructor's defaults are numbers. Raises InvalidFieldError."""
     if issubclass(registered, Mined) if inspect.isclass(registered) else False:
-        return dict(parameters)  # reads text itself
+        return dict(parameters)  # it parses text itself
     try:
         known = inspect.signature(registered).parameters
     except (TypeError, ValueError):
-        known = {}  # type: ignore[assignment]  # nothing is known
+        known = {}  # type: ignore[assignment]  # no signature is available
     return {key: _as(key, value, known[key].default) if key in known else value for key, value in parameters.items()}
 
 

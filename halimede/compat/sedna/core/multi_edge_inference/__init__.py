@@ -1,1 +1,1 @@
-"""Sedna's multi-edge inference: its data classes work, its services are a MultiEdgeInferenceService here."""
+"""Sedna's multi-edge inference: its data classes work; a MultiEdgeInferenceService replaces its services."""

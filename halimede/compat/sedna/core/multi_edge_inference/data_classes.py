@@ -1,4 +1,4 @@
-"""What Sedna's multi-edge components hand one another, for scripts that make or read these values themselves."""
+"""Values between Sedna's multi-edge components, for scripts that make or read them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ("OP_MODE", "DetTrackResult", "Target", "TargetImages")
 
-#: how Sedna writes when something was detected
+#: Sedna's format of a detection time
 WHEN = "%a, %d %B %Y %H:%M:%S.%f"
 
 
 class OP_MODE(Enum):  # noqa: N801  # Sedna's name
-    """What a video analytics service does."""
+    """The function of a video analytics service."""
 
     DETECTION = "detection"
     TRACKING = "tracking"
@@ -23,7 +23,7 @@ class OP_MODE(Enum):  # noqa: N801  # Sedna's name
 
 
 class DetTrackResult:
-    """What was found in one frame: boxes and, of each, its confidence, track and features. No list is shared."""
+    """The findings in one frame: boxes with confidence, track and features. No list is shared."""
 
     def __init__(  # noqa: PLR0917  # Sedna's order
         self,
@@ -55,7 +55,7 @@ class DetTrackResult:
 
 
 class TargetImages:
-    """Pictures of those whom a user looks for."""
+    """Pictures of the targets that a user searches for."""
 
     def __init__(self, userid: str, targets: Sequence[Any] = ()) -> None:
         self.userid = userid
@@ -63,7 +63,7 @@ class TargetImages:
 
 
 class Target:
-    """One whom a user looks for."""
+    """A target that a user searches for."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Target:
 
 
 def _key(detected: object, camera: int) -> str:
-    """Name a frame by when it was looked at and by whose it is; "0" where that is not said as Sedna says it."""
+    """Return the name of a frame from its detection time and its camera; "0" without a time in Sedna's format."""
     try:
         return f"{datetime.strptime(str(detected), WHEN).timestamp()}_{camera}"  # noqa: DTZ007  # as it was written
     except ValueError:

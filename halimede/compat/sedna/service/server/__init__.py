@@ -1,4 +1,4 @@
-"""The server of federated learning, which is not there."""
+"""The server of federated learning, which is not supported."""
 
 from halimede.compat.sedna.unsupported import FEDERATED, absent
 

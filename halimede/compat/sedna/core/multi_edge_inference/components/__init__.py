@@ -1,1 +1,1 @@
-"""The services of multi-edge inference, which no script runs here."""
+"""The services of multi-edge inference, which scripts do not run here."""

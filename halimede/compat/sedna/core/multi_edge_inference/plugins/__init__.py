@@ -1,4 +1,4 @@
-"""A model as Sedna's multi-edge components hold it, for scripts that use one by themselves."""
+"""A model for Sedna's multi-edge components, for scripts that use one without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ("PLUGIN", "PluggableModel", "PluggableNetworkService")
 
 
 class PLUGIN(Enum):
-    """Sedna's services by their classes' names."""
+    """Sedna's services by their class names."""
 
     REID_MANAGER = "ReIDManager"
     REID_MANAGER_I = "ReIDManager_I"
@@ -33,10 +33,10 @@ PluggableNetworkService = absent("PluggableNetworkService", MULTI_EDGE)
 
 
 class PluggableModel(ABC):
-    """A model that is loaded and evaluated when it is made. Subclasses bring ``load`` and ``predict``."""
+    """A model that is loaded and evaluated when it is made. Subclasses implement ``load`` and ``predict``."""
 
     def __init__(self) -> None:
-        """Load the model of ``MODEL_URL``. Raises InvalidFieldError where there is none."""
+        """Load the model of ``MODEL_URL``. Raises InvalidFieldError if it does not exist."""
         self.config = BaseConfig()
         self.model_backend: Any = self
         if not Path(self.model_path).exists():
@@ -46,7 +46,7 @@ class PluggableModel(ABC):
 
     @property
     def model_path(self) -> str:
-        """Where the model is."""
+        """The path of the model."""
         return model_path(self)
 
     @abstractmethod
@@ -55,17 +55,17 @@ class PluggableModel(ABC):
 
     @abstractmethod
     def update_plugin(self, update_object: Any, **kwargs: Any) -> None:
-        """Take what another service says."""
+        """Receive an update from another service."""
 
-    def evaluate(self, data: Any = None, **kwargs: Any) -> Any:  # noqa: B027  # a model need not have one
-        """Say how good it is."""
+    def evaluate(self, data: Any = None, **kwargs: Any) -> Any:  # noqa: B027  # optional
+        """Evaluate the model."""
 
     def train(self, **kwargs: Any) -> Any:
-        """Train it, where the subclass can."""
+        """Train the model, if the subclass can."""
         raise NotImplementedError
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
-        """Call ``predict`` and post-process what it returns."""
+        """Call ``predict`` and post-process its result."""
         answer = self.model_backend.predict(data, **kwargs)
         process = post_processing(post_process)
         return process(answer) if process else answer

@@ -1,4 +1,4 @@
-"""The ends of Sedna's HTTP calls between pods of multi-edge inference, which are topics here."""
+"""The endpoints of Sedna's HTTP calls between pods of multi-edge inference; topics replace them here."""
 
 from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
 
