@@ -1,7 +1,7 @@
-"""Samples as they travel: camera payloads, encodings, picture headers, thumbnails.
+"""Samples on the bus: camera payloads, encodings, picture headers, thumbnails.
 
-It knows the bus only by its port. What runs models is in ``halimede.pipeline``: whoever only makes or reads frames
-needs no model runtime.
+It uses only the port of the bus. ``halimede.pipeline`` runs models: a process that only makes or reads frames needs no
+model runtime.
 """
 
 from halimede.frames.encodings import Pixels, decode, encode_image

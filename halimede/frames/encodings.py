@@ -1,8 +1,8 @@
 """Pixel encodings: a registry from an encoding's name to its decoder and encoder.
 
-Every limit is checked before memory is allocated: the picture's size is read from its header (``pictures``), a raw
-array's from its shape. Refused are object arrays, unknown element types, anything over 64 megapixels and files that
-end early. EXIF rotation is not applied: a camera's pixels are taken as they are stored.
+Every limit is checked before memory is allocated: the size of a picture is read from its header (``image_headers``),
+that of a raw array from its shape. Object arrays, unknown element types, anything over 64 megapixels and truncated
+files are refused. EXIF rotation is not applied: a camera's pixels are used as stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DTYPES = {
     for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
 }
 
-#: what Pillow's parsers raise on hostile files, besides its own errors (which are OSError)
+#: errors of Pillow's parsers on hostile files, besides its own errors (which are OSError)
 BROKEN = (
     OSError,
     SyntaxError,
@@ -53,8 +53,8 @@ BROKEN = (
 class ImageEncoding:
     """A pixel encoding. ``cheap``: decoding copies nothing, so it may run on the event loop.
 
-    ``encode`` gets the pixels and a quality (0: the usual one), which only lossy encodings look at. ``measure`` says
-    how many bytes the pixels of a frame will take, without decoding it, or raises DecodeError.
+    ``encode`` gets the pixels and a quality (0: the default), which only lossy encodings use. ``measure`` returns the
+    bytes of a frame's decoded pixels without decoding it, or raises DecodeError.
     """
 
     decode: Callable[[Frame], Pixels]
@@ -67,14 +67,14 @@ _registry: dict[str, ImageEncoding] = {}
 
 
 def register(name: str, encoding: ImageEncoding) -> None:
-    """Add an encoding. A name is taken once."""
+    """Register an encoding under a unique name."""
     if name in _registry:
         raise ValueError(f"encoding {name} is registered twice")
     _registry[name] = encoding
 
 
 def find(name: str) -> ImageEncoding:
-    """Return an encoding; raise DecodeError on an unknown one."""
+    """Return an encoding; raise DecodeError for an unknown one."""
     encoding = _registry.get(name)
     if encoding is None:
         raise DecodeError(f"unknown encoding; known are {', '.join(sorted(_registry))}")
@@ -82,7 +82,7 @@ def find(name: str) -> ImageEncoding:
 
 
 def measure(frame: Frame) -> int:
-    """Return how many bytes the pixels of a frame will take, by what it claims. Raises DecodeError over the limits."""
+    """Return the claimed size of a frame's pixels in bytes. Raises DecodeError over the limits."""
     return find(frame.encoding).measure(frame)
 
 
@@ -97,10 +97,10 @@ def decode(frame: Frame) -> Pixels:
 
 
 def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> bytes:
-    """Write pixels: height x width (x 3) uint8 for jpeg and png, any array of a known dtype for raw.
+    """Encode pixels: height x width (x 3) uint8 for jpeg and png, any array of a known dtype for raw.
 
-    ``quality`` (1 to 95) is of jpeg alone; 0: the usual one. Raises InvalidFieldError when the encoding cannot carry
-    the array.
+    ``quality`` (1 to 95) applies only to jpeg; 0: the default. Raises InvalidFieldError if the encoding does not
+    support the array.
     """
     if encoding not in _registry:
         raise InvalidFieldError("encoding", encoding, f"use one of {', '.join(sorted(_registry))}")
@@ -108,7 +108,7 @@ def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> byte
 
 
 def is_picture(pixels: Pixels) -> bool:
-    """Whether jpeg and png can carry it: height x width (x 3) uint8."""
+    """Whether jpeg and png support the pixels: height x width (x 3) uint8."""
     return pixels.dtype == np.uint8 and pixels.size > 0 and (pixels.ndim == 2 or pixels.shape[2:] == (3,))
 
 
@@ -131,20 +131,20 @@ def _decode_raw(frame: Frame) -> Pixels:
     try:
         array = np.frombuffer(frame.data, dtype=DTYPES[frame.dtype]).reshape(frame.shape or (-1, 0))
     except (KeyError, ValueError):
-        _measure_raw(frame)  # says what is wrong
+        _measure_raw(frame)  # raises with the reason
         raise
     array.flags.writeable = False
     return array
 
 
-#: names of the element types as they travel: looked up for every frame, and numpy builds a name anew each time
+#: names of the element types: needed for every frame, and numpy builds a name again each time
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def raw_view(image: Pixels) -> tuple[str, memoryview] | None:
-    """Return the element type and the bytes of an array, uncopied; None where they have to be copied or changed.
+    """Return the element type and the bytes of an array without a copy; None if it must be copied or converted.
 
-    Only of an array that cannot be written to: what is under way must not change.
+    Only for a read-only array: data in flight must not change.
     """
     name = _NAMES.get(image.dtype)
     if name is None or image.flags.writeable or not image.flags.c_contiguous or not image.size:
@@ -184,7 +184,7 @@ def _decode_picture(frame: Frame) -> Pixels:
     except DecodeError:
         raise
     except BROKEN as error:
-        # Pillow's own texts may quote the file; the type says enough
+        # Pillow's own texts may quote the file; the type is enough
         raise DecodeError(f"no readable {name}: {type(error).__name__}") from error
 
 

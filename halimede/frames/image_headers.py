@@ -1,8 +1,8 @@
 """Reads headers of picture files: claimed size and essential parts, without decoding.
 
 Only those parts reach a decoder: a picture's comments, profiles, thumbnails and animations may inflate to a thousand
-times their size, and nothing here looks at them. What is left is bounded by the size that the header claims, which
-callers check first, and by the passes that a decoder has to make over it.
+times their size, and nothing here reads them. The rest is bounded by the size that the header claims, which callers
+check first, and by the passes that a decoder must make over it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAX_PIXELS = 64 * 1024 * 1024
 #: pixels times scans: a progressive JPEG repeats its picture in scans of a few bytes each, usually about ten
 MAX_SCANNED = 1024 * 1024 * 1024
 
-#: more parts than any writer makes: each costs time to look at
+#: most parts: more than any encoder writes; each takes time to read
 MAX_CHUNKS, MAX_SEGMENTS = 65_536, 4096
-#: bytes of tables before a JPEG's first scan; real ones have less than 4 KiB
+#: most bytes of tables before a JPEG's first scan; real ones have less than 4 KiB
 MAX_TABLES = 64 * 1024
 
-#: the chunks that pixels are made of; IHDR comes first
+#: the chunks that contain pixels; IHDR comes first
 PNG_PARTS = {b"PLTE", b"IDAT", b"IEND"}
-#: channels after decoding, by a PNG's colour type; alpha is left out
+#: channels after decoding, by a PNG's colour type; alpha is dropped
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 3}
 _chunk = struct.Struct(">I4s")
 _size = struct.Struct(">II")
@@ -36,7 +36,7 @@ SOS, DHT, JPG, DAC = 0xDA, 0xC4, 0xC8, 0xCC
 FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
 #: bare markers without a length: restarts, start and end of image, and TEM
 BARE = {*range(0xD0, 0xDA), 0x01}
-#: comments and the segments of applications, but for those two that say which colours are meant
+#: comments and application segments, except for the two that define the colours
 REMARKS = {*range(0xE0, 0xF0), 0xFE}
 COLOURS = {0xE0: b"JFIF", 0xEE: b"Adobe"}
 
@@ -52,7 +52,7 @@ class ImageHeader:
     parts: Sequence[bytes | memoryview]
 
     def check(self) -> int:
-        """Return the bytes that its pixels take; raise DecodeError where that, or the work, is too much."""
+        """Return the bytes of its pixels; raise DecodeError if these, or the work, are too many."""
         width, height = self.width, self.height
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
             raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
@@ -64,7 +64,7 @@ class ImageHeader:
 
 
 def read_png(data: memoryview) -> ImageHeader:
-    """Read a PNG. Raises DecodeError for what is none, in its outer form."""
+    """Read a PNG. Raises DecodeError if its outer structure is invalid."""
     if data[:8] != PNG_MAGIC or len(data) < 33 or _chunk.unpack_from(data, 8) != (13, b"IHDR"):
         raise DecodeError("no readable png: it has no header")
     width, height = _size.unpack_from(data, 16)
@@ -83,7 +83,7 @@ def read_png(data: memoryview) -> ImageHeader:
 
 
 def read_jpeg(data: memoryview) -> ImageHeader:
-    """Read a JPEG up to its first scan, and count its scans. Raises DecodeError for what is none, in its outer form."""
+    """Read a JPEG up to its first scan, and count its scans. Raises DecodeError for an invalid structure."""
     if data[:3] != JPEG_MAGIC:
         raise DecodeError("no readable jpeg: it has no header")
     size: tuple[int, int, int] | None = None

@@ -1,6 +1,6 @@
-"""Reads camera messages: our own msgpack frame, or a bare JPEG or PNG from any MQTT client.
+"""Reads camera messages: halimede's msgpack frame, or a bare JPEG or PNG from any MQTT client.
 
-It looks at sizes, types and magic bytes only. Nothing is decompressed here: that is ``encodings``' part.
+It checks only sizes, types and magic bytes. It decompresses nothing: ``encodings`` does that.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 
 def new_id() -> bytes:
-    """Return 128 random bits: the name of a sample for the whole of its life, resends included."""
+    """Return 128 random bits: the id of a sample for its whole life, resends included."""
     return secrets.token_bytes(ID_BYTES)
 
 
 def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
     """Read one camera message. ``data`` of the frame is a view of ``payload``, not a copy.
 
-    The camera is the one of the topic, whatever the body says: the topic is what the broker's access rules check.
-    A bare picture gets a new id. Raises DecodeError; its text holds no payload.
+    The camera is that of the topic, whatever the body contains: the broker's access rules check the topic. A bare
+    picture gets a new id. Raises DecodeError, whose text contains no payload.
     """
     if not payload:
         raise DecodeError("the message is empty")
@@ -41,7 +41,7 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
     if first in _PICTURES:
         for encoding, magic in MAGIC.items():
             if view[: len(magic)] == magic:
-                codec.decode(topics.CAMERA_FRAME, payload)  # the size limit
+                codec.decode(topics.CAMERA_FRAME, payload)  # checks the size limit
                 return Frame(id=new_id(), camera=camera, encoding=encoding, data=view)
     if first not in _MAPS:
         codec.decode(topics.CAMERA_FRAME, payload)
@@ -50,7 +50,7 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
     if not len(frame.data):
         raise DecodeError("the frame holds no data")
     frame.camera = camera
-    frame.edge = None  # what an edge worker says of a frame is not a camera's to set
+    frame.edge = None  # a camera must not set an edge worker's prediction
     return frame
 
 
@@ -67,9 +67,9 @@ def new_frame(
     sequence: int = 0,
     id_: bytes | None = None,
 ) -> Frame:
-    """Make a frame of an array: any shape for ``raw``, height x width (x 3) uint8 for ``jpeg`` and ``png``.
+    """Make a frame from an array: any shape for ``raw``, height x width (x 3) uint8 for ``jpeg`` and ``png``.
 
-    Raises InvalidFieldError when the encoding cannot carry the array.
+    Raises InvalidFieldError if the encoding does not support the array.
     """
     raw = encoding == "raw"
     dtype, data = (raw_view(image) if raw else None) or (

@@ -1,12 +1,12 @@
 """Decides how a sample is encoded for upload: the smallest change that meets the service's format.
 
-What already is so goes as it came. A picture that has too many bytes becomes a JPEG of falling quality, and then a
-smaller and smaller one; where the service names an encoding, that one stays, and only the picture gets smaller. Which
-step is tried first is judged by the pictures before: what was far too large for them is not tried again.
+A sample that already meets it is sent as received. A picture with too many bytes becomes a JPEG of decreasing quality,
+and then a smaller and smaller one; if the service sets an encoding, it stays, and only the picture gets smaller.
+Earlier pictures determine the first step: one that was far too large for them is not tried again.
 
-The size of a file is taken as ``density * share[quality] * pixels ** POWER``: of one picture at other qualities and in
-other sizes that is right to about a fifth, which is why each try is measured and the next one follows from it.
-Pure: ``halimede.pipeline.transcode`` does it.
+The size of a file is modelled as ``density * share[quality] * pixels ** POWER``: for other qualities and sizes of one
+picture this is accurate to about a fifth, so each try is measured and the next one follows from it. Pure:
+``halimede.pipeline.transcode`` runs it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from halimede.api.deferral import AS_IT_CAME, UploadEncoding
 
 Written = Literal["raw", "jpeg", "png"]
 
-#: JPEG qualities of whole pictures, the best first; that of pictures made smaller; bytes compared with the best
+#: JPEG qualities of whole pictures, the best first; that of smaller pictures; bytes relative to the best
 QUALITIES, SMALL_QUALITY = (90, 75, 50), 75
 SHARES = {90: 1.0, 75: 0.6, 50: 0.4, 0: 1.0}
-#: half the pixels have more than half the bytes: what is left has more detail in each
+#: half the pixels have more than half the bytes: the rest has more detail per pixel
 POWER = 0.85
-#: a step is passed over only where the pictures before say that it is too large by this factor
+#: a step is skipped only if earlier pictures predict a size too large by this factor
 DOUBT = 1.5
-#: where the next try aims, below what is allowed
+#: target of the next try, as a share of the allowed bytes
 AIM = 0.95
-#: each smaller picture has at most so many of the pixels of the one tried before
+#: most pixels of a smaller picture, as a share of the try before
 SMALLER = 0.9
-#: a picture is not made smaller than that (pixels a side), nor tried more often than that
+#: least side of a picture in pixels, and most tries
 LEAST_SIDE, MOST_TRIES = 8, 10
-#: weight that the density known so far keeps beside a new one
+#: weight of the earlier density in the running mean
 KEPT = 0.7
 
 
@@ -48,12 +48,12 @@ class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
         return self.encoding in {AS_IT_CAME, encoding} and self.fits(size)
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes may go up."""
+        """Whether a sample of this size may be uploaded."""
         return self.max_bytes is None or size <= self.max_bytes
 
 
 class PixelSize(Struct, frozen=True, gc=False):
-    """Pixels of a picture, and bytes of each."""
+    """Pixels of a picture, and bytes per pixel."""
 
     width: int
     height: int
@@ -61,12 +61,12 @@ class PixelSize(Struct, frozen=True, gc=False):
 
     @property
     def pixels(self) -> int:
-        """How many there are."""
+        """The number of pixels."""
         return self.width * self.height
 
 
 class EncodeAttempt(Struct, frozen=True, gc=False):
-    """One way to write a picture. ``quality`` is 0 where there is no such choice."""
+    """One encoding of a picture. ``quality`` is 0 if the encoding has none."""
 
     encoding: Written
     quality: int
@@ -75,18 +75,18 @@ class EncodeAttempt(Struct, frozen=True, gc=False):
 
     @property
     def pixels(self) -> int:
-        """How many it writes."""
+        """The number of encoded pixels."""
         return self.width * self.height
 
 
 class SizeEstimator:
-    """How many bytes a pixel of recent pictures took, by encoding and channels."""
+    """Bytes per pixel of recent pictures, by encoding and channels."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Written, int], float] = {}
 
     def expected(self, made: EncodeAttempt, channels: int) -> float | None:
-        """Return about how many bytes it will have; None: nothing is known of such pictures yet."""
+        """Return the expected bytes; None without earlier pictures of the kind."""
         if made.encoding == "raw":
             return float(made.pixels * channels)
         density = self._known.get((made.encoding, channels))
@@ -111,13 +111,13 @@ def first(picture: PixelSize, wish: UploadFormat, densities: SizeEstimator) -> E
             return made
     small = _small(whole[0], picture)
     expected = densities.expected(small, picture.channels)
-    assert expected is not None  # noqa: S101  # else its whole picture would have been tried
+    assert expected is not None  # noqa: S101  # otherwise its whole picture would have been tried
     return _smaller(small, picture, expected, wish.max_bytes) or whole[-1]
 
 
 def following(made: EncodeAttempt, size: int, picture: PixelSize, wish: UploadFormat) -> EncodeAttempt | None:
-    """Return the next encoding to try after one that was too large; None: none is left."""
-    assert wish.max_bytes is not None  # noqa: S101  # else nothing has too many
+    """Return the next encoding to try after one that was too large; None: no more."""
+    assert wish.max_bytes is not None  # noqa: S101  # without a limit no encoding is too large
     whole = _whole(picture, wish)
     if made in whole[:-1]:
         return whole[whole.index(made) + 1]
@@ -127,22 +127,22 @@ def following(made: EncodeAttempt, size: int, picture: PixelSize, wish: UploadFo
 
 
 def _whole(picture: PixelSize, wish: UploadFormat) -> list[EncodeAttempt]:
-    """Return the ways to write all of its pixels, the best first."""
+    """Return the encodings of all its pixels, the best first."""
     encoding: Written = "jpeg" if wish.encoding == "as-it-came" else wish.encoding
     qualities = QUALITIES if encoding == "jpeg" else (0,)
     return [EncodeAttempt(encoding, quality, picture.width, picture.height) for quality in qualities]
 
 
 def _small(made: EncodeAttempt, picture: PixelSize) -> EncodeAttempt:
-    """Return the quality at which pictures are made smaller, in full size."""
+    """Return the encoding for smaller pictures, at full size."""
     quality = SMALL_QUALITY if made.encoding == "jpeg" else 0
     return EncodeAttempt(made.encoding, quality, picture.width, picture.height)
 
 
 def _smaller(made: EncodeAttempt, picture: PixelSize, expected: float, most: int) -> EncodeAttempt | None:
-    """Return a picture of the same form that has about ``most`` bytes, where ``made`` has as many as expected."""
+    """Return a smaller picture with about ``most`` bytes, if ``made`` has ``expected`` bytes."""
     if made.encoding == "raw":
-        share = most / (made.pixels * picture.channels)  # known exactly
+        share = most / (made.pixels * picture.channels)  # exact
     else:
         share = min(SMALLER, (most / expected) ** (1 / POWER))
     side = max(math.sqrt(share), LEAST_SIDE / min(made.width, made.height))
