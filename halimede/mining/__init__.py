@@ -1,7 +1,7 @@
-"""Hard example mining: which samples the small model should not answer alone. One file an algorithm.
+"""Hard example mining: selects samples that the small model should not answer alone. Each algorithm is one file.
 
-Algorithms see predictions, or the sample itself where a service asks for mining before inference. They know neither
-bus nor model, and what goes wrong in one makes its sample hard: it never stops an answer.
+Algorithms receive predictions, or the sample itself if a service mines before inference. They use neither bus nor
+model, and an error in one makes its sample hard: it never prevents an answer.
 """
 
 from halimede.mining.miner import (

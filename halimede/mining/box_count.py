@@ -1,7 +1,7 @@
-"""BoxCount: hard when a frame holds many objects.
+"""BoxCount: hard when a frame contains many objects.
 
-Small models miss objects in full scenes and small ones (Cao et al., "Edge-cloud collaborated object detection via
-difficult-case discriminator", ICDCS 2023, arXiv 2108.12858, which looks at the number of objects and at their areas).
+Small models miss objects in crowded scenes and small ones (Cao et al., "Edge-cloud collaborated object detection via
+difficult-case discriminator", ICDCS 2023, arXiv 2108.12858, which uses the number of objects and their areas).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from halimede.mining.miner import ByHardness
 from halimede.mining.registry import register
 from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores
 
-#: what a prediction can hold
+#: most boxes of a prediction
 MOST_BOXES = 10_000
 
 Boxes = Annotated[int, Meta(ge=1, le=MOST_BOXES, description="a whole number from 1 to 10000")]
@@ -28,7 +28,7 @@ Boxes = Annotated[int, Meta(ge=1, le=MOST_BOXES, description="a whole number fro
 class BoxCount(ByHardness):
     """Hard when the boxes with score >= ``score`` are ``threshold_count`` or more.
 
-    ``empty`` decides on a frame without any such box. Predictions without boxes raise MiningError.
+    ``empty`` defines the result for a frame without any such box. Predictions without boxes raise MiningError.
     """
 
     threshold_count: Boxes = 5
@@ -46,5 +46,5 @@ class BoxCount(ByHardness):
         return float(count) if count else empty_hardness(self.empty)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there, at a whole number."""
+        """Return the parameter for a cut, which must be a whole number."""
         return {"threshold_count": str(math.ceil(min(max(cut, 1), MOST_BOXES)))}

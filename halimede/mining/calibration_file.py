@@ -1,7 +1,7 @@
-"""What `halimede calibrate` found out of a service's two models, as the file that a calibration Model names.
+"""The result of `halimede calibrate` for a service's two models: the file of a calibration Model.
 
-Numbers only, as JSON: whoever reads it runs nothing of it. Workers read it (rules, mixture, drift), and so do
-`halimede evaluate` and the calibration that writes it.
+It is JSON with numbers only, so reading it runs no code. Workers read it (rules, mixture, drift), and so do `halimede
+evaluate` and later calibrations.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Head(Struct, kw_only=True):
 
 
 class LearnedRule(Struct, kw_only=True):
-    """Learned deferral: how likely asking mends an answer (``gain``), and how likely it spoils one (``loss``).
+    """Learned deferral: the probabilities that the next tier corrects an answer (``gain``) or spoils it (``loss``).
 
-    Both are over what ``learned.features_of`` makes of a prediction; hardness is their difference, without ``loss``
-    gain alone. ``embedding`` numbers of penultimate features are expected, 0: none.
+    Both use ``learned.features_of`` a prediction; hardness is their difference, without ``loss`` gain alone.
+    ``embedding``: expected number of penultimate features, 0: none.
     """
 
     classes: Annotated[int, Meta(ge=2, le=100_000)]
@@ -46,7 +46,7 @@ class LearnedRule(Struct, kw_only=True):
 
 
 class MixtureRule(Struct, kw_only=True):
-    """How two distributions become one: logarithms (or probabilities) are added, weighted, and made 1 again.
+    """How to combine two distributions: add weighted logarithms (or probabilities), and normalize to 1.
 
     ``product`` is a logarithmic opinion pool, ``sum`` a linear one. Both take calibrated probabilities.
     """
@@ -57,10 +57,10 @@ class MixtureRule(Struct, kw_only=True):
 
 
 class Reference(Struct, kw_only=True):
-    """What samples were like when the service was calibrated: drift is measured against it.
+    """The samples at calibration time: drift is measured against them.
 
-    ``hardness``: quantiles of it by the rule in force, at equal steps from 0 to 1. ``classes``: share of each of the
-    small model's answers.
+    ``hardness``: its quantiles by the rule in use, at equal steps from 0 to 1. ``classes``: share of each answer of the
+    small model.
     """
 
     hardness: list[Finite] = []
@@ -69,10 +69,10 @@ class Reference(Struct, kw_only=True):
 
 
 class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
-    """All that calibration found out. Digests are SHA-256 of the model files that it is about, hexadecimal.
+    """The whole result of a calibration. Digests are SHA-256 of the models' files, hexadecimal.
 
-    ``rule`` and ``parameters`` are those of the hard example mining that was chosen; ``figures`` were measured on
-    samples that nothing was fitted on, each with ``<name>.low`` and ``<name>.high``, its 95 % interval.
+    ``rule`` and ``parameters`` are those of the selected hard example mining; ``figures`` were measured on samples that
+    nothing was fitted on, each with ``<name>.low`` and ``<name>.high``, its 95 % interval.
     """
 
     v: Literal[1] = 1
@@ -91,9 +91,9 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
 
 
 def read_artefact(path: Path, field: str = "calibration") -> CalibrationFile:
-    """Read a calibration, once for as long as its file stays the same.
+    """Read a calibration; cached while the file stays the same.
 
-    Raises InvalidFieldError on ``field`` for a file that cannot be read, is over 1 MiB or is none.
+    Raises InvalidFieldError on ``field`` for a file that is unreadable, over 1 MiB or not a calibration.
     """
     try:
         about = path.stat()

@@ -1,4 +1,4 @@
-"""CloudOnly (Sedna): every sample goes up. For measuring the big model, and the link to it."""
+"""CloudOnly (Sedna): uploads every sample, for measuring the big model and the link to it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 @register("CloudOnly")
 @dataclass(frozen=True, slots=True)
 class CloudOnly:
-    """Every sample is hard. There is no number that a budget could move: what is over it is answered here, degraded."""
+    """Every sample is hard. A budget has no cut to move: samples above it are answered here, degraded."""
 
-    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it ignores the prediction)
         """Whether the sample is hard."""
         return True
 
-    def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+    def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it ignores the sample)
         """Whether the sample is hard."""
         return True

@@ -31,5 +31,5 @@ class CrossEntropy(ByHardness):
         return entropy(distribution(prediction)) - 1
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_cross_entropy": ratio(just_over(-cut))}

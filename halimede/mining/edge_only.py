@@ -1,4 +1,4 @@
-"""EdgeOnly (Sedna): no sample goes up. For sites that must not send samples, and for measuring the small model."""
+"""EdgeOnly (Sedna): uploads no sample, for sites that must not send samples, and for measuring the small model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 @register("EdgeOnly")
 @dataclass(frozen=True, slots=True)
 class EdgeOnly:
-    """Every sample is easy, and nothing goes up but audits, not even what the small model fails on."""
+    """Every sample is easy, and only audits are uploaded, not even samples that the small model fails on."""
 
-    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it ignores the prediction)
         """Whether the sample is hard."""
         return False
 
-    def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+    def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it ignores the sample)
         """Whether the sample is hard."""
         return False

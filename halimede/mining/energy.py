@@ -18,7 +18,7 @@ from halimede.mining.registry import FIELD, register
 from halimede.mining.scores import distribution, raw_scores
 
 LIMIT = 1e6
-#: of probabilities; at 1 and over their energy tells nothing
+#: temperature for probabilities; at 1 their energy is constant
 HALF = 0.5
 
 Level = Annotated[float, Meta(ge=-LIMIT, le=LIMIT, description="a number from -1e6 to 1e6")]
@@ -30,12 +30,12 @@ Temperature = Annotated[float, Meta(ge=0.01, le=1000, description="a number from
 class Energy(ByHardness):
     """Hard when the energy -T ln(sum(exp(f / T))) >= ``threshold_energy``, for the class scores f.
 
-    With ``logits: true`` f are the numbers that the model gives (activation none), and T is 1 unless given: samples of
-    a kind that the model has not seen have low scores for all classes, hence a high energy.
+    With ``logits: true`` f are the model's raw outputs (activation none), and T is 1 by default: samples of an unknown
+    kind have low scores for all classes, hence a high energy.
 
     Otherwise f = ln p of the class probabilities p. They add up to 1, so that their energy at T = 1 is 0 for every
-    sample; below 1 it is (1 - T) times their Rényi entropy of order 1/T (at the default T = 0.5: -ln(sum(p^2)) / 2),
-    0 for a certain answer and (1 - T) ln K for equal probabilities. A single p counts as p and 1 - p. Boxes raise
+    sample; below 1 it is (1 - T) times their Rényi entropy of order 1/T (at the default T = 0.5: -ln(sum(p^2)) / 2), 0
+    for a certain answer and (1 - T) ln K for equal probabilities. A single p counts as p and 1 - p. Boxes raise
     MiningError.
     """
 
@@ -44,7 +44,7 @@ class Energy(ByHardness):
     temperature: Temperature | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a temperature at which probabilities tell nothing. Raises InvalidFieldError."""
+        """Refuse a temperature at which the energy of probabilities is constant. Raises InvalidFieldError."""
         if not self.logits and self.temperature is not None and self.temperature >= 1:
             fix = "give a number below 1, or set logits to true for a model that gives raw scores"
             raise InvalidFieldError(f"{FIELD}.parameters.temperature", self.temperature, fix)
@@ -55,7 +55,7 @@ class Energy(ByHardness):
         return self.threshold_energy
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Energy: of probabilities 0 to (1 - T) ln K, of logits any number."""
+        """Energy: 0 to (1 - T) ln K for probabilities, any number for logits."""
         if self.logits:
             warmth = self.temperature or 1.0
             scores = raw_scores(prediction)
@@ -63,9 +63,9 @@ class Energy(ByHardness):
             return -top - warmth * math.log(math.fsum([math.exp((score - top) / warmth) for score in scores]))
         warmth = self.temperature or HALF
         values = distribution(prediction)
-        top = max(values)  # taken out of the sum, as otherwise it would be 0 for many classes at a low temperature
+        top = max(values)  # factor it out of the sum, which would otherwise be 0 for many classes at a low temperature
         return -math.log(top) - warmth * math.log(math.fsum([(p / top) ** (1 / warmth) for p in values]))
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_energy": repr(min(max(cut, -LIMIT), LIMIT))}

@@ -18,9 +18,8 @@ from halimede.mining.scores import Ratio, distribution, entropy, ratio
 class Entropy(ByHardness):
     """Hard when -sum(p ln p) / ln K >= ``threshold_entropy``, for K class probabilities p.
 
-    The entropy (Shannon 1948) over its maximum: 0 for a certain answer, 1 for equal probabilities, whatever K is. It
-    orders samples as CrossEntropy does, and says "hard" for large numbers. A single p counts as p and 1 - p. Boxes
-    raise MiningError.
+    The entropy (Shannon 1948) over its maximum: 0 for a certain answer, 1 for equal probabilities, for any K. It orders
+    samples as CrossEntropy does, but large numbers are hard. A single p counts as p and 1 - p. Boxes raise MiningError.
     """
 
     threshold_entropy: Ratio = 0.5
@@ -35,5 +34,5 @@ class Entropy(ByHardness):
         return entropy(distribution(prediction))
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_entropy": ratio(cut)}

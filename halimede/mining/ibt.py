@@ -15,7 +15,7 @@ from halimede.mining.scores import Empty, Ratio, box_scores, empty_hardness, rat
 class IBT(ByHardness):
     """Hard when (boxes with score <= ``threshold_box``) / boxes >= 1 - ``threshold_img``.
 
-    A classification counts as one box with its top score. ``empty`` decides on a frame without boxes.
+    A classification counts as one box with its top score. ``empty`` defines the result for a frame without boxes.
     """
 
     threshold_img: Ratio = 0.5
@@ -35,5 +35,5 @@ class IBT(ByHardness):
         return sum([score <= self.threshold_box for score in scores]) / len(scores)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_img": ratio(1 - cut)}

@@ -1,9 +1,9 @@
-"""Learned deferral: a sample goes up where the big model is expected to be right and the small one wrong.
+"""Learned deferral: uploads a sample if the big model is expected to be right and the small one wrong.
 
-A confident small model may be wrong where the big one is right, and an unsure one may be unsure where asking helps
-nobody: its own confidence cannot tell. A second, tiny model learns it from labelled samples (Jitkrittum et al., "When
-does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764; post-hoc deferral). `halimede
-calibrate` fits it. Nothing but the standard library is needed here: the dozens of numbers are not worth more.
+A confident small model may be wrong where the big one is right, and an unsure one may be unsure where the big model is
+no better: its own confidence does not show this. A second, tiny model learns it from labelled samples (Jitkrittum et
+al., "When does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764; post-hoc deferral).
+`halimede calibrate` fits it. It needs only the standard library, which is enough for a few dozen numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from halimede.mining.miner import ByHardness, MiningError
 from halimede.mining.registry import FIELD, register
 from halimede.mining.scores import distribution
 
-#: the best classes whose probabilities are looked at one by one
+#: the best classes, whose probabilities are separate features
 TOP = 5
-#: with more classes than this, which class it is says too little for what it costs
+#: most classes for features of each class: with more, their information is not worth the cost
 MAX_ONE_HOT = 256
-#: probabilities below this are all the same to it
+#: lower bound of probabilities before logarithms
 FLOOR = 1e-6
 
 Path_ = Annotated[str, Meta(min_length=1, description="the path of a file that `halimede calibrate` wrote")]
@@ -39,12 +39,12 @@ Cut = Annotated[float, Meta(ge=-1, le=1, description="a number from -1 to 1")]
 class Learned(ByHardness):
     """Hard when P(cloud right and edge wrong) - P(edge right and cloud wrong) >= ``cut``, both as fitted.
 
-    ``calibration`` is what `halimede calibrate` wrote: with ``calibration`` in the service's spec it need not be given.
-    Without ``cut`` the one that was chosen then holds. Boxes raise MiningError.
+    ``calibration`` is the file of `halimede calibrate`; with ``calibration`` in the service's spec it is the default.
+    ``cut`` defaults to that of the calibration. Boxes raise MiningError.
     """
 
     calibration: Path_
-    #: NaN: the calibration's own
+    #: NaN: the calibration's cut
     cut: Cut = math.nan
     _rule: LearnedRule = field(init=False, repr=False)
 
@@ -62,11 +62,11 @@ class Learned(ByHardness):
             self.cut = rule.cut
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """By how much asking is expected to raise the share of right answers, -1 to 1."""
+        """The expected increase of the share of right answers by the next tier, -1 to 1."""
         return expected_gain(self._rule, prediction)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"cut": repr(min(max(cut, -1.0), 1.0))}
 
 
@@ -79,16 +79,16 @@ def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:
 
 
 def width(classes: int, embedding: int = 0) -> int:
-    """Return how many features there are."""
+    """Return the number of features."""
     return 2 * TOP + 3 + (3 * classes if classes <= MAX_ONE_HOT else 0) + embedding
 
 
 def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
-    """Return what the rule looks at. Raises MiningError.
+    """Return the features of a prediction. Raises MiningError.
 
-    The best probabilities in their order and their logarithms, entropy, margin (and its square root), the class
-    itself (alone, and times the margin), the square root of each class's probability, and the model's penultimate
-    features where it exports them (``embedding`` of them).
+    The best probabilities in order and their logarithms, entropy, margin (and its square root), the class (alone, and
+    times the margin), the square root of each class's probability, and the model's penultimate features if it exports
+    them (``embedding`` of them).
     """
     probabilities = distribution(prediction)
     best = max(range(len(probabilities)), key=probabilities.__getitem__)

@@ -32,5 +32,5 @@ class Margin(ByHardness):
         return values[-2] - values[-1]
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_margin": ratio(just_over(-cut))}

@@ -1,7 +1,7 @@
-"""MaxProbability: hard when the best class is not probable enough.
+"""MaxProbability: hard when the probability of the best class is too low.
 
-The rule that is best where probabilities are right (Chow, "On optimum recognition error and reject tradeoff", 1970),
-and the usual baseline where they are not (Hendrycks and Gimpel, ICLR 2017, arXiv 1610.02136).
+The optimal rule for correct probabilities (Chow, "On optimum recognition error and reject tradeoff", 1970), and the
+usual baseline otherwise (Hendrycks and Gimpel, ICLR 2017, arXiv 1610.02136).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from halimede.mining.scores import Ratio, ratio, top_score
 class MaxProbability(ByHardness):
     """Hard when the highest class probability is below ``threshold_probability``.
 
-    A prediction with a score alone is judged by that. Boxes raise MiningError.
+    A prediction with only a score is judged by that. Boxes raise MiningError.
     """
 
     threshold_probability: Ratio = 0.5
@@ -34,5 +34,5 @@ class MaxProbability(ByHardness):
         return -top_score(prediction)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_probability": ratio(just_over(-cut))}

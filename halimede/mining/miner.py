@@ -1,4 +1,4 @@
-"""What every mining algorithm looks like from outside, and how it is asked without being able to harm inference."""
+"""The interface of mining algorithms, and functions that call them without affecting inference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: what a message can hold
+#: the largest number in a message
 MOST = sys.float_info.max
 
 
@@ -25,17 +25,17 @@ class MiningError(HalimedeError):
 
 
 class Miner(Protocol):
-    """Decides which samples go to the cloud."""
+    """Decides which samples to upload."""
 
     def __call__(self, prediction: Prediction, /) -> bool:
-        """Whether the sample is hard (True: ask the cloud). Raises MiningError when it cannot tell."""
+        """Whether the sample is hard (True: request the cloud). Raises MiningError if it cannot judge."""
 
 
 @runtime_checkable
 class Graded(Miner, Protocol):
     """A miner that compares a number with a cut, so that a budget can move the cut and a curve can be drawn.
 
-    The number's scale is the algorithm's own: compare orders and quantiles, never means.
+    The scale of the number depends on the algorithm: compare orders and quantiles, never means.
     """
 
     @property
@@ -43,27 +43,27 @@ class Graded(Miner, Protocol):
         """The hardness from which a sample is hard."""
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """How hard the sample is: the higher, the more it should go up. Raises MiningError when it cannot tell."""
+        """How hard the sample is: the higher, the sooner it is uploaded. Raises MiningError if it cannot judge."""
 
 
 class ByHardness:
     """Base of graded miners: hard when ``hardness`` is at or over ``cut``.
 
-    A formula that says "below a threshold" has the negative number as its hardness, and ``just_over`` the negative
-    threshold as its cut, so that both mean the same to the last bit.
+    A rule of the form "below a threshold" has the negative number as its hardness, and ``just_over`` the negative
+    threshold as its cut, so that both agree to the last bit.
     """
 
     __slots__ = ()
 
     def __call__(self: Graded, prediction: Prediction, /) -> bool:
-        """Whether the sample is hard. Raises MiningError when it cannot tell."""
+        """Whether the sample is hard. Raises MiningError if it cannot judge."""
         return self.hardness(prediction) >= self.cut
 
 
 class Verdict(Struct, frozen=True):
     """Mining's decision about one sample. If the algorithm failed, ``error`` is set and ``hard`` is True.
 
-    ``hardness`` and the ``cut`` that it was compared with are those of a miner that compares numbers: both finite.
+    ``hardness`` and its ``cut`` are set if the miner compares numbers: both finite.
     """
 
     hard: bool
@@ -72,12 +72,12 @@ class Verdict(Struct, frozen=True):
     cut: float | None = None
 
 
-#: whether a class of miners is Graded: looked up for each sample, and slow to find out
+#: whether a class of miners is Graded: needed for each sample, and slow to determine
 _graded: dict[type, bool] = {}
 
 
 def is_graded(miner: object) -> bool:
-    """Whether a miner compares numbers. Decided once for each class, by its first object."""
+    """Whether a miner compares numbers. Determined once for each class, by its first object."""
     kind = type(miner)
     known = _graded.get(kind)
     if known is None:
@@ -86,30 +86,30 @@ def is_graded(miner: object) -> bool:
 
 
 def is_ours(miner: object) -> bool:
-    """Whether a miner is one of those that come with this package: it computes, and waits for nothing."""
+    """Whether a miner is part of this package: such a miner only computes, and never blocks."""
     return str(getattr(miner, "__module__", "")).startswith("halimede.")
 
 
 def judge(miner: Miner, prediction: Prediction) -> Verdict:
-    """Ask a miner. Whatever goes wrong in it makes the sample hard: an unsure answer is the cloud's to give."""
+    """Call a miner. Any error in it makes the sample hard: the cloud should give an uncertain answer."""
     try:
         if is_graded(miner):
-            hardness = finite(miner.hardness(prediction))  # type: ignore[attr-defined]  # is_graded saw it
+            hardness = finite(miner.hardness(prediction))  # type: ignore[attr-defined]  # is_graded checked it
             cut = finite(miner.cut)  # type: ignore[attr-defined]  # likewise
             return Verdict(hardness >= cut, None, hardness, cut)
         return Verdict(bool(miner(prediction)))
-    except Exception as error:  # noqa: BLE001 (an algorithm may be a user's own; inference goes on without it)
+    except Exception as error:  # noqa: BLE001 (an algorithm may be user code; inference continues without it)
         return failed(error)
 
 
 def failed(error: Exception) -> Verdict:
-    """Return what is said of a sample that an algorithm failed at."""
+    """Return the verdict on a sample for which an algorithm failed."""
     text = str(error) if isinstance(error, MiningError) else f"{type(error).__name__}: {error}"
     return Verdict(hard=True, error=text)
 
 
 def finite(number: float) -> float:
-    """Return a hardness as a float that a message can hold. Raises MiningError for NaN, which is in no order."""
+    """Return a hardness as a float for messages. Raises MiningError for NaN, which has no order."""
     number = float(number)
     if -MOST <= number <= MOST:
         return number
@@ -119,18 +119,18 @@ def finite(number: float) -> float:
 
 
 def just_over(number: float) -> float:
-    """Return the next larger number: the cut of a rule that is strict."""
+    """Return the next larger number: the cut of a rule with a strict comparison."""
     return math.nextafter(number, math.inf)
 
 
 def hardness_of(miner: Miner, predictions: Sequence[Prediction] | NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the hardness of each prediction, NaN where the miner cannot tell: such a sample goes up whatever the cut.
+    """Return the hardness of each prediction, NaN if the miner cannot judge: that sample is always uploaded.
 
-    ``predictions`` may be an array ``[samples, classes]`` of class probabilities. Of a miner that compares no numbers
-    hard is 1 and easy 0. Every number is the one that ``judge`` gives, to the last bit; a miner that draws lots is
-    asked once for each sample, in order.
+    ``predictions`` may be an array ``[samples, classes]`` of class probabilities. A miner without numbers gives 1 for
+    hard and 0 for easy. Every number equals that of ``judge`` to the last bit; a random miner is called once for each
+    sample, in order.
     """
-    import numpy as np  # noqa: PLC0415 (the algorithms do without it)
+    import numpy as np  # noqa: PLC0415 (the algorithms do not need it)
 
     if isinstance(predictions, np.ndarray):
         if predictions.ndim != 2:

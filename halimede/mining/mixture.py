@@ -1,7 +1,7 @@
 """A calibrated mixture of two models' answers to one sample.
 
-Where their errors differ, two answers know more than the better one (Kittler, Hatef, Duin and Matas, "On combining
-classifiers", PAMI 1998); where they do not, calibration leaves the mixture out, and the cloud's word stands.
+If their errors differ, two answers contain more information than the better one (Kittler, Hatef, Duin and Matas, "On
+combining classifiers", PAMI 1998); otherwise calibration omits the mixture, and the cloud's answer counts.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.mining.miner import MiningError
 from halimede.mining.scores import distribution
 
-#: a share of each distribution that is spread over all classes: no model alone can say that a class is impossible
+#: share of each distribution that is spread over all classes: no model alone can exclude a class
 DOUBT = 1e-4
 
 
 def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Prediction:
-    """Return the mixture of two answers; ``cloud`` itself where nothing can be mixed, or helps.
+    """Return the mixture of two answers; ``cloud`` itself if they cannot be mixed.
 
-    That is: without a fitted mixture, of boxes and of values without class probabilities, and of other classes, also
-    of the same ones in another order.
+    That is: without a fitted mixture, for boxes, for values without class probabilities, and for different classes,
+    also for the same ones in another order.
     """
     rule = artefact.mixture
     if rule is None:
@@ -42,14 +42,14 @@ def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Predi
 
 
 def _named(labels: list[str], said: Prediction, classes: list[float]) -> bool:
-    """Whether the classes have these names in this order, as far as an answer tells: its label is its best class."""
+    """Whether the classes have these names in this order, as far as an answer shows: its label is its best class."""
     return said.label is None or any(
         name == said.label and p == max(classes) for name, p in zip(labels, classes, strict=True)
     )
 
 
 def pool(rule: MixtureRule, small: list[float], big: list[float]) -> list[float]:
-    """Make one distribution of two of the same classes."""
+    """Combine two distributions of the same classes into one."""
     if rule.kind == "sum":
         mixed = [rule.edge * p + rule.cloud * q for p, q in zip(small, big, strict=True)]
     else:
@@ -61,7 +61,7 @@ def pool(rule: MixtureRule, small: list[float], big: list[float]) -> list[float]
 
 
 def tempered(probabilities: list[float], temperature: float) -> list[float]:
-    """Make a distribution less sure (temperature over 1) or surer (below 1): Guo et al., ICML 2017."""
+    """Make a distribution less certain (temperature over 1) or more certain (below 1): Guo et al., ICML 2017."""
     spread = DOUBT / len(probabilities)
     logs = [math.log((1 - DOUBT) * p + spread) / temperature for p in probabilities]
     highest = max(logs)

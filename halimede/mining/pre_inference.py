@@ -1,7 +1,7 @@
 """Mining-then-inference: decides from the sample itself whether it is hard, before a model runs.
 
-What is hard then goes to the cloud at once, and the small model is spared. Few algorithms can do that: ``check_mode``
-says so when a service is configured, not when its first sample comes.
+A hard sample then goes to the cloud at once, without the small model. Few algorithms support that: ``check_mode``
+checks it when a service is configured, not at its first sample.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    #: [height, width] or [height, width, channels], as the camera gave it; of data that is no picture, one row
+    #: [height, width] or [height, width, channels], as the camera sent it; one row for data other than pictures
     Image: TypeAlias = NDArray[np.generic]
 
 Mode: TypeAlias = Literal["inference-then-mining", "mining-then-inference"]
@@ -27,30 +27,30 @@ FIELD = "spec.edgeWorker.hardExampleMining.mode"
 
 @runtime_checkable
 class PreInferenceMiner(Protocol):
-    """A miner that can judge a sample before any model has seen it."""
+    """A miner that can judge a sample before inference."""
 
     def foresee(self, image: Image, /) -> bool:
-        """Whether the sample is hard. Raises MiningError when it cannot tell."""
+        """Whether the sample is hard. Raises MiningError if it cannot judge."""
 
 
 @runtime_checkable
 class PreInferenceByNumber(PreInferenceMiner, Protocol):
-    """Likewise, by a number that it compares with its cut, so that a budget can move that."""
+    """The same, by a number that it compares with its cut, so that a budget can move the cut."""
 
     @property
     def cut(self) -> float:
         """The hardness from which a sample is hard."""
 
     def foreseen(self, image: Image, /) -> float:
-        """How hard the sample is: the higher, the more it should go up. Raises MiningError when it cannot tell."""
+        """How hard the sample is: the higher, the sooner it is uploaded. Raises MiningError if it cannot judge."""
 
 
-#: whether a class of miners foresees, and by a number: looked up for each sample, and slow to find out
+#: whether a class of miners judges before inference, and by a number: needed for each sample, and slow to determine
 _foresighted: dict[type, tuple[bool, bool]] = {}
 
 
 def judge_sample(miner: object, image: Image) -> Verdict:
-    """Ask a miner about a sample that no model has seen. Whatever goes wrong in it makes the sample hard."""
+    """Call a miner for a sample before inference. Any error in it makes the sample hard."""
     try:
         foresighted, by_number = _kinds(miner)
         if by_number:
@@ -59,18 +59,18 @@ def judge_sample(miner: object, image: Image) -> Verdict:
         if foresighted:
             return Verdict(bool(miner.foresee(image)))  # type: ignore[attr-defined]  # likewise
         raise MiningError(f"{type(miner).__name__} cannot judge a sample before inference")
-    except Exception as error:  # noqa: BLE001 (an algorithm may be a user's own; inference goes on without it)
+    except Exception as error:  # noqa: BLE001 (an algorithm may be user code; inference continues without it)
         return failed(error)
 
 
 def modes_of(miner: object) -> tuple[Mode, ...]:
-    """Return the modes that an algorithm fits. One that looks at samples alone says so in its ``modes``."""
+    """Return the modes that an algorithm supports. One that only judges samples sets ``modes``."""
     given: tuple[Mode, ...] | None = getattr(type(miner), "modes", None)
     return given or ((AFTER, BEFORE) if _kinds(miner)[0] else (AFTER,))
 
 
 def check_mode(miner: Miner, mode: str) -> None:
-    """Refuse a mode that does not fit an algorithm. Raises InvalidFieldError."""
+    """Refuse a mode that an algorithm does not support. Raises InvalidFieldError."""
     modes = modes_of(miner)
     if mode in modes:
         return

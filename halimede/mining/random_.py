@@ -22,9 +22,9 @@ Seed = Annotated[int, Meta(ge=0, description="a whole number from 0")]
 @register("Random")
 @dataclass(slots=True)
 class Random(ByHardness):
-    """Hard when a number drawn evenly from 0..1 is below ``random_ratio``; with a ``seed`` the same in every run.
+    """Hard if a uniform random number from 0..1 is below ``random_ratio``; a ``seed`` makes runs repeatable.
 
-    It can judge samples before any model has seen them (mining-then-inference).
+    It can judge samples before inference (mining-then-inference).
     """
 
     random_ratio: Ratio = 0.3
@@ -32,25 +32,25 @@ class Random(ByHardness):
     _source: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._source = random.Random(self.seed)  # noqa: S311 (a sample, no secret)
+        self._source = random.Random(self.seed)  # noqa: S311 (not a secret)
 
     @property
     def cut(self) -> float:
         """Just over minus ``random_ratio``."""
         return just_over(-self.random_ratio)
 
-    def hardness(self, prediction: Prediction, /) -> float:  # noqa: ARG002 (it looks at nothing)
-        """Minus the drawn number: another one at each call."""
+    def hardness(self, prediction: Prediction, /) -> float:  # noqa: ARG002 (it ignores the prediction)
+        """Minus the random number: a new one at each call."""
         return -self._source.random()
 
     def foresee(self, image: Image, /) -> bool:
         """Whether the sample is hard."""
         return self.foreseen(image) >= self.cut
 
-    def foreseen(self, image: Image, /) -> float:  # noqa: ARG002 (it looks at nothing)
-        """Minus the drawn number: another one at each call."""
+    def foreseen(self, image: Image, /) -> float:  # noqa: ARG002 (it ignores the sample)
+        """Minus the random number: a new one at each call."""
         return -self._source.random()
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"random_ratio": ratio(just_over(-cut))}

@@ -1,8 +1,8 @@
-"""Finds a mining algorithm by the name that a service's spec gives, and reads its parameters, which are all text.
+"""Finds a mining algorithm by the name in a service's spec, and parses its parameters, which are all text.
 
 A new algorithm is one new file in this package, or an entry point of the group ``halimede.mining`` in any installed
-distribution: a dataclass under ``@register("Name")`` that is called with a prediction. Its fields are its parameters;
-their types say what a value may be. Names are found whatever their case, and listed as they were registered.
+distribution: a dataclass under ``@register("Name")`` that is callable with a prediction. Its fields are its parameters;
+their types define the allowed values. Names are case-insensitive, and listed as registered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _algorithms: dict[str, tuple[str, type[Miner]]] = {}
 
 
 def register(name: str) -> Callable[[M], M]:
-    """Make a dataclass known as the algorithm ``name``. Raises ValueError when the name is taken, whatever its case."""
+    """Register a dataclass as the algorithm ``name``. Raises ValueError if the name is taken, in any case."""
 
     def add(algorithm: M) -> M:
         taken = _algorithms.get(name.lower())
@@ -47,7 +47,7 @@ def register(name: str) -> Callable[[M], M]:
 
 
 def names() -> tuple[str, ...]:
-    """Every algorithm that is there, plug-ins included, in alphabetical order."""
+    """Return the names of all algorithms, plug-ins included, in alphabetical order."""
     discover()
     for point in entry_points(group=GROUP):
         _load(point)
@@ -55,14 +55,14 @@ def names() -> tuple[str, ...]:
 
 
 def create(name: str, parameters: Mapping[str, str], calibration: Path | None = None, mode: str | None = None) -> Miner:
-    """Build the algorithm that a service's spec names.
+    """Make the algorithm that a service's spec names.
 
-    ``calibration`` is the file of what `halimede calibrate` found out: an algorithm with a parameter of that name gets
-    it, unless the spec gives another one. ``mode`` is checked where it is given.
+    ``calibration`` is the file of `halimede calibrate`: an algorithm with a parameter of that name gets it, unless the
+    spec sets another one. ``mode`` is checked if it is given.
 
-    Raises InvalidFieldError with the field below ``spec.edgeWorker.hardExampleMining``, its value and what is
-    possible: for an unknown name, an unknown or missing parameter, a value of the wrong type or out of range, one that
-    the algorithm itself refuses, and a mode that does not fit it.
+    Raises InvalidFieldError with the field below ``spec.edgeWorker.hardExampleMining``, its value and the allowed
+    values: for an unknown name, an unknown or missing parameter, a value of the wrong type or out of range, one that
+    the algorithm itself refuses, and an unsupported mode.
     """
     algorithm = _find(name)
     hints = get_type_hints(algorithm, include_extras=True)
@@ -80,7 +80,7 @@ def create(name: str, parameters: Mapping[str, str], calibration: Path | None = 
         miner = algorithm(**values)
     except HalimedeError:
         raise
-    except Exception as error:  # a plug-in's own check
+    except Exception as error:  # from a plug-in's own check
         fix = f"{name} refuses its parameters: {type(error).__name__}: {error}"
         raise InvalidFieldError(f"{FIELD}.parameters", dict(parameters), fix) from error
     if mode is not None:
@@ -89,9 +89,9 @@ def create(name: str, parameters: Mapping[str, str], calibration: Path | None = 
 
 
 def parameters_at(miner: Miner, cut: float) -> dict[str, str]:
-    """Return the parameters that put a miner's cut there, or as near as they allow, as a spec has them.
+    """Return the parameters for a cut, or for the nearest possible one, in the form of a spec.
 
-    Raises InvalidFieldError for an algorithm that compares no number, or does not say which parameter its cut is.
+    Raises InvalidFieldError for an algorithm that compares no numbers, or has no parameter for its cut.
     """
     given = getattr(miner, "parameters_at", None)
     if given is None:
@@ -113,7 +113,7 @@ def _find(name: str) -> type[Miner]:
     discover()
     failures = []
     if name.lower() not in _algorithms:
-        # Only now: plug-ins cost import time, and a broken one must not stop a service that does not use it.
+        # load plug-ins only now: they cost import time, and a broken one must not stop a service that does not use it
         failures = [text for point in entry_points(group=GROUP) if (text := _load(point))]
     found = _algorithms.get(name.lower())
     if found is None:
@@ -124,18 +124,18 @@ def _find(name: str) -> type[Miner]:
 
 @cache
 def _load(point: EntryPoint) -> str:
-    """Load a plug-in once; return why it failed, or nothing."""
+    """Load a plug-in once; return its error, empty if there is none."""
     try:
         loaded = point.load()
         if isinstance(loaded, type) and not any(loaded is algorithm for _, algorithm in _algorithms.values()):
             register(point.name)(loaded)
-    except Exception as error:  # noqa: BLE001 (importing a plug-in runs code that may raise anything)
+    except Exception as error:  # noqa: BLE001 (a plug-in's code may raise any error)
         return f"plug-in {point.name} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
     return ""
 
 
 def _read(key: str, text: str, wanted: Any) -> object:
-    """Cast one parameter's text to its field's type; numbers already cast by a caller are taken too."""
+    """Convert one parameter's text to its field's type; numbers that a caller has converted are accepted too."""
     try:
         return msgspec.convert(text.strip() if isinstance(text, str) else text, wanted, strict=False)
     except msgspec.ValidationError as error:
@@ -143,7 +143,7 @@ def _read(key: str, text: str, wanted: Any) -> object:
 
 
 def _expected(wanted: Any) -> str:
-    """Say in words what a field's type takes."""
+    """Return a description of the values of a field's type."""
     if get_origin(wanted) is Annotated:
         base, *extras = get_args(wanted)
         said = [extra.description for extra in extras if isinstance(extra, msgspec.Meta) and extra.description]

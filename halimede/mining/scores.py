@@ -1,4 +1,4 @@
-"""Reads and checks the numbers that algorithms judge by: a broken one is an error, never "easy" in silence."""
+"""Reads and checks the numbers that algorithms judge by: an invalid one is an error, never silently "easy"."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from msgspec import Meta
 from halimede.messages import Prediction
 from halimede.mining.miner import MiningError
 
-#: how far rounding may carry a score over 1, and the sum of half-precision probabilities away from 1
+#: tolerance for rounding: of a score above 1, and of the sum of half-precision probabilities
 SCORE_SLACK = 1e-5
 SUM_SLACK = 0.05
 
-#: the hardness of a frame without boxes: over and under that of every frame with some, yet a number for quantiles
+#: hardness of a frame without boxes: beyond that of every frame with boxes, but finite for quantiles
 HARDEST, EASIEST = 1e6, -1e6
 
 DETECTORS = "IBT, Threshold or UncertainBoxes"
 
 Ratio = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 
-#: what a frame without any box counts as; Sedna calls it easy, and so never sends up what its small model missed
+#: result for a frame without boxes; Sedna calls it easy, and so never uploads objects that its small model missed
 Empty = Annotated[
     str,
     Meta(
@@ -35,14 +35,14 @@ Empty = Annotated[
 
 
 def box_scores(prediction: Prediction) -> list[float]:
-    """Scores of the boxes; of a classification, the top score as that of the only box. Each is in 0..1."""
+    """Scores of the boxes; a classification counts as one box with its top score. Each is in 0..1."""
     if prediction.boxes is not None:
         return checked("box score", [box.score for box in prediction.boxes])
     return [top_score(prediction)]
 
 
 def own_scores(prediction: Prediction) -> list[float]:
-    """Scores of the boxes of a detection, each in 0..1. Raises MiningError for what has no boxes."""
+    """Scores of the boxes of a detection, each in 0..1. Raises MiningError without boxes."""
     if prediction.boxes is None:
         raise MiningError("the prediction has no boxes: use Margin, or another algorithm for classes")
     return checked("box score", [box.score for box in prediction.boxes])
@@ -62,7 +62,7 @@ def top_score(prediction: Prediction) -> float:
 def distribution(prediction: Prediction) -> list[float]:
     """Class probabilities, two or more, in 0..1, with a sum of about 1.
 
-    A single probability p is that of a two-class model with one output, hence p and 1 - p.
+    A single probability p is the output of a two-class model, hence p and 1 - p.
     """
     values = checked("probability", _classes(prediction))
     if len(values) == 1:
@@ -74,7 +74,7 @@ def distribution(prediction: Prediction) -> list[float]:
 
 
 def raw_scores(prediction: Prediction) -> list[float]:
-    """Scores of classes as the model gives them (activation none), two or more, each any finite number."""
+    """Raw class scores of the model (activation none), two or more, each any finite number."""
     values = _numbers("score", _classes(prediction))
     if len(values) < 2:
         raise MiningError("the prediction has a single score: leave logits at false")
@@ -89,7 +89,7 @@ def entropy(probabilities: list[float]) -> float:
 
 
 def ratio(number: float) -> str:
-    """Write a parameter that is a Ratio: the nearest one."""
+    """Return the parameter text of the nearest Ratio."""
     return repr(min(max(number, 0.0), 1.0))
 
 
@@ -98,13 +98,13 @@ def empty_hardness(empty: str) -> float:
     if empty in {"hard", "easy"}:
         return HARDEST if empty == "hard" else EASIEST
     share = float(empty[len("sample(") : -1])
-    return HARDEST if random.random() < share else EASIEST  # noqa: S311 (a sample, no secret)
+    return HARDEST if random.random() < share else EASIEST  # noqa: S311 (not a secret)
 
 
 def checked(what: str, values: Iterable[Any]) -> list[float]:
-    """Turn numbers of any kind (also NumPy's) into floats in 0..1. Raises MiningError."""
+    """Convert numbers of any kind (also NumPy's) to floats in 0..1. Raises MiningError."""
     numbers = _numbers(what, values)
-    # a sum tells NaN, which hides from min and max; all of this at C's speed, for it is done for each sample
+    # the sum shows NaN, which min and max hide; all of this runs at C speed, because it runs for each sample
     if numbers and min(numbers) >= 0 and max(numbers) <= 1 and not math.isnan(sum(numbers)):
         return numbers
     for number in numbers:
@@ -122,7 +122,7 @@ def _classes(prediction: Prediction) -> Any:
 
 
 def _numbers(what: str, values: Any) -> list[float]:
-    if hasattr(values, "tolist"):  # NumPy's, which is slow to walk through
+    if hasattr(values, "tolist"):  # NumPy arrays are slow to iterate
         values = values.tolist()
     try:
         return list(map(float, values))

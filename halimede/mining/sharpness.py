@@ -1,6 +1,6 @@
-"""Sharpness: blurred pictures are hard. The one rule here that looks at the picture itself.
+"""Sharpness: blurred pictures are hard. It is the only rule that uses the picture itself.
 
-Blur and darkness are what small models stumble over first, and neither needs a model to be seen.
+Small models fail first on blurred and dark pictures, and both can be measured without a model.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Sharpness:
     """Hard when the variance of the Laplacian of the grey picture is below ``threshold_sharpness``.
 
     The Laplacian is that of the four neighbours, [[0, 1, 0], [1, -4, 1], [0, 1, 0]], without the outermost pixels; grey
-    is the mean of red, green and blue (a fourth channel is left out), in the picture's own numbers: 0..255 for camera
-    pictures. From Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy", ICPR 2000 (their LAPV). What is
-    sharp depends on camera and scene, and noise looks sharp: choose the threshold on pictures of your own. A picture of
-    1280 x 720 pixels takes some milliseconds. Works in mining-then-inference alone; raises MiningError for what is no
-    picture.
+    is the mean of red, green and blue (a fourth channel is ignored), in the picture's own numbers: 0..255 for camera
+    pictures. From Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy", ICPR 2000 (their LAPV). The
+    values depend on camera and scene, and noise looks sharp: choose the threshold with your own pictures. A picture of
+    1280 x 720 pixels takes some milliseconds. Works only in mining-then-inference; raises MiningError for data other
+    than pictures.
     """
 
     modes: ClassVar[tuple[Mode, ...]] = (BEFORE,)
@@ -45,8 +45,8 @@ class Sharpness:
         """Just over minus ``threshold_sharpness``."""
         return just_over(-self.threshold_sharpness)
 
-    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it needs no look)
-        """Raise MiningError: a prediction does not tell."""
+    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it always raises)
+        """Raise MiningError: a prediction does not show sharpness."""
         raise MiningError(f"Sharpness looks at the sample itself: set mode to {BEFORE}")
 
     def foresee(self, image: Image, /) -> bool:
@@ -58,13 +58,13 @@ class Sharpness:
         return -variance_of_laplacian(image)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_sharpness": repr(min(max(just_over(-cut), 0.0), LIMIT))}
 
 
 def variance_of_laplacian(image: Image) -> float:
-    """Return how sharp a picture is, ``[height, width]`` or ``[height, width, channels]``, of at least 3 x 3 pixels."""
-    import numpy as np  # noqa: PLC0415 (the other algorithms do without it)
+    """Return the sharpness of a picture, ``[height, width]`` or ``[height, width, channels]``, from 3 x 3 pixels."""
+    import numpy as np  # noqa: PLC0415 (the other algorithms do not need it)
 
     picture: Any = np.asarray(image)
     if picture.ndim not in {2, 3} or min(picture.shape[:2]) < 3 or picture.dtype.kind not in "uif":

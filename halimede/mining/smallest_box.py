@@ -1,6 +1,6 @@
-"""SmallestBox: hard when a frame holds a small object.
+"""SmallestBox: hard when a frame contains a small object.
 
-What is small is easily missed, and where one small object was found there are more of them (Cao et al., "Edge-cloud
+Small objects are easily missed, and one detected small object indicates more of them (Cao et al., "Edge-cloud
 collaborated object detection via difficult-case discriminator", ICDCS 2023, arXiv 2108.12858). COCO calls objects below
 32 x 32 pixels small (Lin et al., ECCV 2014, arXiv 1405.0312).
 """
@@ -29,8 +29,8 @@ Side = Annotated[float, Meta(ge=0, le=LIMIT, description="a number of pixels fro
 class SmallestBox(ByHardness):
     """Hard when sqrt(width * height) of the smallest box is below ``threshold_side``, in pixels of the frame.
 
-    Boxes with a score below ``score`` do not count; ``empty`` decides on a frame without any other. Predictions without
-    boxes raise MiningError.
+    Boxes with a score below ``score`` do not count; ``empty`` defines the result for a frame without other boxes.
+    Predictions without boxes raise MiningError.
     """
 
     threshold_side: Side = 32.0
@@ -43,18 +43,18 @@ class SmallestBox(ByHardness):
         return just_over(-self.threshold_side)
 
     def hardness(self, prediction: Prediction, /) -> float:
-        """Minus the side of a square as large as the smallest box."""
+        """Minus the side of a square with the area of the smallest box."""
         pairs = zip(prediction.boxes or (), own_scores(prediction), strict=True)
         sides = [side(box) for box, score in pairs if score >= self.score]
         return -min(*sides, LIMIT) if sides else empty_hardness(self.empty)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_side": repr(min(max(just_over(-cut), 0.0), LIMIT))}
 
 
 def side(box: Box) -> float:
-    """Return the side of a square as large as the box, in pixels. Raises MiningError for what is no number."""
+    """Return the side of a square with the area of the box, in pixels. Raises MiningError for invalid numbers."""
     try:
         found = math.sqrt(abs((box.x2 - box.x1) * (box.y2 - box.y1)))
     except (TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from halimede.mining.scores import Empty, Ratio, box_scores, empty_hardness, rat
 class Threshold(ByHardness):
     """Hard when the mean score of the boxes is below ``threshold``.
 
-    A classification counts as one box with its top score. ``empty`` decides on a frame without boxes.
+    A classification counts as one box with its top score. ``empty`` defines the result for a frame without boxes.
     """
 
     threshold: Ratio = 0.5
@@ -33,5 +33,5 @@ class Threshold(ByHardness):
         return -math.fsum(scores) / len(scores) if scores else empty_hardness(self.empty)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold": ratio(just_over(-cut))}

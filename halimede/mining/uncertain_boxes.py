@@ -1,7 +1,7 @@
-"""UncertainBoxes: hard when too many of the found objects may be none.
+"""UncertainBoxes: hard when too many of the detected objects may be false.
 
-The detector's form of uncertainty sampling (Lewis and Gale, SIGIR 1994). Other than IBT it leaves out boxes that are
-so unsure that they are noise, which a detector without a threshold of its own gives by the hundred.
+The detector's form of uncertainty sampling (Lewis and Gale, SIGIR 1994). Unlike IBT it ignores boxes with scores so low
+that they are noise, which a detector without its own threshold returns by the hundred.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores, rat
 class UncertainBoxes(ByHardness):
     """Hard when (boxes with ``low`` <= score < ``high``) / (boxes with ``low`` <= score) >= ``threshold_share``.
 
-    ``empty`` decides on a frame without any box of score ``low`` or more. Predictions without boxes raise MiningError.
+    ``empty`` defines the result for a frame without boxes of score ``low`` or more. Predictions without boxes raise
+    MiningError.
     """
 
     threshold_share: Ratio = 0.5
@@ -29,7 +30,7 @@ class UncertainBoxes(ByHardness):
     empty: Empty = "hard"
 
     def __post_init__(self) -> None:
-        """Refuse limits that hold nothing. Raises InvalidFieldError."""
+        """Refuse limits with an empty range. Raises InvalidFieldError."""
         if self.high <= self.low:
             raise InvalidFieldError(f"{FIELD}.parameters.high", self.high, f"give a number over low, {self.low}")
 
@@ -44,5 +45,5 @@ class UncertainBoxes(ByHardness):
         return sum([score < self.high for score in scores]) / len(scores) if scores else empty_hardness(self.empty)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
-        """Return the parameter that puts the cut there."""
+        """Return the parameter for a cut."""
         return {"threshold_share": ratio(cut)}
