@@ -1,1 +1,1 @@
-"""Chooses and fits the rule by which a service asks its next tier, from labelled or unlabelled data."""
+"""Selects and fits the rule by which a service requests its next tier, from labelled or unlabelled data."""

@@ -1,8 +1,8 @@
-"""Calibrates a service from the predictions of both models. The files of `halimede calibrate` are elsewhere.
+"""Calibrates a service from the predictions of both models, without files: see `halimede calibrate`.
 
-The samples are parted once: on some everything is fitted, on the others (``held_out``) nothing is, and the figures are
-measured, with 95 % intervals. Where a limit on the risk is asked for of a rule that is fitted itself, the first part is
-halved once more: a bound holds only on samples that the rule has not seen. Pure.
+The samples are split once: everything is fitted on one part, and the figures are measured on the other (``held_out``),
+with 95 % intervals. If the goal is a limit on the risk and the rule itself is fitted, the first part is halved again: a
+bound only holds on samples that the rule has not seen. Pure.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from halimede.mining.pre_inference import AFTER
 from halimede.stats.agreement import wilson
 
 LEARNED = "Learned"
-#: fewer samples teach nothing; with fewer held out than this, intervals are so wide that it has to be said
+#: least number of samples for a calibration; number of held-out samples below which the wide intervals are noted
 LEAST, FEW = 50, 200
 HELD_OUT = 0.3
 #: steps between quantiles of the reference
 QUANTILES = 20
-#: with more classes their shares say nothing
+#: most classes for which their shares are useful
 MAX_CLASSES = 256
 Indices = NDArray[np.int64]
-#: weights of the small model that are tried; that of the big one is 1 minus it
+#: weights of the small model to try; that of the big one is 1 minus it
 WEIGHTS = np.linspace(0, 0.9, 19)
-#: fewer samples than this tell nothing of a mixture
+#: least number of samples for a mixture
 MIXTURE_LEAST = 40
 RESAMPLES = 1000
 SEED = 0
-#: of Student's t, two-sided 95 %, for 1 to 30 degrees of freedom; beyond, 1.96 * (1 + 1.3 / degrees) is near enough
+#: Student's t, two-sided 95 %, for 1 to 30 degrees of freedom; above, 1.96 * (1 + 1.3 / degrees) is a good
+#: approximation
 T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -61,7 +62,7 @@ T95 = (
 
 
 class Goal(Struct, kw_only=True):
-    """What is wanted: a share of samples that goes up, or a limit on the risk that holds with ``confidence``."""
+    """The goal: a share of uploaded samples, or a limit on the risk that holds with ``confidence``."""
 
     target_upload: float | None = None
     max_risk: float | None = None
@@ -70,18 +71,18 @@ class Goal(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Predictions of both models for ``data``, with the truth: its labels or, without labels, the big model's."""
+    """Predictions of both models for ``data``, with the truth: its labels, else the big model's answers."""
 
     data: LabelledPicture
     edge: Sequence[Prediction]
     cloud: Sequence[Prediction]
 
     def __len__(self) -> int:
-        """So many samples."""
+        """Return the number of samples."""
         return len(self.edge)
 
     def part(self, indices: Indices) -> Samples:
-        """Return some of them."""
+        """Return a subset."""
         return Samples(part(self.data, indices), [self.edge[i] for i in indices], [self.cloud[i] for i in indices])
 
 
@@ -113,10 +114,10 @@ def fit(
     held_out: float = HELD_OUT,
     seed: int = 0,
 ) -> Calibrated:
-    """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples (0: do not).
+    """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples (0: none).
 
     Raises InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that
-    has no threshold or does not fit the mode, or a limit that so few samples cannot show, or this rule not hold.
+    has no threshold or does not support the mode, or a limit that the samples cannot prove or the rule cannot meet.
     """
     labelled = data.truths is not None or data.boxes is not None
     samples = Samples(referenced(data, cloud), edge, cloud)
@@ -175,7 +176,7 @@ def fit(
 
 
 def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
-    """Return some of the data."""
+    """Return a subset of the data."""
     return replace(
         data,
         images=[data.images[i] for i in indices],
@@ -187,13 +188,13 @@ def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
 
 
 def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return where asking mends the small model's answer, and where it spoils it."""
+    """Return for which samples the next tier corrects the small model's answer, and for which it spoils it."""
     gain = quality(samples.data, samples.edge, samples.cloud).gain()
     return gain > 0, gain < 0
 
 
 def _with_mixture(artefact: CalibrationFile, samples: Samples, *, fusion: bool, tempered: bool) -> CalibrationFile:
-    """Add temperatures, and the mixture if it helps; neither for what has no class probabilities."""
+    """Add temperatures, and the mixture if it helps; neither without class probabilities."""
     found = _distributions(samples, artefact.labels)
     if found is None:
         return artefact
@@ -209,7 +210,7 @@ def _with_mixture(artefact: CalibrationFile, samples: Samples, *, fusion: bool, 
 
 
 def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vector, Truth] | None:
-    """Return both models' probabilities, of samples whose class they know, and the index of that class."""
+    """Return both models' probabilities for samples with a known class, and the index of that class."""
     rows = []
     for answers in (samples.edge, samples.cloud):
         lengths = {len(answer.probabilities or []) for answer in answers}
@@ -225,7 +226,7 @@ def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vec
 
 
 def _learned(samples: Samples, base: CalibrationFile) -> tuple[LearnedRule, Vector]:
-    """Fit learned deferral on what is answered after asking: the mixture, where there is one."""
+    """Fit learned deferral on the answers after escalation: those of the mixture, if there is one."""
     up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
     try:
         learnt = fit_learned(samples.edge, *asking(replace(samples, cloud=up)))
@@ -255,7 +256,7 @@ def _hardness_by(
 
 
 def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) -> float:
-    """Return the cut for what is wanted; ``samples`` are those of all (``of``) that may decide on it."""
+    """Return the cut for the goal; ``samples`` are those of all (``of``) that may decide on it."""
     if goal.max_risk is None:
         return cut_for_budget(hardness, goal.target_upload or 0.0)
     loss, _ = asking(samples)
@@ -269,14 +270,14 @@ def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) 
             else "no data can show that: allow more than 0"
         )
         raise InvalidFieldError("--max-risk", goal.max_risk, fix)
-    if math.isinf(found):  # nothing has to go up
+    if math.isinf(found):  # no uploads are needed
         highest = hardness[np.isfinite(hardness)].max(initial=0.0)
         return math.nextafter(float(highest), math.inf)
     return found
 
 
 def _check_risk(goal: Goal, hardness: Vector, cut: float, samples: Samples, rule: str) -> None:
-    """Refuse a rule whose parameters do not reach the cut that the limit needs: samples would stay against it."""
+    """Refuse a rule whose parameters cannot reach the required cut: samples would be kept against the limit."""
     if goal.max_risk is None:
         return
     loss, _ = asking(samples)
@@ -298,7 +299,7 @@ def _reference(hardness: Vector, samples: Samples) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """The mixture, None: it does not help. Of the samples that were looked at, so many it mended, and spoiled."""
+    """The mixture, None: it does not help. Counts of answers that it corrected and spoiled."""
 
     rule: MixtureRule | None
     mended: int = 0
@@ -306,10 +307,10 @@ class Mixed:
 
 
 def fit_mixture(edge: Vector, cloud: Vector, truth: Truth, *, seed: int = 0) -> Mixed:
-    """Fit the mixture of two answers: a logarithmic opinion pool whose weight has the greatest likelihood.
+    """Fit the mixture of two answers: a logarithmic opinion pool with the weight of maximum likelihood.
 
     ``edge`` and ``cloud`` are calibrated distributions ``[samples, classes]``; ``truth`` is each sample's class index.
-    There is a mixture only if, cross-validated, it mends more of the big model's answers than it spoils.
+    A mixture is returned only if, cross-validated, it corrects more of the big model's answers than it spoils.
 
     Hinton, "Products of experts", ICANN 1999; Genest and Zidek, "Combining probability distributions", Statistical
     Science 1986.
@@ -338,7 +339,7 @@ def share(hits: NDArray[np.bool_]) -> tuple[float, float, float]:
 
 
 def bootstrap(statistic: Callable[[NDArray[np.int64]], float], samples: int) -> tuple[float, float]:
-    """Return the percentile interval (Efron 1979) of what is computed from samples, given by their indices."""
+    """Return the percentile interval (Efron 1979) of a statistic of samples, which are given by their indices."""
     chance = np.random.default_rng(SEED)
     drawn = [statistic(chance.integers(0, samples, samples)) for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975])
@@ -346,7 +347,7 @@ def bootstrap(statistic: Callable[[NDArray[np.int64]], float], samples: int) -> 
 
 
 def mean_interval(values: Vector) -> tuple[float, float, float]:
-    """Return the mean of independent runs and its interval (Student 1908); of paired runs, give their differences."""
+    """Return the mean of independent runs and its interval (Student 1908); for paired runs, give their differences."""
     mean, runs = float(np.mean(values)), len(values)
     if runs < 2:
         return mean, -math.inf, math.inf
@@ -368,11 +369,11 @@ def measure(
     uploaded: Hits,
     artefact: CalibrationFile,
 ) -> dict[str, float]:
-    """Return all figures; ``joint`` is what is answered of samples that are ``uploaded``.
+    """Return all figures; ``joint`` are the answers to samples that are ``uploaded``.
 
-    ``edge_only``, ``cloud_only`` and ``joint`` are accuracies (of boxes: mAP at 0.5, without intervals); ``ratio`` is
-    joint over cloud only; ``upload_ratio`` and ``risk`` (edge wrong, cloud right, not asked) are shares of all samples,
-    ``agreement`` (both say the same) of those that stay.
+    ``edge_only``, ``cloud_only`` and ``joint`` are accuracies (for boxes: mAP at 0.5, without intervals); ``ratio`` is
+    joint over cloud only; ``upload_ratio`` and ``risk`` (edge wrong, cloud right, not uploaded) are shares of all
+    samples, ``agreement`` (both answers agree) of the kept ones.
     """
     found: dict[str, float] = {}
     _with_interval(found, "upload_ratio", share(uploaded))
@@ -408,7 +409,7 @@ def _with_interval(found: dict[str, float], name: str, value: tuple[float, float
 def _add_errors(
     found: dict[str, float], truths: Sequence[str], edge: Sequence[Prediction], artefact: CalibrationFile
 ) -> None:
-    """Add by how much the small model's sureness and its accuracy differ, before and after calibration."""
+    """Add the difference of the small model's confidence and accuracy, before and after calibration."""
     names = artefact.labels or [str(i) for i in range(len(edge[0].probabilities or []))]
     rows = [(answer.probabilities, names.index(truth)) for answer, truth in zip(edge, truths, strict=True)
             if truth in names and len(answer.probabilities or []) == len(names)]  # fmt: skip

@@ -1,7 +1,7 @@
 """Fits learned deferral: two logistic regressions on the small model's output, regularized by cross-validation.
 
 Jitkrittum et al., "When does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764 (post-hoc
-deferral). The hardness of the samples that it was fitted on is out of fold: from heads that never saw them. Pure.
+deferral). The hardness of the fitted samples is out of fold: from heads that were fitted without them. Pure.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from halimede.mining.learned import features_of
 
 ROUNDS = 50
 SETTLED = 1e-8
-#: the longest step: Newton's may be endless where samples can be told apart without fault
+#: longest step: Newton's may be unbounded for perfectly separable samples
 LONGEST = 5.0
-#: features that vary less than this say nothing
+#: features with a smaller deviation are ignored
 STILL = 1e-9
 
 
 def fit_head(features: Vector, hits: Vector, pull: float) -> Head:
     """Fit P(hit | features): least negative log likelihood + pull / 2 * |weights|^2.
 
-    ``features`` ``[samples, features]``, ``hits`` 0 or 1 each. Weights are of standardised features, pulled to 0;
-    those that are returned are of the features as they are.
+    ``features`` ``[samples, features]``, ``hits`` 0 or 1 each. The weights of standardised features are pulled to 0;
+    the returned weights are for the original features.
     """
     middle, spread = features.mean(axis=0), features.std(axis=0)
     scale = np.where(spread > STILL, 1 / np.maximum(spread, STILL), 0.0)
@@ -65,9 +65,9 @@ def sigmoid(values: Vector) -> Vector:
 Hits = NDArray[np.bool_]
 
 FOLDS = 5
-#: strengths of the pull to 0 that are tried
+#: strengths of the pull to 0 to try
 PULLS = (3.0, 10.0, 30.0, 100.0)
-#: samples that have to show it, fewer teach nothing
+#: least numbers of samples with a gain, and with a loss
 LEAST_GAINS, LEAST_LOSSES = 5, 10
 LEAST_FIX = (
     "samples where the big model is right and the small one wrong are too few to learn from, {least} are needed at"
@@ -77,14 +77,14 @@ LEAST_FIX = (
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """The rule (its cut is 0 still), and the hardness of the samples by heads that were fitted without them."""
+    """The rule (its cut is still 0), and the hardness of the samples by heads that were fitted without them."""
 
     rule: LearnedRule
     hardness: Vector
 
 
 def fit_learned(predictions: Sequence[Prediction], gains: Hits, losses: Hits, *, seed: int = 0) -> Learnt:
-    """Fit the rule on what the small model said, and on where asking mends (``gains``) or spoils (``losses``).
+    """Fit the rule on the small model's answers, which the next tier corrects (``gains``) or spoils (``losses``).
 
     Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions without class probabilities.
     """
@@ -101,19 +101,19 @@ def fit_learned(predictions: Sequence[Prediction], gains: Hits, losses: Hits, *,
 
 
 def hardness_by(rule: LearnedRule, predictions: Sequence[Prediction]) -> Vector:
-    """Return the hardness of all samples at once. Raises MiningError."""
+    """Return the hardness of all samples. Raises MiningError."""
     features = np.array([features_of(prediction, rule.embedding) for prediction in predictions])
     return predict(rule.gain, features) - (predict(rule.loss, features) if rule.loss else 0.0)
 
 
 def embedding_of(predictions: Sequence[Prediction]) -> int:
-    """Return how many penultimate features each prediction has; 0 where not all have equally many."""
+    """Return the number of penultimate features of each prediction; 0 if the numbers differ."""
     lengths = {len(prediction.embeddings or b"") // 2 for prediction in predictions}
     return lengths.pop() if len(lengths) == 1 else 0
 
 
 def folds(hits: Hits, count: int, seed: int) -> Iterator[Hits]:
-    """Yield which samples are in each of ``count`` parts of equal size, with equally many hits."""
+    """Yield the samples of each of ``count`` parts of equal size, with equally many hits."""
     chance = np.random.default_rng(seed)
     part = np.zeros(len(hits), np.int64)
     order = np.concatenate([chance.permutation(np.flatnonzero(hits)), chance.permutation(np.flatnonzero(~hits))])
@@ -123,7 +123,7 @@ def folds(hits: Hits, count: int, seed: int) -> Iterator[Hits]:
 
 
 def _fitted(features: Vector, hits: Hits, parts: Sequence[Hits]) -> tuple[Head, Vector]:
-    """Return the head of the best pull, and what heads without them say of each part."""
+    """Return the head of the best pull, and out-of-fold predictions for each part."""
     wanted = hits.astype(np.float64)
     tried = []
     for pull in PULLS:

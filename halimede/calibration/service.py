@@ -1,6 +1,6 @@
-"""Calibrates one tier of a service, offline, and makes manifests of the result.
+"""Calibrates one tier of a service, offline, and makes manifests from the result.
 
-It reads what comes to the tier, lets both models answer, and fits.
+It reads the samples that reach the tier, lets both models answer, and fits.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
 from halimede.mining.pre_inference import AFTER
 
-#: gets what is done, how many samples are done, and how many there are
+#: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
-#: figures that are shown, with what they mean
+#: displayed figures with their meanings
 FIGURES = {
     "edge_only": "small model alone",
     "cloud_only": "big model alone",
@@ -42,14 +42,14 @@ FIGURES = {
 
 
 class Deadline(msgspec.Struct, kw_only=True):
-    """A goal in milliseconds, and the link to the next tier; its ``edge_ms`` and ``cloud_ms`` are measured here."""
+    """A deadline in milliseconds, and the link to the next tier; its ``edge_ms`` and ``cloud_ms`` are measured here."""
 
     ms: float
     way: UploadPath
 
 
 def tier_index(chain: Chain, tier: str) -> int:
-    """Return which tier is meant. Raises InvalidFieldError (``--tier``)."""
+    """Return the index of a tier. Raises InvalidFieldError (``--tier``)."""
     names = [each.name for each in chain.tiers[:-1]]
     if tier not in names:
         raise InvalidFieldError("--tier", tier, f"use one of {', '.join(names)}")
@@ -59,9 +59,9 @@ def tier_index(chain: Chain, tier: str) -> int:
 def calibrated(
     chain: Chain, at: int, data: LabelledPicture, *, goal: Goal | Deadline, report: StageReport, rule: str = ""
 ) -> Calibrated:
-    """Calibrate the tier at a place of the chain against the next one, on the samples that come to it.
+    """Calibrate the tier at index ``at`` against the next one, on the samples that reach it.
 
-    ``rule``: the algorithm; without it Learned, for boxes and for mining before inference the tier's own. Raises
+    ``rule``: the algorithm; default: Learned, for boxes and for mining before inference the tier's own. Raises
     InvalidFieldError, ModelError.
     """
     low, high = chain.tiers[at : at + 2]
@@ -95,7 +95,7 @@ def calibrated(
 
 
 def _reaching(chain: Chain, at: int, data: LabelledPicture, report: StageReport) -> LabelledPicture:
-    """Return the samples that come to a tier: what those before it, as they are configured, send on."""
+    """Return the samples that reach a tier: those that all tiers before it escalate, as configured."""
     reached = np.ones(len(data), bool)
     for before in chain.tiers[:at]:
         reached &= decide(before, data, answers(before, data, _part(report, before)), reached)
@@ -105,7 +105,7 @@ def _reaching(chain: Chain, at: int, data: LabelledPicture, report: StageReport)
 
 
 def _goal_of(wanted: Deadline, data: LabelledPicture, edge_ms: float, cloud_ms: float) -> Goal:
-    """Turn a deadline into the share of samples that can be back in time, by what was measured."""
+    """Convert a deadline to the share of samples that can be answered in time, from measured times."""
     way = msgspec.structs.replace(wanted.way, edge_ms=edge_ms, cloud_ms=cloud_ms)
     share = share_in_time(np.array(data.sizes, np.float64), way, wanted.ms)
     if not share:
@@ -125,7 +125,7 @@ def _digest(path: Path) -> str:
 
 
 def about(found: Calibrated, low: str, high: str) -> list[str]:
-    """Say what was fitted on what; ``low`` and ``high`` are the models' names."""
+    """Return lines about what was fitted; ``low`` and ``high`` are the models' names."""
     artefact, goal = found.artefact, found.goal
     truth = "labels" if found.labelled else f"answers of {high}"
     wanted = (
@@ -161,21 +161,21 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 
 FORMAT = "calibration"
-#: of easy samples, so many go up all the same where nothing else was said
+#: share of easy samples to audit if none is set
 AUDIT_SHARE = 0.01
 
 
 def name_of(chain: Chain, tier: int) -> str:
-    """Return what the calibration of a tier is called: as a file, with ``-calibration`` as a Model."""
+    """Return the name of a tier's calibration: of the file, and with ``-calibration`` of the Model."""
     service = chain.service.metadata.name
     return service if tier == 0 else f"{service}-{chain.tiers[tier].name}"
 
 
 def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str) -> list[dict[str, Any]]:
-    """Return the Model and the service with its deferral filled in; all else of the service stays as it was written.
+    """Return the Model and the service with its deferral filled in; other fields of the service stay as written.
 
-    ``tier``: which one was calibrated. A target that was asked for is held at run time; a limit on the risk is a cut
-    that must stay where it is, so that the target goes.
+    ``tier``: the calibrated one. A target share is kept at run time; a limit on the risk needs a fixed cut, so the
+    target is removed.
     """
     name = f"{name_of(chain, tier)}-calibration"
     metadata: dict[str, Any] = {"name": name}

@@ -1,8 +1,8 @@
-"""How sure a model should be: one number that makes its probabilities true ones.
+"""Calibrates a model's confidence with one number, its temperature.
 
 Temperature scaling (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017): logarithms
-of probabilities are divided by T, which changes no answer. T is that of least negative log likelihood on labelled
-samples, which is convex in 1/T.
+of probabilities are divided by T, which changes no answer. T has the least negative log likelihood on labelled samples,
+which is convex in 1/T.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ BINS = 15
 
 
 def calibrate(rows: Vector, temperatures: Vector | float) -> Vector:
-    """Make distributions ``[samples, classes]`` less sure (temperature over 1) or surer (below 1).
+    """Make distributions ``[samples, classes]`` less certain (temperature over 1) or more certain (below 1).
 
-    ``temperatures``: one for all, or one a row.
+    ``temperatures``: one for all, or one per row.
     """
     doubted = (1.0 - DOUBT) * rows + DOUBT / rows.shape[1]
     return softmax(np.log(doubted) / np.atleast_1d(temperatures)[:, None])
 
 
 def temperature(rows: Vector, truth: Truth) -> float:
-    """Return the temperature of least negative log likelihood; 1 where there is nothing to learn from."""
+    """Return the temperature of least negative log likelihood; 1 without samples."""
     if not len(rows):
         return 1.0
 
@@ -48,7 +48,7 @@ def temperature(rows: Vector, truth: Truth) -> float:
 
 
 def calibration_error(rows: Vector, truth: Truth) -> float:
-    """Return by how much a source's sureness and its accuracy differ (expected calibration error, 15 bins)."""
+    """Return the difference of confidence and accuracy (expected calibration error, 15 bins)."""
     if not len(rows):
         return 0.0
     sure, right = rows.max(axis=1), rows.argmax(axis=1) == truth

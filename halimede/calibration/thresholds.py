@@ -1,15 +1,15 @@
-"""Where the cut of a rule has to be: for a share of samples that goes up, a limit on the risk, or a deadline. Pure.
+"""Computes the cut of a rule: for a share of uploads, a limit on the risk, or a deadline. Pure.
 
-The limit on the risk is kept with a probability that was chosen, by Learn then Test: Angelopoulos, Bates, Candès,
-Jordan and Lei, "Learn then test: calibrating predictive algorithms to achieve risk control", arXiv 2110.01052. The risk
-is the share of all samples that stay at the edge although it is wrong there and the cloud right. Each cut is the
-hypothesis "its risk is over the limit"; the p-value of a 0/1 loss is the binomial tail, P(Bin(n, limit) <= losses),
-which is exact and hence tighter than Hoeffding-Bentkus; cuts are tested in a fixed sequence from the strictest
-(everything goes up: no risk) on, and the last one that is rejected is taken.
+The limit on the risk holds with a chosen probability, by Learn then Test: Angelopoulos, Bates, Candès, Jordan and Lei,
+"Learn then test: calibrating predictive algorithms to achieve risk control", arXiv 2110.01052. The risk is the share of
+all samples that stay at the edge although it is wrong and the cloud right. Each cut is the hypothesis "its risk is over
+the limit"; the p-value of a 0/1 loss is the binomial tail, P(Bin(n, limit) <= losses), which is exact and hence tighter
+than Hoeffding-Bentkus; cuts are tested in a fixed sequence from the strictest (all samples are uploaded: no risk) on,
+and the last one that is rejected is used.
 
-Raising the cut keeps more samples and can only add losses. p-values so rise along the sequence, which may therefore
-hold every number: to pass the first cut whose risk is over the limit, that very one has to be rejected, which happens
-with probability 1 - ``confidence`` at most. The samples must be ones that the rule was not fitted on.
+A higher cut keeps more samples and can only add losses. So p-values rise along the sequence, which may therefore
+contain every number: to pass the first cut whose risk is over the limit, that cut itself must be rejected, which
+happens with probability 1 - ``confidence`` at most. The samples must be ones that the rule was not fitted on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from halimede.calibration.temperature import Vector
 
-#: of the samples that go up, so many are to be back in time
+#: share of uploaded samples that must be answered in time
 IN_TIME = 0.95
 STEPS = 200
 
 
 class UploadPath(Struct, kw_only=True):
-    """What a sample passes that goes up. Times are milliseconds; ``per_second``: samples that the edge takes, 0: few.
+    """The path of an uploaded sample. Times are milliseconds; ``per_second``: rate of samples at the edge, 0: few.
 
     ``link_ms`` is a round trip without data, ``link_kbps`` the speed in kbit/s.
     """
@@ -41,11 +41,11 @@ class UploadPath(Struct, kw_only=True):
 
 
 def share_in_time(sizes: Vector, way: UploadPath, deadline_ms: float) -> float:
-    """Return the largest share of samples that can go up so that 95 % of them are back within the deadline.
+    """Return the largest share of uploads for which 95 % of them are answered within the deadline.
 
-    ``sizes``: bytes of each. Alone, a sample takes the sum of its parts. Where many come they wait for the slowest part
-    (link or model), a queue with constant service time s and load rho: P(wait > t) is about
-    rho * exp(-2 (1 - rho) t / s) (M/D/1 in heavy traffic; Kingman 1962).
+    ``sizes``: bytes of each. A single sample takes the sum of its parts. At a high rate samples wait for the slowest
+    part (link or model), a queue with constant service time s and load rho: P(wait > t) is about rho * exp(-2 (1 - rho)
+    t / s) (M/D/1 in heavy traffic; Kingman 1962).
     """
     sending = sizes * 8 / way.link_kbps
     spare = deadline_ms - (way.edge_ms + way.link_ms + way.cloud_ms + sending)
@@ -62,7 +62,7 @@ def share_in_time(sizes: Vector, way: UploadPath, deadline_ms: float) -> float:
     return 0.0
 
 
-#: of the risk itself; a few hundred samples, whose own risk varies by chance as much again, then keep it in 19 of 20
+#: for the true risk; a few hundred samples, whose own risk also varies by chance, then stay within it in 19 of 20 cases
 CONFIDENCE = 0.99
 
 
@@ -71,8 +71,8 @@ def cut_for_risk(
 ) -> float | None:
     """Return the highest cut whose risk is at most ``limit`` with probability ``confidence``; None: there is none.
 
-    ``loss``: whether the edge is wrong and the cloud right, of each sample. Infinity: nothing has to go up. There is no
-    cut where samples are fewer than ``least_samples``.
+    ``loss``: whether the edge is wrong and the cloud right, for each sample. Infinity: no uploads are needed. There is
+    no cut for fewer samples than ``least_samples``.
     """
     allowed = losses_allowed(len(hardness), limit, confidence)
     if allowed < 0:
@@ -82,7 +82,7 @@ def cut_for_risk(
 
 
 def losses_allowed(samples: int, limit: float, confidence: float = CONFIDENCE) -> int:
-    """Return the most losses with which a risk over ``limit`` is still rejected; -1: not even none is enough."""
+    """Return the most losses with which a risk over ``limit`` is still rejected; -1: not even with none."""
     if limit >= 1:
         return samples
     if limit <= 0:
@@ -97,12 +97,12 @@ def losses_allowed(samples: int, limit: float, confidence: float = CONFIDENCE) -
 
 
 def p_value(losses: int, samples: int, limit: float) -> float:
-    """Return P(Bin(samples, limit) <= losses): how likely so few losses are where the risk is just the limit."""
+    """Return P(Bin(samples, limit) <= losses): the probability of so few losses if the risk equals the limit."""
     return min(1.0, math.fsum(math.exp(_log_probability(k, samples, limit)) for k in range(losses + 1)))
 
 
 def least_samples(limit: float, confidence: float = CONFIDENCE) -> int:
-    """Return how many samples a limit over 0 needs at least: so many without a loss reject it."""
+    """Return the least number of samples for a limit over 0: so many without a loss reject it."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - limit)) if limit < 1 else 1
 
 
@@ -114,14 +114,14 @@ def _log_probability(k: int, n: int, p: float) -> float:
 def cut_for_budget(hardness: Vector, ratio: float) -> float:
     """Return the cut at which the share of samples with ``hardness >= cut`` is nearest to ``ratio``.
 
-    It lies in the middle between two samples. A sample that the rule cannot judge is infinitely hard: it goes up
-    whatever the cut is. Samples of equal hardness go up together or not at all.
+    It is in the middle between two samples. A sample that the rule cannot judge is infinitely hard: it is always
+    uploaded. Samples of equal hardness are uploaded together or not at all.
     """
     known = np.sort(hardness[np.isfinite(hardness)])[::-1]
     if not len(known):
         return 0.0
     wanted = ratio * len(hardness) - (len(hardness) - len(known))
-    # after so many samples the next one is easier: between these a cut can be
+    # after these counts the next sample is easier: a cut is possible there
     ends = np.flatnonzero(np.diff(known) < 0) + 1
     counts = np.concatenate([[0], ends, [len(known)]])
     count = int(counts[np.abs(counts - wanted).argmin()])
@@ -133,7 +133,7 @@ def cut_for_budget(hardness: Vector, ratio: float) -> float:
 
 
 def between(low: float, high: float) -> float:
-    """Return the middle; ``high`` where there is no number between both."""
+    """Return the middle; ``high`` if there is no number between both."""
     middle = low / 2 + high / 2
     return middle if low < middle <= high else high
 
