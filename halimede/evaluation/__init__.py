@@ -1,1 +1,1 @@
-"""What a service's models and rules are worth, measured on data."""
+"""Measures a service's models and rules on data."""

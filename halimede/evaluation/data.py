@@ -1,4 +1,4 @@
-"""Labelled samples on disk: the pictures and rows on which a service is calibrated and evaluated, and what is in them.
+"""Labelled samples on disk: the pictures and rows on which a service is calibrated and evaluated, with their truth.
 
 | ``--data`` | samples, and their truth |
 |---|---|
@@ -8,8 +8,8 @@
 | ``.csv`` | rows of numbers; the class is the column ``label``, without a header the last one |
 | ``.npz`` | the array ``x``, a sample in each row, and ``y`` with their classes, if it is there |
 
-Whatever is read was bounded before: the size of files, the size that a picture or an array claims, and their number.
-Nothing is unpickled.
+All reads are bounded: the size of files, the claimed size of a picture or an array, and their number. There are no
+pickles.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from halimede.messages import Box
 from halimede.picture_files import files_below, probe
 
 FIELD = "--data"
-#: samples at most, and bytes of their pixels together
+#: most samples, and most bytes of all their pixels
 MAX_SAMPLES = 100_000
 MAX_PIXELS = 2 * 1024**3
 MAX_PICTURE = 64 * 1024**2
 FORMS = "give a folder of class folders, a folder with pictures and annotations.json, a .csv or an .npz"
-#: told how many samples are done, and how many there are
+#: called with the number of finished samples, and of all samples
 Progress = Callable[[int, int], None]
 ANNOTATIONS = "annotations.json"
 MAX_JSON = 256 * 1024**2
@@ -49,12 +49,12 @@ Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledPicture:
-    """Samples and what is in them.
+    """Samples and their content.
 
-    ``images``: each as a model's ``prepare`` takes it, height x width (x 3) uint8, or a row (or any array) of numbers.
-    ``truths``: the class of each as text; None: not known. ``boxes``: the objects of each, with score 1 and the
-    category's name as label; None: it is no detection data. ``sizes``: bytes of each as it would be sent to the cloud,
-    in the encoding that it has on disk, raw where it is a row of a table. ``names`` say which sample is meant.
+    ``images``: each as the input of a model's ``prepare``, height x width (x 3) uint8, or a row (or any array) of
+    numbers. ``truths``: the class of each as text; None: unknown. ``boxes``: the objects of each, with score 1 and the
+    category's name as label; None: not detection data. ``sizes``: bytes of each when uploaded, in the encoding on disk,
+    raw for a row of a table. ``names`` identify the samples.
     """
 
     images: list[Array]
@@ -64,15 +64,15 @@ class LabelledPicture:
     boxes: list[list[Box]] | None = None
 
     def __len__(self) -> int:
-        """So many samples."""
+        """Return the number of samples."""
         return len(self.images)
 
 
 def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | None = None) -> LabelledPicture:
-    """Read samples. With the model's ``labels``, classes given by their index get their names.
+    """Read samples. With the model's ``labels``, class indices are replaced by their names.
 
-    Raises InvalidFieldError (field ``--data``) for what cannot be read, has no samples in it, is larger than the
-    limits, or has no class that the model knows.
+    Raises InvalidFieldError (field ``--data``) for data that is unreadable, empty, larger than the limits, or without
+    any class that the model knows.
     """
     if path.is_dir():
         found = _folder(path, labels, progress)
@@ -113,7 +113,7 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> Lab
 
 
 def _pictures(path: Path) -> list[Path]:
-    """Return all files below a folder that begin as a JPEG or PNG does, by name; links to folders are not followed."""
+    """Return all files below a folder that begin like a JPEG or PNG, by name; links to folders are not followed."""
     found = []
     for file in files_below(path):
         if _is_picture(file):
@@ -131,7 +131,7 @@ def _is_picture(file: Path) -> bool:
 
 
 def _class_of(inside: Path) -> str:
-    """Return the class folder of a picture, which may be in one that only says of which split it is."""
+    """Return the class folder of a picture, which may be in a folder of a split."""
     return next((part for part in inside.parts[:-1] if part.lower() not in SPLITS), "")
 
 
@@ -160,14 +160,14 @@ def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> 
 
 
 def _named(text: str, labels: Sequence[str]) -> str:
-    """Return a class by the name that the model has for it: data may give its index."""
+    """Return the model's name of a class: data may contain its index."""
     if text not in labels and text.isascii() and text.isdigit() and len(text) < 10 and int(text) < len(labels):
         return labels[int(text)]
     return text
 
 
 def _check_known(path: Path, data: LabelledPicture, labels: Sequence[str]) -> None:
-    """Refuse data of another task: where the model knows none of the classes, every answer would count as wrong."""
+    """Refuse data of another task: if the model knows none of the classes, every answer would be wrong."""
     there: Iterable[Any] = data.truths or (box.label for boxes in data.boxes or () for box in boxes)
     kinds = sorted({str(kind) for kind in there})
     if labels and kinds and not set(kinds) & set(labels):
@@ -200,13 +200,13 @@ class _File(Struct):
 
 
 def read_annotations(path: Path, limit: int) -> dict[str, list[Box]]:
-    """Return the boxes of each picture of a file in COCO's format, by file name, in the order of ``images``.
+    """Return the boxes of each picture in a COCO file, by file name, in the order of ``images``.
 
     ``images`` have id and file_name, ``categories`` id and name, ``annotations`` image_id, category_id and bbox (x, y,
     width and height in pixels): https://cocodataset.org/#format-data. The file is read whole.
 
-    Annotations of crowds are left out: one box for many objects is nothing that a detector can be right about.
-    Raises InvalidFieldError, also for a file outside the folder and over ``limit`` pictures.
+    Annotations of crowds are skipped: a detector cannot match one box for many objects. Raises InvalidFieldError, also
+    for a picture outside the folder and for more than ``limit`` pictures.
     """
     file = _read(path)
     if len(file.images) > limit:
@@ -241,7 +241,7 @@ def _read(path: Path) -> _File:
         if path.stat().st_size > MAX_JSON:
             raise InvalidFieldError(FIELD, str(path), f"it is larger than {MAX_JSON >> 20} MiB: give a part of it")
         return msgspec.json.decode(path.read_bytes(), type=_File)
-    except msgspec.DecodeError as error:  # that it does not fit is one, too
+    except msgspec.DecodeError as error:  # also for JSON of another structure
         fix = f"write COCO's JSON with images, categories and annotations: {error}"
         raise InvalidFieldError(FIELD, str(path), fix) from error
     except (RecursionError, OSError) as error:
@@ -249,7 +249,7 @@ def _read(path: Path) -> _File:
 
 
 def _check_name(path: Path, number: int, name: str) -> None:
-    """Refuse a picture outside the folder: the file may be anybody's."""
+    """Refuse a picture outside the folder: the file may be from anyone."""
     outside = PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name or "\\" in name
     if outside or not (path.parent / name).resolve().is_relative_to(path.parent.resolve()):
         fix = f"its file_name {name[:80]!r} is not in this folder: put the picture beside the annotations"

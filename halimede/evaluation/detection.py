@@ -1,18 +1,18 @@
-"""How good boxes are: average precision and object recall of answers that come from two models, in any mixture.
+"""The quality of boxes: average precision and object recall of any combination of two models' answers.
 
-Matching is COCO's (Lin et al., ECCV 2014, arXiv 1405.0312; its cocoeval): in each picture and class, boxes in the
-order of their scores, 100 at most, each take the object that they overlap most among those that are still free, if the
-intersection over union is at least the threshold. One that finds none is false.
+Matching is COCO's (Lin et al., ECCV 2014, arXiv 1405.0312; its cocoeval): in each picture and class, boxes by
+descending score, at most 100, each match the unmatched object that they overlap most, if the intersection over union is
+at least the threshold. A box without a match is false.
 
-With boxes of one class of all pictures in the order of their scores, precision p and recall r after each, average
-precision is the area under the curve of the best precision at any higher recall, at all points of it:
-AP = sum over n of (r[n] - r[n-1]) * max(p[m] for m >= n) (Everingham et al., "The PASCAL Visual Object Classes
-Challenge: A Retrospective", IJCV 2015, all-point interpolation; COCO's own tool reads 101 points of the same curve).
-mAP@0.5 is its mean over the classes that have objects, at threshold 0.5; mAP@0.5:0.95 the mean over ten thresholds.
-Object recall is the share of objects that a box of their class overlaps by 0.5 or more, whatever its score.
+With boxes of one class of all pictures by descending score, precision p and recall r after each, average precision is
+the area under the curve of the best precision at any higher recall, at all points of it: AP = sum over n of (r[n] -
+r[n-1]) * max(p[m] for m >= n) (Everingham et al., "The PASCAL Visual Object Classes Challenge: A Retrospective", IJCV
+2015, all-point interpolation; COCO's own tool reads 101 points of the same curve). mAP@0.5 is its mean over the classes
+that have objects, at threshold 0.5; mAP@0.5:0.95 the mean over ten thresholds. Object recall is the share of objects
+that a box of their class overlaps by 0.5 or more, at any score.
 
-What matching finds in one picture depends on no other one, so that each model's boxes are matched once, and a mixture
-of both models only counts again.
+Matching in one picture does not depend on other ones, so each model's boxes are matched once, and a combination of both
+models only counts again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from halimede.inference import Array
 from halimede.inference.boxes import overlaps
 from halimede.messages import Box, Prediction
 
-#: intersection over union from which a box has found an object, 0.5 to 0.95
+#: intersection over union from which a box matches an object, 0.5 to 0.95
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
-#: boxes of a class in one picture that are looked at, the best first
+#: most boxes of a class in one picture, by score
 MAX_BOXES = 100
-#: so many points of a curve: each counts all boxes again
+#: most points of a curve: each counts all boxes again
 POINTS = 40
-#: random orders that chance is the mean of
+#: number of random orders in the mean of ``chance``
 ORDERS = 5
 
 
@@ -46,9 +46,10 @@ class Measured(Point):
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The boxes of one model in all pictures, a row each: score, class (-1: one without objects), picture, and at
-    which thresholds it found an object ``[boxes, 10]``. ``found``: objects found at 0.5 in each picture; ``false``:
-    boxes that found none there.
+    """The boxes of one model in all pictures, one row each.
+
+    The columns are score, class (-1: one without objects), picture, and the thresholds at which it matched an object
+    ``[boxes, 10]``. ``found``: objects found at 0.5 in each picture; ``false``: boxes without a match at 0.5.
     """
 
     scores: Array
@@ -60,7 +61,7 @@ class Matched:
 
 
 class Detection:
-    """Pictures with known objects, and both models' predictions: ``low`` if it stays, ``up`` if it is uploaded."""
+    """Pictures with known objects, and both models' predictions: ``low`` if kept, ``up`` if uploaded."""
 
     def __init__(self, truths: Sequence[Sequence[Box]], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
         kinds = {kind: i for i, kind in enumerate(sorted({str(box.label) for boxes in truths for box in boxes}))}
@@ -75,13 +76,13 @@ class Detection:
         self._is_up = (np.arange(len(scores)) >= len(self._low.scores))[order]
 
     def __len__(self) -> int:
-        """So many pictures."""
+        """Return the number of pictures."""
         return len(self._low.found)
 
     def measure(self, uploaded: Array) -> tuple[float, float, float]:
-        """Return mAP@0.5, mAP@0.5:0.95 and object recall when these pictures (a boolean each) go up.
+        """Return mAP@0.5, mAP@0.5:0.95 and object recall if these pictures (a boolean each) are uploaded.
 
-        Without any object all three are 0.
+        Without objects all three are 0.
         """
         chosen = uploaded[self._pictures] == self._is_up
         classes, hits = self._classes[chosen], self._hits[chosen]
@@ -91,7 +92,7 @@ class Detection:
         return float(precisions[0]), float(precisions.mean()), found / max(1, int(self._objects.sum()))
 
     def curve(self, hardness: Array, seed: int = 0) -> list[Measured]:
-        """Return a rule's curve from upload ratio 0 to 1; pictures of equal hardness go up in a fixed random order."""
+        """Return a rule's curve from upload ratio 0 to 1; pictures of equal hardness are in a fixed random order."""
         number = len(self)
         shuffled = np.random.default_rng(seed).permutation(number)
         order = shuffled[np.argsort(-np.asarray(hardness, np.float64)[shuffled], kind="stable")]
@@ -103,7 +104,7 @@ class Detection:
         return points
 
     def chance(self) -> list[Measured]:
-        """Return the mean curve of pictures that go up at random, of a few such orders."""
+        """Return the mean curve of random uploads, over a few orders."""
         curves = [self.curve(np.zeros(len(self)), seed) for seed in range(ORDERS)]
         return [
             Measured(
@@ -116,16 +117,16 @@ class Detection:
         ]
 
     def point(self, uploaded: Array) -> Measured:
-        """Return the point of a curve where these pictures go up."""
+        """Return the point of a curve for these uploads."""
         accuracy, strict, recall = (round(value, 6) for value in self.measure(uploaded))
         ratio = round(float(uploaded.mean()), 6)
         return Measured(upload_ratio=ratio, accuracy=accuracy, map_50_95=strict, recall=recall)
 
     def gain(self) -> Array:
-        """Return what going up gains in each picture: objects found more, and among equals false boxes less.
+        """Return the gain of an upload in each picture: more found objects, and for equal ones fewer false boxes.
 
-        The order of it stands for the oracle's: average precision is no sum over pictures, and the best order of all
-        would have to be searched for among all of them.
+        This order approximates the oracle's: average precision is not a sum over pictures, so the best order would
+        require a search of all orders.
         """
         fewer = self._low.false - self._up.false
         gained: Array = self._up.found - self._low.found + fewer / (1 + 2 * np.abs(fewer).max(initial=0))
@@ -133,9 +134,9 @@ class Detection:
 
 
 def average_precision(hits: Array, objects: int) -> Array:
-    """Return the average precision at each threshold of boxes in the order of their scores.
+    """Return the average precision at each threshold; boxes are by descending score.
 
-    ``hits``: ``[boxes, thresholds]``, whether a box found an object. ``objects``: how many there are, 1 or more.
+    ``hits``: ``[boxes, thresholds]``, whether a box matched an object. ``objects``: their number, 1 or more.
     """
     if not len(hits):
         return np.zeros(len(THRESHOLDS))
@@ -167,7 +168,7 @@ def _match(kinds: dict[str, int], truths: Sequence[Sequence[Box]], answers: Sequ
 
 
 def match(boxes: Sequence[Box], objects: Sequence[Box]) -> Array:
-    """Return at which thresholds each of the boxes (the best first) finds an object: ``[boxes, 10]`` booleans."""
+    """Return the thresholds at which each box (by descending score) matches an object: ``[boxes, 10]`` booleans."""
     hits = np.zeros((len(boxes), len(THRESHOLDS)), bool)
     if not objects:
         return hits

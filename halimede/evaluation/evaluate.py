@@ -1,7 +1,7 @@
-"""A service on labelled data, offline: what each tier is worth alone, and what they are together at any upload ratio.
+"""Evaluates a service on labelled data, offline: each tier alone, and all together at any upload ratio.
 
-Every model answers every sample once. From then on it is arithmetic: a rule's curve, its bounds, and the point at
-which the service is configured, with the bytes that go up and the time that answers take over a link.
+Every model answers every sample once. The rest is computed from these answers: a rule's curve, its bounds, and the
+service's configured point, with uploaded bytes and latency over a link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from halimede.messages import Frame, Prediction
 from halimede.mining.calibration_file import read_artefact
 from halimede.mining.mixture import mix
 
-#: gets what is done, how many samples are done, and how many there are
+#: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
 
 
@@ -38,18 +38,18 @@ class TierLink(Struct, kw_only=True):
 
 
 class TierReport(Struct, kw_only=True):
-    """A tier alone: how good its model is on all samples, and the time that it takes for one (milliseconds)."""
+    """A tier alone: the accuracy of its model on all samples, and the model's time for one (milliseconds)."""
 
     name: str
     model: str
     model_ms: float
     measures: dict[str, float]
-    #: of the service as it is configured: the share of all samples that come here
+    #: in the configured service: the share of all samples that reach this tier
     reached: float = 0.0
 
 
 class Operating(Struct, kw_only=True):
-    """The service as it is configured. Ratios are shares of all samples; bytes are the mean for each of them."""
+    """The service as configured. Ratios are shares of all samples; bytes are the mean per sample."""
 
     rule: str
     mode: str
@@ -65,7 +65,7 @@ class Operating(Struct, kw_only=True):
 
 
 class Cost(Struct, kw_only=True):
-    """What a sample costs in the mean at an upload ratio: bytes that leave the edge, and milliseconds to its answer."""
+    """Mean cost of a sample at an upload ratio: uploaded bytes, and milliseconds to its answer."""
 
     upload_ratio: float
     bytes_up: float
@@ -73,10 +73,10 @@ class Cost(Struct, kw_only=True):
 
 
 class EvaluationReport(Struct, kw_only=True):
-    """What is written as JSON. ``accuracy`` of detections is mAP@0.5; their points have ``map_50_95`` and ``recall``.
+    """The content of the JSON report. ``accuracy`` of detections is mAP@0.5, with ``map_50_95`` and ``recall``.
 
-    ``reference``: what counted as true, ``labels``, or ``cloud`` where the data have none. ``curves`` are those of the
-    edge's rule; what goes up is answered by the tiers behind it as they are configured.
+    ``reference``: the truth, ``labels``, or ``cloud`` for data without labels. ``curves`` are those of the edge's rule;
+    the further tiers answer uploads as they are configured.
     """
 
     edge_only: float
@@ -101,7 +101,7 @@ class EvaluationReport(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Onward:
-    """What becomes of each sample from a tier on: the answer, the time to it, the bytes that reach the cloud."""
+    """The outcome of each sample from a tier on: the answer, the time to it, the bytes that reach the cloud."""
 
     answers: list[Prediction]
     ms: Array
@@ -117,7 +117,7 @@ def evaluate(
     link: TierLink | None = None,
     report: StageReport | None = None,
 ) -> EvaluationReport:
-    """Answer all samples by all tiers and put together what follows. Raises InvalidFieldError, ModelError."""
+    """Answer all samples with all tiers and compute the report. Raises InvalidFieldError, ModelError."""
     link = link or TierLink()
     _check_calibrations(chain)
     said = [answered(tier, data, _part(report, tier)) for tier in chain.tiers]
@@ -130,7 +130,7 @@ def evaluate(
     found, left_out = orders(chain.edge, data, low, rules)
     chance = measure.chance()
     curves = {name: measure.curve(order) if order.any() else chance for name, order in found.items()}
-    # of each sample that goes up: until its answer is there
+    # time of each uploaded sample until its answer
     asked = link.ms + sent[0] * 8 / link.kbps + onward.ms
     tiers = [
         TierReport(
@@ -166,7 +166,7 @@ def evaluate(
 
 
 def _check_calibrations(chain: Chain) -> None:
-    """Refuse a calibration that is not there: without it, other figures than the service's would come out."""
+    """Refuse a missing calibration: without it, the figures would differ from the service's."""
     for tier in chain.tiers:
         if tier.deferral and (named := tier.deferral.calibration) and tier.calibration is None:
             fix = "there is no such Model in the manifests given, or not its file: give what `halimede calibrate` wrote"
@@ -178,7 +178,7 @@ def _part(report: StageReport | None, tier: EvaluatedTier) -> Callable[[int, int
 
 
 def _decisions(chain: Chain, data: LabelledPicture, said: Sequence[Answered]) -> tuple[list[Array], list[Array]]:
-    """Return what each tier sends on, as configured, and what comes to each."""
+    """Return which samples each tier escalates, as configured, and which reach it."""
     hard: list[Array] = []
     reached = [np.ones(len(data), bool)]
     for tier, each in zip(chain.tiers[:-1], said, strict=False):
@@ -188,7 +188,7 @@ def _decisions(chain: Chain, data: LabelledPicture, said: Sequence[Answered]) ->
 
 
 def _sent(chain: Chain, tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Prediction]) -> Array:
-    """Return the bytes of each sample as this tier sends it on: its data as they came, and what its model said."""
+    """Return the bytes of each sample that this tier escalates: its data as received, and its model's answer."""
     with_answers = needs_answers(tier)
     worker = f"{chain.service.metadata.name}-{tier.name}"
     return np.array(
@@ -208,7 +208,7 @@ def _around(service: str, worker: str, edge: Prediction | None) -> int:
 def _onward(
     chain: Chain, said: Sequence[Answered], hard: Sequence[Array], sent: Sequence[Array], link: TierLink
 ) -> _Onward:
-    """Follow samples from the second tier on, beginning at the end."""
+    """Compute the outcomes from the second tier on, starting at the last."""
     number = len(said[0].predictions)
     state = _Onward(said[-1].predictions, np.full(number, said[-1].ms), np.ones(number, bool), np.zeros(number))
     for i in reversed(range(1, len(chain.tiers) - 1)):
@@ -221,13 +221,13 @@ def _onward(
             goes & state.cloud,
             goes * (sent[i] if last else state.bytes_to_cloud),
         )
-    if len(chain.tiers) == 2:  # the edge's own bytes go to the cloud
+    if len(chain.tiers) == 2:  # the edge uploads directly to the cloud
         state = _Onward(state.answers, state.ms, state.cloud, sent[0].astype(float))
     return state
 
 
 def _fused(tier: EvaluatedTier, low: Sequence[Prediction], up: list[Prediction]) -> list[Prediction]:
-    """Return what is answered where both spoke."""
+    """Return the answers to samples that both models answered."""
     path = calibration_of(tier)
     if path is None:
         return up
@@ -258,7 +258,7 @@ def _operating(
 
 
 def _costs(points: Sequence[Point], hardness: Array, sent: Array, edge_ms: float, asked: Array) -> list[Cost]:
-    """Return what samples cost in the mean at the points of a rule's curve."""
+    """Return the mean costs of samples at the points of a rule's curve."""
     order = np.argsort(-hardness, kind="stable")
     size, time = (np.concatenate([[0.0], np.cumsum(values[order])]) / len(order) for values in (sent, asked))
     counts = [round(point["upload_ratio"] * len(order)) for point in points]

@@ -1,4 +1,4 @@
-"""What counts as good: right classes, or found objects. One face for both, so that curves need not know which it is."""
+"""Measures of quality: right classes, or found objects. Both have one interface, which curves use."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from halimede.evaluation.detection import Detection
 from halimede.inference import Array
 from halimede.messages import Box, Prediction
 
-#: boxes of the big model that count as objects, where nobody labelled any
+#: least score of the big model's boxes that count as objects in data without labels
 SURE = 0.5
 
 
 class Quality(Protocol):
-    """Samples with two answers each: the one if it stays, the other if it goes up."""
+    """Samples with two answers each: one if kept, one if uploaded."""
 
     def curve(self, hardness: Array) -> Sequence[Point]:
-        """Return the curve of a rule that sends the hardest up first."""
+        """Return the curve of a rule that uploads the hardest first."""
 
     def chance(self) -> Sequence[Point]:
-        """Return the curve of samples that go up at random, in the mean."""
+        """Return the mean curve of random uploads."""
 
     def point(self, uploaded: Array) -> Point:
-        """Return the point of a curve at which these samples (a boolean each) go up."""
+        """Return the point of a curve for these uploads (a boolean each)."""
 
     def gain(self) -> Array:
-        """Return by how much each sample gets better by going up: the oracle's hardness."""
+        """Return each sample's gain by an upload: the oracle's hardness."""
 
 
 class Classification:
-    """Whether answers are right, 0 or 1, of samples that stay and of those that go up."""
+    """Whether answers are right, 0 or 1, for kept and for uploaded samples."""
 
     def __init__(self, truths: Sequence[str], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
         self.low = right(truths, low)
@@ -51,25 +51,25 @@ class Classification:
         return curves.chance(self.low, self.up)
 
     def point(self, uploaded: Array) -> Point:
-        """Return the point of a curve at which these samples go up."""
+        """Return the point of a curve for these uploads."""
         accuracy = float(np.where(uploaded, self.up, self.low).mean())
         return Point(upload_ratio=round(float(uploaded.mean()), 6), accuracy=round(accuracy, 6))
 
     def gain(self) -> Array:
-        """Return 1 where only going up is right, -1 where only staying is, else 0."""
+        """Return 1 if only the upload is right, -1 if only keeping is, else 0."""
         gained: Array = self.up - self.low
         return gained
 
 
 def right(truths: Sequence[str], answers: Sequence[Prediction]) -> Array:
-    """Return 1.0 for each answer that names the truth, 0.0 for the others."""
+    """Return 1.0 for each right answer, 0.0 for the others."""
     return np.array([answer.label == truth for answer, truth in zip(answers, truths, strict=True)], np.float64)
 
 
 def referenced(data: LabelledPicture, cloud: Sequence[Prediction]) -> LabelledPicture:
-    """Return the data with what is in them: as labelled, else as the last tier's model says.
+    """Return the data with their truth: the labels, else the answers of the last tier's model.
 
-    Raises InvalidFieldError where labels and answers are of different kinds.
+    Raises InvalidFieldError if labels and answers are of different kinds.
     """
     boxes = all(answer.boxes is not None for answer in cloud)
     if data.boxes is not None and not boxes:
@@ -91,7 +91,7 @@ def referenced(data: LabelledPicture, cloud: Sequence[Prediction]) -> LabelledPi
 
 
 def _check_common(data: LabelledPicture, cloud: Sequence[Prediction]) -> None:
-    """Refuse answers by other names than the data have: a model without labels answers indices."""
+    """Refuse answers whose names differ from those of the data: a model without labels answers indices."""
     there = set(data.truths or ()) | {str(box.label) for boxes in data.boxes or () for box in boxes}
     said = {answer.label for answer in cloud if answer.boxes is None}
     said |= {str(box.label) for answer in cloud for box in answer.boxes or ()}
@@ -102,7 +102,7 @@ def _check_common(data: LabelledPicture, cloud: Sequence[Prediction]) -> None:
 
 
 def quality(data: LabelledPicture, low: Sequence[Prediction], up: Sequence[Prediction]) -> Quality:
-    """Return the measure for data whose truths or boxes are known."""
+    """Return the measure for data with known truths or boxes."""
     return Detection(data.boxes, low, up) if data.boxes is not None else Classification(data.truths or [], low, up)
 
 

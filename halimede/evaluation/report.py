@@ -1,4 +1,4 @@
-"""A report as rows for a terminal, as an HTML page that needs nothing else, and as a plot (PNG)."""
+"""A report as rows for a terminal, as a self-contained HTML page, and as a plot (PNG)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from halimede.evaluation.curves import Point, at
 from halimede.evaluation.evaluate import EvaluationReport
 
 DPI = 100
-#: upload ratios that the table shows
+#: upload ratios in the table
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 ORACLE, RANDOM = "oracle", "random"
-#: told apart also by those who see few colours: in pairs with the strokes, which change slower
+#: distinguishable also with colour blindness, in combination with the strokes, which change less often
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7b3fa0")
 STROKES = ("", "7 3", "2 3")
-#: dashes of SVG as matplotlib writes them
+#: SVG dashes in matplotlib's form
 DASHES = {stroke: (0, tuple(map(float, stroke.split()))) for stroke in STROKES if stroke}
 BOUND_COLOURS = {ORACLE: "#888888", RANDOM: "#aaaaaa"}
 OPERATING_COLOUR = "#c1121f"
@@ -31,8 +31,8 @@ Rows = list[list[str]]
 
 
 def write_plot(report: EvaluationReport, path: Path) -> None:
-    """Write a PNG. Raises ImportError where matplotlib is missing."""
-    import matplotlib as mpl  # noqa: PLC0415  # slow to import, and of an extra
+    """Write a PNG. Raises ImportError without matplotlib."""
+    import matplotlib as mpl  # noqa: PLC0415  # slow to import, and only in an extra
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -58,7 +58,7 @@ def write_plot(report: EvaluationReport, path: Path) -> None:
 
 
 def _plain(text: str) -> str:
-    """Keep matplotlib from reading formulas in names."""
+    """Prevent matplotlib from parsing formulas in names."""
     return text.replace("$", r"\$")
 
 
@@ -67,7 +67,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 110, 12, 48
 
 
 def page(report: EvaluationReport) -> str:
-    """Return the page. Whatever comes from manifests and data is escaped."""
+    """Return the page. All text from manifests and data is escaped."""
     drawn = lines(report)
     data = {
         "curves": {line.name: line.points for line in drawn},
@@ -87,7 +87,7 @@ def page(report: EvaluationReport) -> str:
         tiers=_table(*tier_rows(report)),
         operating=_table([], operating_rows(report)),
         notes=_notes(report),
-        # inside a script nothing is unescaped, and only this sign could end it
+        # nothing is unescaped inside a script, and only this character could end it
         data=json.dumps(data).replace("<", "\\u003c"),
     )
 
@@ -132,7 +132,7 @@ def _svg(report: EvaluationReport, drawn: Sequence[MetricLine]) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers between two."""
+    """Return about five round numbers in a range."""
     rough = (high - low) / 5
     size = 10 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
@@ -161,7 +161,7 @@ def _notes(report: EvaluationReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """A curve as it is drawn; ``stroke`` is its dashes as SVG writes them, ``width`` its breadth in pixels."""
+    """A curve to draw; ``stroke``: its SVG dashes, ``width``: its width in pixels."""
 
     name: str
     points: Sequence[Point]
@@ -188,12 +188,12 @@ def lines(report: EvaluationReport) -> list[MetricLine]:
 
 
 def rules(report: EvaluationReport) -> dict[str, Sequence[Point]]:
-    """Return the curves of rules that look at something."""
+    """Return the curves of all rules but Random."""
     return {name: points for name, points in report.curves.items() if name.lower() != RANDOM}
 
 
 def ratio_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
-    """Return the heading, and each rule's accuracy at some upload ratios, the best at the middle one first."""
+    """Return the heading, and each rule's accuracy at some upload ratios, sorted by the middle one."""
     heading = ["RULE", *(f"{ratio:.0%}" for ratio in RATIOS)]
     best = sorted(rules(report).items(), key=lambda item: -at(item[1], RATIOS[len(RATIOS) // 2]))
     curves = [(ORACLE, report.oracle), *best, (RANDOM, report.random)]
@@ -201,7 +201,7 @@ def ratio_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
 
 
 def tier_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
-    """Return the heading, and what each tier is worth alone."""
+    """Return the heading, and the measures of each tier alone."""
     names = list(report.tiers[0].measures)
     heading = ["TIER", "MODEL", *(measure_name(report, name) for name in names), "MODEL TIME", "REACHED"]
     return heading, [
@@ -217,7 +217,7 @@ def tier_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
 
 
 def operating_rows(report: EvaluationReport) -> Rows:
-    """Return what the service is worth as it is configured, a name and a value each."""
+    """Return the measures of the configured service, as rows of name and value."""
     point, link = report.operating_point, report.link
     parameters = ", ".join(f"{key} {value}" for key, value in point.parameters.items())
     held = f", {point.target_upload_ratio:.1%} held" if point.target_upload_ratio is not None else ""
@@ -238,18 +238,18 @@ def operating_rows(report: EvaluationReport) -> Rows:
 
 
 def measure_name(report: EvaluationReport, name: str) -> str:
-    """Return what a measure is called in headings."""
+    """Return the heading of a measure."""
     return {"accuracy": report.metric.upper(), "map_50_95": "MAP@0.5:0.95", "recall": "OBJECT RECALL"}[name]
 
 
 def about(report: EvaluationReport) -> str:
-    """Return one sentence on what was evaluated."""
+    """Return one sentence about the evaluated data."""
     truth = "their labels" if report.reference == "labels" else "the cloud's answers, since they have no labels"
     return f"{report.samples} samples, measured by {report.metric} against {truth}."
 
 
 def scale(report: EvaluationReport) -> tuple[float, float]:
-    """Return the lowest and the highest accuracy that a plot shows."""
+    """Return the lowest and the highest accuracy of a plot."""
     values = [point["accuracy"] for line in lines(report) for point in line.points]
     values += [report.operating_point.accuracy, *(tier.measures["accuracy"] for tier in report.tiers)]
     low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""Hard example mining asked offline: what a service's own rule decides, and in which order others send samples up."""
+"""Offline mining: the decisions of a service's own rule, and the upload orders of other rules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def orders(
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the hardness of all samples by each rule, and why other rules are left out.
 
-    Rules are those ``wanted``, without any all that are registered; the tier's own parameters and calibration count.
-    A sample that a rule fails at is infinitely hard, as it is for a worker. Raises InvalidFieldError (``--rules``) for
-    a rule that is wanted and unknown, or cannot be made.
+    Rules are those ``wanted``, or all registered ones; they get the tier's own parameters and calibration. A sample for
+    which a rule fails is infinitely hard, as for a worker. Raises InvalidFieldError (``--rules``) for a wanted rule
+    that is unknown or cannot be made.
     """
     found: dict[str, Array] = {}
     left_out: dict[str, str] = {}
@@ -44,7 +44,7 @@ def orders(
             left_out[name] = f"{error.field.rpartition('.')[2]}: {error.fix}"
             continue
         if isinstance(miner, Random):
-            found[name] = np.zeros(len(data))  # all alike, as they are to it
+            found[name] = np.zeros(len(data))  # all equal, because it ignores them
             continue
         verdicts = judged(miner, modes_of(miner)[0], data, predictions)
         hardness = hardness_of(verdicts)
@@ -56,24 +56,24 @@ def orders(
 
 
 def judged(miner: Miner, mode: str, data: LabelledPicture, predictions: Sequence[Prediction]) -> list[Verdict]:
-    """Ask a rule about all samples, or about what a model said of them, whichever its mode is."""
+    """Apply a rule to all samples, or to a model's answers, depending on its mode."""
     if mode == BEFORE:
         return [judge_sample(miner, image) for image in data.images]
     return [judge(miner, prediction) for prediction in predictions]
 
 
 def hardness_of(verdicts: Sequence[Verdict]) -> Array | None:
-    """Return the hardness of samples, infinite where the rule failed; None for a rule that has no numbers."""
+    """Return the hardness of samples, infinite where the rule failed; None for a rule without numbers."""
     if all(verdict.hardness is None for verdict in verdicts):
         return None
     return np.array([np.inf if verdict.hardness is None else verdict.hardness for verdict in verdicts])
 
 
 def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Prediction], reached: Array) -> Array:
-    """Return which samples a tier with a deferral sends on, as it is configured: a boolean each.
+    """Return which samples a tier with a deferral escalates, as configured: a boolean each.
 
-    With a target the share of those that ``reached`` the tier is met: the hardest of them go, of a rule without
-    numbers a random part of those that it calls hard. Raises InvalidFieldError for a rule that cannot be made.
+    A target share applies to the samples that ``reached`` the tier: the hardest are uploaded; for a rule without
+    numbers, a random part of the hard ones. Raises InvalidFieldError for a rule that cannot be made.
     """
     if tier.deferral is None:
         return np.zeros(len(predictions), bool)
@@ -93,7 +93,7 @@ def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Pre
         count = min(count, int(hard[order].sum()))
     goes = np.zeros(len(hard), bool)
     goes[order[:count]] = True
-    if hardness is not None and count:  # what has not come here would be judged alike
+    if hardness is not None and count:  # samples that did not reach this tier are judged by the same cut
         goes |= ~reached & (hardness >= hardness[order[count - 1]])
     return goes
 
@@ -104,10 +104,10 @@ def parameters_of(deferral: Deferral) -> Mapping[str, str]:
 
 
 def needs_answers(tier: EvaluatedTier) -> bool:
-    """Whether a tier's model answers before its rule is asked."""
+    """Whether a tier's model answers before mining."""
     return tier.deferral is None or tier.deferral.hard_example_mining.mode == AFTER
 
 
 def calibration_of(tier: EvaluatedTier) -> Path | None:
-    """Return the calibration that mixes its answers with the next tier's; None: they are not mixed."""
+    """Return the calibration that fuses its answers with the next tier's; None: they are not fused."""
     return tier.calibration if tier.deferral and tier.deferral.fusion == "mixture" and needs_answers(tier) else None

@@ -1,7 +1,7 @@
-"""A service as its manifests describe it, with the files of its models: what is calibrated and evaluated, offline.
+"""A service read from its manifests, with the files of its models, for calibration and evaluation offline.
 
-Models are opened as workers open them, ONNX by ONNX Runtime; no bus and no cluster is needed. Manifests are read as
-the command line's ``apply`` reads them: YAML 1.2, relative urls relative to the manifest.
+Models are opened as in workers, ONNX by ONNX Runtime, without a bus or a cluster. Manifests are read as by the command
+``apply``: YAML 1.2, relative urls relative to the manifest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from halimede.models.archive import model_file, unpack
 
 FIELD = "--service"
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-#: bytes of one manifest (what GM takes), and of such files in a folder
+#: most bytes of one manifest (as in GM), and most manifests in a folder
 MAX_MANIFEST = 1024 * 1024
 MAX_FILES = 1000
 
@@ -42,7 +42,7 @@ _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def read_resources(paths: Sequence[Path]) -> Iterator[Resource[Any]]:
-    """Yield what is in files, and in those below folders. Raises InvalidFieldError (field ``--service``)."""
+    """Yield the resources in files, and in those below folders. Raises InvalidFieldError (field ``--service``)."""
     for path in paths:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
@@ -55,13 +55,13 @@ def read_resources(paths: Sequence[Path]) -> Iterator[Resource[Any]]:
 
 
 def models_in(folder: Path) -> Iterator[Resource[Any]]:
-    """Yield the Models of a folder, as far as its files are manifests that can be read."""
+    """Yield the Models of a folder; unreadable files are skipped."""
     for file in sorted(folder.iterdir())[:MAX_FILES]:
         if file.suffix in SUFFIXES and file.is_file():
             try:
                 yield from [each for each in _read(file) if each.kind.plural == MODELS]
             except InvalidFieldError:
-                continue  # it was not given, and may be anything
+                continue  # the user did not name this file, so it may be anything
 
 
 def _read(path: Path) -> Iterator[Resource[Any]]:
@@ -99,17 +99,17 @@ def _parse(body: Any, path: Path) -> Resource[Any]:
 
 
 HOME = "~/.local/state/halimede"
-#: samples that are prepared at a time, and that a model gets in one call
+#: samples that are prepared at a time, and samples of one model call
 CHUNK, BATCH = 128, 32
-#: a model's time for one sample is the median of so many, within so many seconds
+#: a model's time for one sample is the median of so many calls, within so many seconds
 TIMED, TIMED_S = 30, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedTier:
-    """One model of a service, and when it asks the next one (``deferral``; None: it is the last).
+    """One model of a service, with its rule for escalation (``deferral``; None: the last tier).
 
-    ``calibration`` is the file of what `halimede calibrate` found out, where the deferral names one that is there.
+    ``calibration``: the file of `halimede calibrate`, if the deferral names one that exists.
     """
 
     name: str
@@ -129,18 +129,18 @@ class Chain:
 
     @property
     def edge(self) -> EvaluatedTier:
-        """The first."""
+        """The first tier."""
         return self.tiers[0]
 
     @property
     def cloud(self) -> EvaluatedTier:
-        """The last."""
+        """The last tier."""
         return self.tiers[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A tier's answers to all samples in order, and its model's time for one of them alone, in milliseconds."""
+    """A tier's answers to all samples in order, and its model's time for a single one, in milliseconds."""
 
     predictions: list[Prediction]
     ms: float
@@ -149,8 +149,8 @@ class Answered:
 def read_chain(manifests: Sequence[Path]) -> Chain:
     """Read the one joint inference service in these files (or in those below a folder) and find its models.
 
-    Models that no manifest here describes are looked for beside: in the other manifests of the same folder. What lies
-    elsewhere (http, s3) is fetched into a cache of this user. Raises InvalidFieldError, FetchError.
+    Models that are not in these manifests are searched in the other manifests of the same folder. Remote files (http,
+    s3) are downloaded into a cache of this user. Raises InvalidFieldError, FetchError.
     """
     resources = list(read_resources(manifests))
     services = [each for each in resources if each.kind.plural == SERVICES]
@@ -170,7 +170,7 @@ def read_chain(manifests: Sequence[Path]) -> Chain:
 
 
 def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, ModelSpec]) -> Chain:
-    """Put a service and its models together. Raises InvalidFieldError, FetchError."""
+    """Combine a service and its models. Raises InvalidFieldError, FetchError."""
     spec = service.spec
     parts: list[tuple[str, str, str, Deferral | None]] = [
         ("edge", "spec.edgeWorker", _chosen("spec.edgeWorker", spec.edge_worker.model), spec.edge_worker),
@@ -181,14 +181,14 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
 
 
 def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None) -> list[Prediction]:
-    """Return what a tier's model says of all samples, in order. Raises ModelError, InvalidFieldError (``--data``)."""
+    """Return the answers of a tier's model in order. Raises ModelError, InvalidFieldError (``--data``)."""
     return answered(tier, data, progress, timed=0).predictions
 
 
 def answered(
     tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None, *, timed: int = TIMED
 ) -> Answered:
-    """Likewise, and measure the time that it takes the model, pre-processing included, to answer a sample alone."""
+    """The same, and measure the model's time for a single sample, pre-processing included."""
     with open_model(tier.path, tier.spec) as model:
         found: list[Prediction] = []
         for start in range(0, len(data), CHUNK):
@@ -255,12 +255,12 @@ def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Map
 
 
 def _file(spec: ModelSpec) -> Path:
-    """Return where a model is: on this machine as it stands, from elsewhere through a cache."""
+    """Return the path of a model: a local file itself, a remote one in a cache."""
     path = local_path(spec.url)
     if path is not None:
         return path
     cache = Cache(Path(os.environ.get("HALIMEDE_HOME") or HOME).expanduser() / "evaluation" / "models")
-    # a thread of its own: whoever calls may have an event loop in this one
+    # a separate thread: the caller's thread may run an event loop
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(_fetched(spec, cache))).result()
 

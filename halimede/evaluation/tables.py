@@ -1,4 +1,4 @@
-"""Samples as rows of numbers: csv, and NumPy's npz without its pickles. Sizes are checked before memory is taken."""
+"""Samples as rows of numbers: csv, and NumPy's npz without pickles. Sizes are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from halimede.inference import Array
 
 FIELD = "--data"
 MAX_CSV = 1024**3
-#: characters of one field: a number, or the name of a class
+#: most characters of one field: a number, or the name of a class
 MAX_FIELD = 4096
 NPZ_FIX = "save it by numpy.savez(file, x=samples, y=classes)"
 
@@ -28,14 +28,14 @@ Table = tuple[list[Array], list[str] | None]
 def read_csv(path: Path, limit: int, room: int) -> Table:
     """Return float32 rows and their classes as text.
 
-    With a header the class is in the column that is called ``label`` (or another of ``datasets.columns``); where none
-    is, the rows have no classes. Without a header it is in the last column.
+    With a header the class is in the column ``label`` (or another name in ``halimede.datasets.counts``); without such a
+    column the rows have no classes. Without a header it is in the last column.
     """
     if path.stat().st_size > MAX_CSV:
         raise InvalidFieldError(FIELD, str(path), f"it is larger than {MAX_CSV >> 30} GiB: give a part of it")
     rows: list[Array] = []
     classes: list[str] = []
-    csv.field_size_limit(MAX_FIELD)  # of the whole process: others set their own
+    csv.field_size_limit(MAX_FIELD)  # this limit is global: other modules set their own
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
@@ -63,7 +63,7 @@ def read_csv(path: Path, limit: int, room: int) -> Table:
 
 
 def _layout(first: list[str]) -> tuple[int | None, bool]:
-    """Return the column of the class, if there is one, and whether the first line is a header."""
+    """Return the index of the class column, if any, and whether the first line is a header."""
     if not all(_is_number(cell) for cell in first[:-1]):
         column, guessed = class_column(first)
         return None if guessed else column, True
@@ -90,7 +90,7 @@ def _numbers(row: list[str], at: str) -> Array:
 
 
 def read_npz(path: Path, limit: int, room: int) -> Table:
-    """Return the samples of the array ``x`` (its first axis counts them), and the classes in ``y`` as text."""
+    """Return the samples of the array ``x`` (along its first axis), and the classes in ``y`` as text."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
@@ -115,7 +115,7 @@ def read_npz(path: Path, limit: int, room: int) -> Table:
 
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str, room: int, kinds: str) -> Array:
-    """Read one member. Its header must not claim more than the archive says that it holds, or than there is room."""
+    """Read one member. Its header must not claim more bytes than the archive contains, or than are left."""
     info = archive.getinfo(f"{name}.npy")
     if info.file_size > room:
         raise InvalidFieldError(
