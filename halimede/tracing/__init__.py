@@ -1,6 +1,6 @@
-"""What became of one frame, and how long frames take: contexts that travel, steps that are remembered, OpenTelemetry.
+"""Traces and latencies of frames: propagated contexts, recorded steps, OpenTelemetry.
 
-Nothing here is in a frame's way: a record costs some microseconds, an exporter that cannot keep up drops and counts.
+Tracing does not delay frames: a record costs some microseconds, and a slow exporter drops and counts.
 """
 
 from halimede.tracing.context import TraceContext, read, write

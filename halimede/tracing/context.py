@@ -1,7 +1,7 @@
-"""Where a frame's trace comes from and goes to: W3C Trace Context as MQTT user properties, read and written.
+"""Propagates the traces of frames: reads and writes W3C Trace Context as MQTT user properties.
 
-Pure, and wary: the properties were written by whoever may publish. What is malformed counts as absent, whatever comes
-in is looked at within bounds, and nothing of it is kept but four small values.
+Pure, and defensive: any publisher can write the properties. Malformed ones count as absent, received ones are parsed
+within bounds, and only four small values are kept.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 SAMPLED = 0x01
-#: user properties that are looked at; more of them are somebody's mistake or attack
+#: most user properties that are read; more are a mistake or an attack
 MOST_PROPERTIES = 32
-#: bounds of a tracestate (W3C Trace Context, 3.3.1): characters that all must pass on, and list members
+#: limits of a tracestate (W3C Trace Context, 3.3.1): characters that all must pass on, and list members
 MOST_STATE, MOST_MEMBERS = 512, 32
 
-#: version 00 in full; of later versions the part that they promise to keep
+#: version 00 in full; for later versions the part that they guarantee
 _parent = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
 _member = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
 _PARENT_CHARS = 55
@@ -25,7 +25,7 @@ MOST_PARENT = 256
 
 
 class TraceContext(NamedTuple):
-    """A place in a trace: the trace, the span that what comes next is a child of, and what to pass on unseen."""
+    """A position in a trace: the trace, the parent span of the next step, and the state to pass on unchanged."""
 
     trace: int
     span: int
@@ -34,12 +34,12 @@ class TraceContext(NamedTuple):
 
 
 def trace_of(frame_id: bytes) -> int:
-    """Return the trace of a frame that came without one: its own id. No trace has the id 0."""
+    """Return the trace of a frame without one: its own id. No trace has the id 0."""
     return int.from_bytes(frame_id) or 1
 
 
 def read(properties: Sequence[tuple[str, str]]) -> TraceContext | None:
-    """Return what the user properties of a message say, None without a valid ``traceparent`` (or with several)."""
+    """Return the context in a message's user properties, None without exactly one valid ``traceparent``."""
     if not properties:
         return None
     near = properties[:MOST_PROPERTIES]
@@ -50,7 +50,7 @@ def read(properties: Sequence[tuple[str, str]]) -> TraceContext | None:
 
 
 def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
-    """Read both values. An invalid ``tracestate`` is left out; without a valid ``traceparent`` there is no context."""
+    """Parse both values. An invalid ``tracestate`` is dropped; without a valid ``traceparent`` there is no context."""
     if not _PARENT_CHARS <= len(traceparent) <= MOST_PARENT:
         return None
     found = _parent.fullmatch(traceparent)
@@ -64,7 +64,7 @@ def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
 
 
 def _state(text: str) -> str:
-    """Return a valid tracestate as it is to be passed on, else nothing."""
+    """Return a valid tracestate to pass on, else an empty text."""
     if not text or len(text) > MOST_STATE:
         return ""
     members = [member for part in text.split(",") if (member := part.strip(" \t"))]

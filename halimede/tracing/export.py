@@ -1,8 +1,9 @@
 """Exports finished frames to a collector: off the hot path, bounded, and without effect if it is down.
 
-The event loop only appends to a queue; a thread of its own turns records into spans and sends them. What finds the
-queue full, or cannot be sent, is dropped and counted. Switched by the standard variables, and off without them:
-``OTEL_TRACES_EXPORTER`` (``otlp``, ``console``, ``none``) or an OTLP endpoint. Everything else the SDK reads itself.
+The event loop only appends to a queue; a separate thread converts records to spans and sends them. Items are dropped
+and counted if the queue is full or sending fails. The standard variables enable it, and it is off without them:
+``OTEL_TRACES_EXPORTER`` (``otlp``, ``console``, ``none``) or an OTLP endpoint. The SDK reads all other variables
+itself.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ from halimede.tracing.record import Batch, Exporter, FrameRecord
 
 log = structlog.get_logger()
 
-#: frames and model calls that wait; how many leave at once: few, as the event loop waits while they are written
+#: most frames and model calls that wait; most that are sent at once: few, because the event loop waits meanwhile
 QUEUE, CHUNK = 2048, 32
-#: seconds between two looks at the queue, and between two complaints
+#: seconds between two checks of the queue, and between two warnings
 EVERY_S, COMPLAIN_S = 1.0, 60.0
-#: seconds at the end: to send the rest, and to hear that what was under way is given up
+#: seconds at the end: to send the rest, and to cancel a running export
 CLOSE_S, SETTLE_S = 2.0, 0.5
 KINDS = frozenset({"otlp", "console"})
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Sink(Protocol):
-    """What sends. ``export`` and ``close`` may take their time: they run in a thread."""
+    """Sends spans. ``export`` and ``close`` may block: they run in a thread."""
 
     def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        """Whether a trace is to be exported."""
+        """Whether to export a trace."""
 
     def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
-        """Send, and return whether it was taken."""
+        """Send items, and return whether the collector accepted them."""
 
     def close(self) -> None:
-        """Send nothing more, and give up what is under way."""
+        """Stop sending, and cancel a running export."""
 
 
 def exporter_kind(environ: Mapping[str, str]) -> str:
-    """Return which exporter the environment asks for; empty for none."""
+    """Return the exporter that the environment selects; empty for none."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     told = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -65,7 +66,7 @@ def exporter_kind(environ: Mapping[str, str]) -> str:
 async def exporting(
     role: str, names: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Exporter | None]:
-    """Export within the block, if the environment wants that and it can be done. ``names``: see ``TraceServer``."""
+    """Export within the block if the environment enables it and the SDK works. ``names``: see ``TraceServer``."""
     kind = exporter_kind(environ)
     sink = await asyncio.to_thread(_open, kind, role, names) if kind else None
     if sink is None:
@@ -86,7 +87,7 @@ def _open(kind: str, role: str, names: Mapping[str, str]) -> Sink | None:
         return OtelSink(kind, role, names)
     except ImportError as error:
         log.warning("no traces: install halimede with its extra otel", missing=error.name)
-    except Exception as error:  # noqa: BLE001 (whatever is wrong with its settings costs traces, not the worker)
+    except Exception as error:  # noqa: BLE001 (wrong settings cost only traces, not the worker)
         log.warning("no traces: OpenTelemetry refuses its settings (OTEL_...)", error=str(error)[:256])
     return None
 
@@ -95,7 +96,7 @@ class Pump:
     """A bounded queue and the thread that empties it.
 
     Attributes:
-        dropped: items that found the queue full. lost: items that the collector did not take.
+        dropped: items that found a full queue. lost: items that the collector did not accept.
 
     """
 
@@ -107,7 +108,7 @@ class Pump:
         self._closing = False
         self._failing = False
         self._complained = -COMPLAIN_S
-        # a thread that hangs in a collector must not keep the process
+        # a thread that hangs in a collector must not keep the process alive
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
 
     def start(self) -> None:
@@ -115,7 +116,7 @@ class Pump:
         self._thread.start()
 
     def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        """Ask the sampler."""
+        """Return the decision of the sampler."""
         return self._sink.samples(trace, parent)
 
     def finished(self, record: FrameRecord) -> None:
@@ -127,7 +128,7 @@ class Pump:
         self._put(batch)
 
     def close(self) -> None:
-        """Send what waits, for a short time, and end. Blocks."""
+        """Send queued items for a short time, and end. Blocks."""
         self._closing = True
         self._wake.set()
         self._thread.join(0.0 if self._failing else CLOSE_S)
@@ -157,7 +158,7 @@ class Pump:
     def _export(self, items: Sequence[FrameRecord | Batch]) -> None:
         try:
             taken, error = self._sink.export(items), "the collector did not take them"
-        except Exception as failure:  # noqa: BLE001 (a defect here must cost traces, not the thread)
+        except Exception as failure:  # noqa: BLE001 (an unexpected error here must cost only traces, not the thread)
             taken, error = False, f"{type(failure).__name__}: {failure}"[:256]
         self._failing = not taken
         if taken:

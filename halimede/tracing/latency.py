@@ -1,6 +1,6 @@
-"""How long the steps of the sample path take, as distributions that add up. Written on the event loop, read by metrics.
+"""Latencies of the steps of the sample path, as mergeable distributions. The event loop writes, metrics read.
 
-A trace shows one frame, these show all of them.
+A trace shows one frame; these show all frames.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import exp
 from halimede.messages import Histogram
 from halimede.stats.histogram import GROWTH, HIGHEST, LOWEST, bucket
 
-#: values that are put into buckets at once
+#: values that are added to buckets at a time
 AT_ONCE = 256
 
 
@@ -20,13 +20,13 @@ AT_ONCE = 256
 class Distribution:
     """Values of one kind: buckets of 5 %, their exact sum and count.
 
-    Several are written for each sample, so their buckets are found for many at once.
+    Several are recorded for each sample, so their buckets are determined for many values at a time.
     """
 
     total: float = 0.0
     count: int = 0
     _buckets: dict[int, int] = field(default_factory=dict)
-    #: values without a bucket so far
+    #: values without a bucket yet
     _late: list[float] = field(default_factory=list)
 
     def record(self, value: float) -> None:
@@ -40,12 +40,12 @@ class Distribution:
 
     @property
     def histogram(self) -> Histogram:
-        """The buckets as they travel: see ``halimede.stats.histogram``."""
+        """The buckets in the form for messages: see ``halimede.stats.histogram``."""
         self._sort()
         return Histogram(buckets={str(index): count for index, count in self._buckets.items()})
 
     def _sort(self) -> None:
-        """Find buckets: values in order share one up to its upper end, so few logarithms are taken."""
+        """Determine buckets: sorted values share one up to its upper end, so few logarithms are computed."""
         late, self._late = self._late, []
         values = sorted(value for value in late if value > 0)
         if len(values) < len(late):
@@ -54,7 +54,7 @@ class Distribution:
         while at < len(values):
             index = bucket(values[at])
             end = len(values) if index == HIGHEST else bisect_right(values, exp(index * GROWTH), at)
-            end = max(end, at + 1)  # the last bit of a logarithm
+            end = max(end, at + 1)  # guard against rounding of the logarithm
             self._add(index, end - at)
             at = end
 
@@ -64,10 +64,10 @@ class Distribution:
 
 @dataclass(slots=True, eq=False)
 class EdgeTimes:
-    """An edge worker's, in milliseconds; ``model`` and ``batch`` (samples) count model calls, the others frames.
+    """Times of an edge worker in milliseconds; ``model`` and ``batch`` (samples) count model calls, others frames.
 
-    ``decode``: there was room until it was the model's input, waiting for the decoder included; ``wait``: until its
-    model call began; ``model``: that call; ``offload``: asked until answered well.
+    ``decode``: from a free slot until it was the model's input, waiting for the decoder included; ``wait``: until its
+    model call began; ``model``: that call; ``offload``: from the request to a good answer.
     """
 
     decode: Distribution = field(default_factory=Distribution)
@@ -79,10 +79,10 @@ class EdgeTimes:
 
 @dataclass(slots=True, eq=False)
 class CloudTimes:
-    """A cloud worker's, in milliseconds; ``compute`` and ``batch`` (samples) count model calls, the others frames.
+    """Times of a cloud worker in milliseconds; ``compute`` and ``batch`` (samples) count model calls, others frames.
 
-    ``queue``: arrived until its batch began; ``decode``; ``compute``: one model call; ``total``: arrived until the
-    broker had taken the reply.
+    ``queue``: from arrival until its batch began; ``decode``; ``compute``: one model call; ``total``: from arrival
+    until the broker accepted the reply.
     """
 
     queue: Distribution = field(default_factory=Distribution)

@@ -1,7 +1,7 @@
-"""Records as OpenTelemetry spans: the only file that needs the SDK (the extra ``otel``), imported where it is wanted.
+"""Records as OpenTelemetry spans: the only file that needs the SDK (the extra ``otel``), imported on demand.
 
 One frame is one trace: at the edge a span with a child for each step, in the cloud a span below the edge's ``offload``.
-A model call is a trace of its own, linked with the frames in it, since it belongs to all of them.
+A model call is a separate trace, linked with its frames, because it belongs to all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from halimede.tracing.context import TraceContext
 from halimede.tracing.record import Batch, FrameRecord, Step, named, new_span, wall_ahead_ns
 from halimede.tracing.steps import COMPUTE, MODEL, OFFLOAD
 
-#: what a step that failed calls its reason
+#: names of the reason in a failed step
 REASONS = ("error", "degraded")
 ROOTS = {
     "camera": ("camera frame", SpanKind.PRODUCER),
@@ -47,7 +47,7 @@ class OtelSink:
     """Sends spans by the exporter ``kind`` (otlp, console), sampled by OTEL_TRACES_SAMPLER."""
 
     def __init__(self, kind: str, role: str, names: Mapping[str, str], exporter: SpanExporter | None = None) -> None:
-        for noisy in ("opentelemetry", "urllib3"):  # a collector that is away is complained about once, by us
+        for noisy in ("opentelemetry", "urllib3"):  # this project logs an unreachable collector itself, once
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
         provider = TracerProvider(resource=_resource(role, names), shutdown_on_exit=False)
         self._sampler = provider.sampler
@@ -56,7 +56,7 @@ class OtelSink:
         self._exporter = exporter or (ConsoleSpanExporter() if kind == "console" else OTLPSpanExporter())
 
     def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        """Ask the sampler; it sees the parent's decision."""
+        """Return the decision of the sampler, which gets the parent's decision."""
         ambient = set_span_in_context(NonRecordingSpan(_context_of(parent, remote=True)), Ambient()) if parent else None
         name, kind = self._root
         return self._sampler.should_sample(ambient, trace, name, kind).decision is Decision.RECORD_AND_SAMPLE
@@ -68,7 +68,7 @@ class OtelSink:
         return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel a running export."""
         self._exporter.shutdown()
 
     def _spans(self, item: FrameRecord | Batch, ahead: int) -> Iterator[ReadableSpan]:
@@ -145,7 +145,7 @@ def _context_of(context: TraceContext, *, remote: bool = False) -> SpanContext:
 
 
 def _resource(role: str, names: Mapping[str, str]) -> Resource:
-    """Return who we are; a name that the environment gives stands."""
+    """Return this process's resource; names from the environment take precedence."""
     known = {
         "service.namespace": names["namespace"],
         "service.instance.id": names["worker"],

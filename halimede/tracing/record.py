@@ -1,7 +1,7 @@
-"""What a worker remembers of its last frames: each one's steps, as they happened, in a bounded buffer.
+"""The traces of a worker's last frames: the steps of each in order, in a bounded buffer.
 
-Every frame passes here, so a step costs a tuple: identifiers are made, and clocks and spans worked out, only where a
-frame travels on or somebody asks. Times are ``time.monotonic()``, which threads share and no clock change moves.
+Every frame is recorded, so a step costs only a tuple: identifiers are made, and clocks and spans computed, only when a
+frame is sent on or requested. Times are ``time.monotonic()``, which threads share and no clock change affects.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from halimede.messages import Span, TraceReply, TraceRequest
 from halimede.tracing.context import TraceContext, trace_of, write
 from halimede.tracing.steps import Kind, Value
 
-#: frames that one worker remembers, and steps of one frame that are reported (what one TraceReply holds)
+#: frames that one worker remembers, and most reported steps of one frame (the limit of a TraceReply)
 REMEMBERED = 4096
 MOST_STEPS = 64
 
-#: kind, begin and end, what is known (by the kind's names)
+#: kind, begin and end, and its values (by the kind's names)
 Step = tuple[Kind, float, float, *tuple[Value, ...]]
 
-#: span ids have to be different, not secret
+#: span ids must be unique, not secret
 _chance = random.Random()  # noqa: S311
 
 
 class Exporter(Protocol):
-    """Where finished frames go to be seen elsewhere. None of these may wait or raise."""
+    """Receives finished frames for export. Its methods must not block or raise."""
 
     def samples(self, trace: int, parent: TraceContext | None) -> bool:
-        """Whether a trace is to be exported; its decision travels with the frame."""
+        """Whether to export a trace; the decision is propagated with the frame."""
 
     def finished(self, record: FrameRecord) -> None:
-        """Take a frame that is done."""
+        """Export a finished frame."""
 
     def batched(self, batch: Batch) -> None:
-        """Take a model call."""
+        """Export a model call."""
 
 
 class FrameRecord:
@@ -53,9 +53,9 @@ class FrameRecord:
         self.id = id_
         self.parent = parent
         self.steps: list[Step] = []
-        #: remembers a step; whoever repeats steps bounds them
+        #: records a step; callers that repeat steps bound them
         self.step = self.steps.append
-        #: the model call that it was in; where its request went out from
+        #: its model call; the context of its request
         self.batch: TraceContext | None = None
         self.asked: TraceContext | None = None
         self._exporter = exporter
@@ -63,7 +63,7 @@ class FrameRecord:
 
     @property
     def here(self) -> TraceContext:
-        """Where the frame is now: a span of this worker's, or its parent where no span of ours could be found."""
+        """The frame's current context: a span of this worker, or its parent if spans are not exported."""
         if self._here is None:
             parent, exporter = self.parent, self._exporter
             trace = parent.trace if parent else trace_of(self.id)
@@ -76,18 +76,18 @@ class FrameRecord:
 
     @property
     def travels(self) -> bool:
-        """Whether what is said of this frame has to name its trace: else its id does."""
+        """Whether messages about this frame must contain its trace: otherwise its id is the trace."""
         return self.parent is not None or self._exporter is not None
 
     def ask(self) -> TraceContext:
-        """Return the place in the trace that a request leaves from: a span of its own, where spans are exported."""
+        """Return the context of a request: a separate span, if spans are exported."""
         if self.asked is None:
             self.asked = self.here._replace(span=new_span()) if self._exporter else self.here
         return self.asked
 
 
 class Batch:
-    """One model call of ``size`` samples: a trace of its own, with links to those ``members`` that are exported."""
+    """One model call of ``size`` samples: a separate trace, with links to its exported ``members``."""
 
     __slots__ = ("began", "ended", "here", "members", "size")
 
@@ -116,7 +116,7 @@ class TraceBuffer:
         return self._exporter is not None
 
     def begin(self, id_: bytes, parent: TraceContext | None = None) -> FrameRecord:
-        """Begin a frame's record, in place of an earlier one; the oldest one makes room."""
+        """Begin a frame's record, in place of an earlier one; the oldest record is removed."""
         record = FrameRecord(id_, parent, self._exporter)
         at, ring, records = self._next, self._ring, self._records
         oldest, ring[at] = ring[at], record
@@ -127,16 +127,16 @@ class TraceBuffer:
         return record
 
     def find(self, id_: bytes) -> FrameRecord | None:
-        """Return a frame's record, None when it is unknown or forgotten."""
+        """Return a frame's record, None if it is unknown or was removed."""
         return self._records.get(id_)
 
     def done(self, record: FrameRecord) -> None:
-        """Nothing will be added to a record any more."""
+        """Finish a record: no steps are added any more."""
         if self._exporter and record.here.sampled:
             self._exporter.finished(record)
 
     def batch(self, began: float, ended: float, records: Sequence[FrameRecord]) -> None:
-        """Note which frames shared a model call."""
+        """Record which frames shared a model call."""
         if self._exporter is None:
             return
         members = [record.here for record in records if record.here.sampled]
@@ -153,17 +153,17 @@ def new_span() -> int:
 
 
 def origin(frame_id: bytes) -> dict[str, str]:
-    """Return the user properties with which whoever makes a frame begins its trace."""
+    """Return the user properties with which the creator of a frame begins its trace."""
     return write(TraceContext(trace_of(frame_id), new_span()))
 
 
 def wall_ahead_ns() -> int:
-    """Return by how much the wall clock is ahead of the monotonic one, now."""
+    """Return the current difference of wall clock and monotonic clock."""
     return time.time_ns() - time.monotonic_ns()
 
 
 def named(kind: Kind, known: Sequence[Value]) -> dict[str, Value]:
-    """Put names to what is known of a step; what is empty or no number is left out."""
+    """Return the values of a step with their names, without empty values and non-finite numbers."""
     pairs = zip(kind[1], known, strict=False)
     return {
         key: value for key, value in pairs if value != "" and not (isinstance(value, float) and not isfinite(value))
@@ -171,7 +171,7 @@ def named(kind: Kind, known: Sequence[Value]) -> dict[str, Value]:
 
 
 def spans(record: FrameRecord) -> list[Span]:
-    """Return a record's steps as they are told to others."""
+    """Return a record's steps in the form for messages."""
     ahead = wall_ahead_ns()
     return [
         Span(
@@ -184,14 +184,14 @@ def spans(record: FrameRecord) -> list[Span]:
     ]
 
 
-#: seconds that a reply may take to leave
+#: most seconds to send a reply
 PATIENCE_S = 2.0
 
 
 class TraceServer(RpcServer[TraceRequest, TraceReply]):
-    """Answers trace requests from a trace buffer. ``names`` (namespace, service, worker, node) stand in each answer.
+    """Answers trace requests from a trace buffer. Each answer has ``names`` (namespace, service, worker, node).
 
-    Whoever knows nothing of the frame says nothing: all workers are asked, and mostly one or two of them know it.
+    A worker that does not know the frame sends no reply: all workers receive the request, and few know it.
     """
 
     def __init__(

@@ -1,43 +1,43 @@
-"""The steps that a frame takes, and what is known of each: the vocabulary of traces.
+"""The steps of a frame, and the values of each: the vocabulary of traces.
 
-A step is written down as its values alone, in the order given here: names are put to them when somebody looks.
+A step is recorded only as its values, in the order defined here: names are added when it is read.
 """
 
 from __future__ import annotations
 
 Value = str | int | float | bool
-#: name, and the names of what is known. One named ``a.b`` is a part of the step ``a``. A plain tuple of plain values:
-#: the garbage collector does not look at those, and a worker keeps thousands of them
+#: name, and the names of the values. One named ``a.b`` is a part of the step ``a``. A plain tuple of plain values: the
+#: garbage collector does not scan those, and a worker keeps thousands of them
 Kind = tuple[str, tuple[str, ...]]
 
-# --- at a camera that is ours --------------------------------------------------------------------------------------
+# --- at a camera of halimede ---------------------------------------------------------------------------------------
 
-#: published, until the broker had it
+#: from publishing until the broker accepted it
 PUBLISH: Kind = ("publish", ("camera", "heard"))
 
 # --- at the edge --------------------------------------------------------------------------------------------------
 
-#: offered until there was room
+#: from the offer until there was a free slot
 RECEIVE: Kind = ("receive", ("camera", "bytes", "encoding"))
-#: made the model's input, waiting for the decoder included
+#: until it was the model's input, waiting for the decoder included
 DECODE: Kind = ("decode", ())
-#: waited for the model
+#: wait for the model
 WAIT: Kind = ("wait", ())
 MODEL: Kind = ("model", ("batch",))
 MINE: Kind = ("mine", ("hard", "score"))
-#: asked the cloud, with its parts: each wait for a place or a credit, each attempt
+#: request to the cloud, with its parts: each wait for a slot or a credit, each attempt
 OFFLOAD: Kind = ("offload", ("by", "degraded", "sent"))
 WINDOW: Kind = ("offload.window", ("lacks",))
 REQUEST: Kind = ("offload.request", ("to", "attempt", "answered"))
-#: handed to the outbox until the broker had it
+#: from the outbox until the broker accepted it
 RESULT: Kind = ("result", ("by", "hard", "label"))
 
 # --- in the cloud -------------------------------------------------------------------------------------------------
 
-#: looked at and put into the queue
+#: checked and queued
 ARRIVE: Kind = ("receive", ("sender", "bytes", "encoding"))
-#: waited for its batch
+#: wait for its batch
 QUEUE: Kind = ("queue", ())
 COMPUTE: Kind = ("compute", ("batch",))
-#: handed to the bus until the broker had it
+#: from the bus until the broker accepted it
 REPLY: Kind = ("reply", ("error", "heard"))
