@@ -1,6 +1,6 @@
-"""Reads files off the bus: finds who has one, keeps pieces in flight, and goes on with another when one falls silent.
+"""Downloads files over the bus: finds their sources, keeps pieces in flight, and replaces silent sources.
 
-Whoever reads on verifies the digest, so sources need not be believed: a wrong one costs time alone.
+The caller verifies the digest, so sources need not be trusted: a wrong one only costs time.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from halimede.models.fetcher import Progress
 from halimede.models.source_types import SourceOpener, Stream, TransferLimits
 
 log = structlog.get_logger()
-#: seconds: for a source to show that it has the file, and between two rounds over all sources
+#: seconds: for a source to prove that it has the file, and between two rounds over all sources
 SHOW_S, ROUND_S = 4.0, 1.0
-#: rounds after which what is not there is believed not to be: a question or its answers may be lost
+#: rounds after which a missing file is reported: a request or its replies may be lost
 ROUNDS = 2
 #: rounds of late pieces after which a source counts as silent
 MISSES = 3
-#: origins that may be away while the broker is there
+#: origins that may be unreachable while the broker is reachable
 REMOTE = frozenset({"http", "https", "s3"})
-#: files of which it is known who gave them
+#: most files whose sources are remembered
 REMEMBERED = 64
 Fetch = Callable[..., Awaitable[Fetched]]
 
 
 class BlobDownload:
-    """One file from ``offset`` on. ``open`` first, then ``blocks``; ``close`` in the end.
+    """One file from ``offset`` on. ``open`` first, then ``blocks``; ``close`` at the end.
 
     Attributes:
-        used: who has given something of it.
+        used: sources that have sent some of it.
 
     """
 
@@ -63,7 +63,7 @@ class BlobDownload:
         self._woken = asyncio.Event()
 
     async def open(self, offset: int) -> int:
-        """Find a source; return where it begins: at ``offset``, or at 0 if the file is shorter. Raises FetchError."""
+        """Find a source; return its begin: ``offset``, or 0 if the file is shorter. Raises FetchError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.connect_s
         rounds = 0
@@ -78,7 +78,7 @@ class BlobDownload:
         return offset
 
     async def blocks(self) -> AsyncIterator[memoryview]:
-        """Yield the file, piece by piece. Raises FetchError when no source goes on."""
+        """Yield the file, piece by piece. Raises FetchError if no source can continue."""
         transfer = self._transfer
         assert transfer is not None, "open"  # noqa: S101 - for the type checker
         loop = asyncio.get_running_loop()
@@ -98,11 +98,11 @@ class BlobDownload:
                     await self._woken.wait()
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Stop receiving pieces."""
         self._client.detach(self._ticket)
 
     async def came(self, delivery: Delivery[BlobChunk]) -> None:
-        """Take a piece, and ask for more at once: whoever reads may be busy with what it has."""
+        """Receive a piece, and request more at once: the reader may still be busy with earlier ones."""
         chunk, transfer = delivery.body, self._transfer
         if delivery.names["source"] != self._source or chunk.digest != self._digest:
             return
@@ -119,14 +119,14 @@ class BlobDownload:
             await self._ask(transfer, patiently=False)
 
     async def _ask(self, transfer: ChunkScheduler, *, patiently: bool) -> None:
-        """Ask for what is due. ``patiently``: with the broker's word on whether the source is there at all."""
+        """Request due pieces. ``patiently``: the broker reports whether the source is online."""
         for asked in transfer.ask(asyncio.get_running_loop().time()):
             try:
                 if not await self._publish(asked, qos=1 if patiently and asked.again else 0):
                     self._trouble = "it has left the bus"
                     self._woken.set()
             except BusError:
-                return  # it counts as lost, and is asked for again
+                return  # the piece counts as lost, and is requested again
 
     async def _publish(self, asked: ChunkRequest, qos: int) -> bool:
         address = topics.BLOB_REQUEST.at(source=self._source, asker=self._client.name)
@@ -136,7 +136,7 @@ class BlobDownload:
         )
 
     async def _another(self, transfer: ChunkScheduler) -> None:
-        """Find a source that goes on. Raises FetchError when there is none for as long as the limits say."""
+        """Find a source that can continue. Raises FetchError if there is none within the limits."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.inactivity_s
         log.info("blob source timed out", source=node_of(self._source), why=self._trouble, at=transfer.given)
@@ -152,7 +152,7 @@ class BlobDownload:
             await asyncio.sleep(ROUND_S)
 
     async def _round(self, last: str = "") -> BlobChunk | None:
-        """Ask all who may have the file; return the word of one who has. Those named come first, ``last`` last."""
+        """Query all possible sources; return the reply of one that has the file. Named ones first, ``last`` last."""
         answers: list[str] = []
         try:
             await self._client.bus.wait_connected(ROUND_S)
@@ -171,13 +171,13 @@ class BlobDownload:
         except BusError as error:
             log.debug("blob sources not asked", error=str(error))
             answers = [FetchReason.UNREACHABLE]
-        # one that is away may have it; of those who are there nobody has
+        # an unreachable source may have the file; the reachable ones do not
         first = (each for each in (FetchReason.UNREACHABLE, FetchReason.DIGEST_MISMATCH) if each in answers)
         self._trouble = next(first, FetchReason.NOT_FOUND)
         return None
 
     async def _shows(self, source: str) -> BlobChunk | None:
-        """Ask one source for the first byte; return what it says, None if it says nothing."""
+        """Request the first byte from one source; return its reply, None without one."""
         self.close()
         self._source, self._ticket = source, new_ticket()
         self._shown = asyncio.get_running_loop().create_future()
@@ -191,7 +191,7 @@ class BlobDownload:
             self._shown = None
 
     def _nobody(self) -> FetchError:
-        """Return why the file cannot be had."""
+        """Return the error for a file that no source provides."""
         what = f"sha256:{self._digest}"
         if self._trouble == FetchReason.NOT_FOUND:
             return FetchError(FetchReason.NOT_FOUND, f"nobody on the bus has {what}: bring it with `halimede blob put`")
@@ -206,7 +206,7 @@ class BlobDownload:
 
 
 class BusOpener:
-    """Opens ``bus://`` URLs: a ``SourceOpener``. ``sources`` (names on the wire) replace the URL's."""
+    """Opens ``bus://`` URLs: a ``SourceOpener``. ``sources`` (names on the bus) replace the URL's."""
 
     def __init__(self, client: BlobClient, sources: Sequence[str] = ()) -> None:
         self._client = client
@@ -224,7 +224,7 @@ class BusOpener:
         reading = BlobDownload(self._client, digest, sources, limits)
         try:
             begins = await reading.open(offset)
-            # views of what came in: whoever writes or hashes them needs no copy
+            # views of received buffers: writing or hashing them needs no copy
             blocks = cast("AsyncIterator[bytes]", reading.blocks())
             yield Stream(digest, reading.size, blocks, begins)
         finally:
@@ -235,7 +235,7 @@ class BusOpener:
                 del self._gave[next(iter(self._gave))]
 
     def tls_error(self, digest: str) -> str:
-        """Ask those no more for a digest who gave other bytes under it; return who they are, empty for nobody."""
+        """Distrust the sources that sent wrong bytes for a digest; return their names, empty for none."""
         gave = self._gave.pop(digest, [])
         self._client.tls_error(digest, gave)
         return ", ".join(map(node_of, gave))
@@ -251,10 +251,10 @@ async def with_fallback(
     openers: Mapping[str, SourceOpener] | None = None,
     **more: Any,
 ) -> Fetched:
-    """Call ``fetch`` (the fetcher, or what stands for it); where the origin is away, ask the bus for the digest.
+    """Call ``fetch`` (the fetcher, or a substitute); if the origin is unreachable, request the digest from the bus.
 
-    A ``bus://`` URL names its digest: it is required, whether ``sha256`` repeats it or is empty. Whoever gives other
-    bytes is not asked again. Raises FetchError: that of the origin, when the bus does not help either.
+    A ``bus://`` URL has a digest, which is required, whether ``sha256`` repeats it or is empty. A source with wrong
+    bytes is not requested again. Raises FetchError: that of the origin, if the bus does not help either.
     """
     openers = openers or {}
 

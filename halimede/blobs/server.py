@@ -1,8 +1,8 @@
-"""The giving side: answers questions for pieces of files, one asker after the other, a piece at a time.
+"""The server of files: answers requests for pieces, the requesters in turn, one piece at a time.
 
-A piece is on its way to the broker before the next is read, and QoS 0: the socket holds a source back, nothing piles
-up in it, and what is lost is asked for again. Whoever asks is named in the topic, which the broker has checked, and the
-answer goes to that name alone: nobody can have somebody else flooded.
+A piece is sent to the broker before the next one is read, with QoS 0: back-pressure of the socket slows the source
+down, nothing accumulates in it, and lost pieces are requested again. The topic names the requester, which the broker
+has verified, and replies go only to that name: no client can flood another one.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from halimede.models.cache import in_thread
 
 log = structlog.get_logger()
 NOT_FOUND, BEYOND, UNREADABLE = "NotFound", "Beyond", "Unreadable"
-#: pieces that are read and sent side by side
+#: pieces that are read and sent in parallel
 HANDS = 2
-#: seconds: for a piece to leave, between two looks at idle files, and for the lifetime of an answer
+#: seconds: to send a piece, between two checks of idle files, and the lifetime of a reply
 SEND_S, TIDY_S = 30.0, 5.0
-#: bytes of a packet that are not the piece
+#: most bytes of a packet without the piece
 BESIDE = 4096
-#: questions that the bus holds for us, beside those in their turns
+#: requests in the bus's queue, in addition to those in the fair queue
 QUEUE = 256
 T = TypeVar("T")
-#: questions of one asker, and askers, that may wait
+#: most waiting requests of one requester, and most requesters
 EACH, ASKERS = 32, 512
 #: open files, and seconds that one stays open after its last piece
 MOST_OPEN, IDLE_S = 16, 10.0
-#: the cache's word for who asks over the bus: nobody who has been to an origin with credentials
+#: the cache's name of requesters on the bus, which have no credentials for an origin
 BUS = "bus"
 Find = Callable[[str], Awaitable[Path | None]]
 
 
 @dataclass(slots=True)
 class SourceStats:
-    """What was given since the start."""
+    """Counts of sent data since the start."""
 
     pieces: int = 0
     bytes: int = 0
@@ -73,13 +73,13 @@ class BlobServer:
         self._shelf = shelf
 
     async def start(self, *, queries: bool = True) -> None:
-        """Subscribe to questions for us, and to those for all."""
+        """Subscribe to requests for this source, and to queries for all sources."""
         await self._bus.subscribe(topics.BLOB_REQUEST.filter(source=self._name), self._asked, queue=QUEUE)
         if queries:
             await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._queried, queue=QUEUE)
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Answer requests until cancelled."""
         try:
             with first_error():
                 async with asyncio.TaskGroup() as group:
@@ -110,7 +110,7 @@ class BlobServer:
                     await self._give(question, question.body)
             except BusError as error:
                 log.debug("blob answer not sent", asker=question.asker, error=str(error))
-            except Exception:  # one question must not end what else this process does
+            except Exception:  # an unexpected error in one request must not end the process
                 log.exception("blob request failed", asker=question.asker)
 
     async def _give(self, question: _Question, body: BlobRequest) -> None:
@@ -144,10 +144,10 @@ class BlobServer:
 
 
 class FairQueue(Generic[T]):
-    """Questions that wait. The same one (asker, key) waits once: asked again, it keeps its place.
+    """Waiting requests. Equal ones (requester, key) wait once: a repeated request keeps its position.
 
     Attributes:
-        dropped: questions that found no place. Whoever asked hears nothing, and asks again more slowly.
+        dropped: requests without a slot. Their requesters get no reply, and repeat them more slowly.
 
     """
 
@@ -163,7 +163,7 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._waiting.values()))
 
     def put(self, asker: str, key: Hashable, question: T) -> bool:
-        """Queue a question; return whether it has a place."""
+        """Queue a request; return whether it has a slot."""
         own = self._waiting.get(asker)
         if own is None:
             if len(self._waiting) >= self._askers:
@@ -179,7 +179,7 @@ class FairQueue(Generic[T]):
         return True
 
     async def take(self) -> T:
-        """Return the next question, of the asker whose turn it is."""
+        """Return the next request; requesters take turns."""
         while not self._order:
             self._some.clear()
             await self._some.wait()
@@ -202,7 +202,7 @@ class _Open:
 
 
 class FileProvider:
-    """Files that any client on the bus may get. ``find`` returns the path of a digest's file, or None."""
+    """Files that any client of the bus may get. ``find`` returns the path of a digest's file, or None."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
@@ -210,14 +210,14 @@ class FileProvider:
         self._buffer = bytearray(MAX_CHUNK)
 
     async def size(self, digest: str) -> int | None:
-        """Return the size of a file, None if it is not here. Raises OSError."""
+        """Return the size of a file, None if it does not exist. Raises OSError."""
         held = self._open.get(digest) or await self._opened(digest)
         return held.size if held else None
 
     async def read(self, digest: str, offset: int, length: int) -> tuple[int, memoryview] | None:
-        """Return a file's size and a piece of it, empty behind its end; None if it is not here. Raises OSError.
+        """Return a file's size and a piece of it, empty beyond its end; None without the file. Raises OSError.
 
-        The piece may be shorter than asked for. It holds until the next call.
+        The piece may be shorter than requested. It is valid until the next call.
         """
         held = self._open.get(digest) or await self._opened(digest)
         if held is None:
@@ -234,20 +234,20 @@ class FileProvider:
             return memoryview(b"")
         piece = memoryview(self._buffer)[:length]
         try:
-            # from memory if it is there: a thread for each piece costs more than the piece
+            # from the page cache if possible: a thread for each piece costs more than the piece
             return piece[: os.preadv(held.fd, [piece], offset, os.RWF_NOWAIT)]
-        except OSError:  # the disk has to be asked, or the file system cannot tell
+        except OSError:  # it must be read from disk, or the file system does not support this
             return memoryview(await in_thread(os.pread, held.fd, length, offset))
 
     def tidy(self) -> None:
-        """Close what nobody has asked for in a while."""
+        """Close files that were idle for a while."""
         now = asyncio.get_running_loop().time()
         for digest, held in list(self._open.items()):
             if not held.busy and now - held.used > IDLE_S:
                 self._close(digest)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         for digest in list(self._open):
             self._close(digest)
 
@@ -256,7 +256,7 @@ class FileProvider:
         if path is None:
             return None
         fd = await in_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
-        if digest in self._open:  # another was faster
+        if digest in self._open:  # another request opened it first
             os.close(fd)
             return self._open[digest]
         if len(self._open) >= MOST_OPEN:
@@ -272,7 +272,7 @@ class FileProvider:
 
 
 def of_cache(cache: Cache) -> Find:
-    """Return what finds files of a cache, but none that was opened with credentials: those are not for everybody."""
+    """Return the finder of a cache's files, except those downloaded with credentials, which are not public."""
 
     async def find(digest: str) -> Path | None:
         if not await in_thread(cache.may_have, BUS, digest):

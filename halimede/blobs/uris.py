@@ -1,7 +1,7 @@
 """Addresses of files on the bus: ``bus://<node-or-gm>/sha256/<digest>``, ``bus://any/...`` for any source.
 
-On the wire a source goes by its user's name at the broker (``gm``, ``lc.edge0``), for that is what the broker's access
-rules can check. So ``gm`` and ``any`` are the two names that no node can have here.
+On the bus a source has its user's name at the broker (``gm``, ``lc.edge0``), because the broker's access rules can
+verify that. So no node can have the names ``gm`` and ``any`` here.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _digest = re.compile(DIGEST_PATTERN, re.ASCII)
 
 
 def party(place: str) -> str:
-    """Return the name on the wire of ``gm`` or a node."""
+    """Return the name on the bus of ``gm`` or a node."""
     return GM if place == GM else f"lc.{place}"
 
 
 def node_of(party_: str) -> str:
-    """Return ``gm`` or the node of a name on the wire."""
+    """Return ``gm`` or the node of a name on the bus."""
     return party_.removeprefix("lc.")
 
 
 def url(source: str, digest: str) -> str:
-    """Return the URL of a file that ``gm``, a node, or ``any`` has."""
+    """Return the URL of a file of ``gm``, a node, or ``any``."""
     return f"{SCHEME}://{source}/sha256/{digest}"
 
 
