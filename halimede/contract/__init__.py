@@ -1,1 +1,1 @@
-"""The contract as documents: topics.md and its examples, made from the types."""
+"""The contract as documents: topics.md and its examples, generated from the types."""

@@ -1,7 +1,7 @@
-"""One real body for every topic of the contract, as typed objects: shown in topics.md, checked like any message.
+"""One realistic body for every topic of the contract, as typed objects: shown in topics.md, and validated.
 
-They tell one story: the service ``digits`` runs on ``edge0`` and ``cloud0``, and camera ``cam0`` sends a frame whose
-two best classes are close, so the edge asks the cloud.
+They show one case: the service ``digits`` runs on ``edge0`` and ``cloud0``, and camera ``cam0`` sends a frame whose two
+best classes are close, so the edge requests the cloud.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from halimede import messages as m
 from halimede import topics as t
 from halimede.topic import Address, Topic
 
-#: what fills the names in a template
+#: values of the names in templates
 NAMES = {
     "node": "edge0",
     "ns": "default",
@@ -27,7 +27,7 @@ NAMES = {
     "source": "gm",
     "hop": "join",
 }
-#: topics on which the worker is the one in the cloud
+#: topics with the cloud worker's name
 CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
 #: topics between an operator and a source
 OPERATOR_TOPICS = frozenset({t.BLOB_ORDER.id, t.BLOB_ANSWER.id})
@@ -41,7 +41,7 @@ PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
     "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
 )
-#: what the blob examples are about
+#: the file of the blob examples
 DIGEST = hashlib.sha256(PNG).hexdigest()
 SERVICE: m.ResourceBody = {
     "apiVersion": "sedna.io/v1alpha1",

@@ -1,4 +1,4 @@
-"""topics.md, made from the contract: what people read is never anything else than what the code does.
+"""Generates topics.md from the contract, so that the document always agrees with the code.
 
 python -m halimede.contract            print it
 python -m halimede.contract --write    write topics.md
@@ -30,7 +30,7 @@ FILE = Path(__file__).resolve().parents[2] / "topics.md"
 SHOWN_DIFF_LINES = 40
 LIMITS = {"properties": MAX_PROPERTIES, "property": MAX_PROPERTY >> 10}
 HEX_COLUMNS = 24
-#: how msgspec writes binary fields in JSON, and so in a JSON schema
+#: msgspec's form of binary fields in JSON, and so in a JSON schema
 BINARY = {"type": "string", "contentEncoding": "base64"}
 
 INTRO = """\
@@ -82,7 +82,7 @@ def overview(contract: Iterable[Topic[Any]]) -> str:
 
 
 def section(topic: Topic[Any]) -> str:
-    """Return one topic's part: meaning, rights, example and schema."""
+    """Return the section of one topic: meaning, rights, example and schema."""
     shared = "; subscriptions are shared (`$share/<group>/...`)" if topic.shared else ""
     retain = ", retained" if topic.retain else ""
     return "\n".join(
@@ -104,14 +104,14 @@ def section(topic: Topic[Any]) -> str:
 
 
 def schema(topic: Topic[Any]) -> dict[str, Any]:
-    """Return the JSON schema of a topic's body. Binary fields stand in it as base64, as JSON would hold them."""
+    """Return the JSON schema of a topic's body. Binary fields are base64, as in JSON."""
     found = msgspec.json.schema(topic.message, schema_hook=_hook)
     tidied: dict[str, Any] = _tidy(found)
     return tidied
 
 
 def example(topic: Topic[Any]) -> str:
-    """Return a topic's example as Markdown: JSON as it is, binary bodies byte by byte with their meaning."""
+    """Return a topic's example as Markdown: JSON unchanged, binary bodies in hexadecimal with their meaning."""
     payload = codec.encode(topic, EXAMPLES[topic.id])
     if topic.encoding is BodyEncoding.JSON:
         return _fence("json", json.dumps(json.loads(payload), indent=2))
@@ -121,7 +121,7 @@ def example(topic: Topic[Any]) -> str:
 
 
 def annotate(payload: bytes) -> list[str]:
-    """Return a msgpack map in hexadecimal, one field a line, each with what it means."""
+    """Return a msgpack map in hexadecimal, one field per line, each with its meaning."""
     fields: dict[str, Any] = msgspec.msgpack.decode(payload)
     encode = msgspec.msgpack.encode
     parts = [(encode(key), encode(value), key, value) for key, value in fields.items()]
@@ -178,7 +178,7 @@ def _hook(kind: type) -> dict[str, Any]:
 
 
 def _tidy(value: Any) -> Any:
-    """Take the source's indentation and markup out of docstrings, and say what base64 stands for."""
+    """Remove the source's indentation and markup from docstrings, and describe base64 fields."""
     if isinstance(value, list):
         return [_tidy(item) for item in value]
     if not isinstance(value, dict):
