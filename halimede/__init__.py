@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``JointModel`` when it is first asked for: all else does without the packages that models need."""
+    """Import ``JointModel`` on first access: all other modules work without the packages that models need."""
     if name == "JointModel":
         from importlib import import_module  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""Bytes <-> typed messages. The one place that knows encodings; its only failures are DecodeError and TooLargeError.
+"""Encodes and decodes typed messages. It is the only module with encodings; raises DecodeError, TooLargeError.
 
-The size limit is checked before a byte is read, so that no declared length or nesting depth can cost more than that.
+The size limit is checked before any byte is read, so that no declared length or nesting depth can cost more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from halimede.topic import BodyEncoding, Topic
 
 M = TypeVar("M")
 
-#: bytes; control bodies stay far below, and a frame larger than this is no sample but a mistake
+#: bytes; control bodies are far smaller, and a larger frame is a mistake
 MAX_JSON = 4 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
 LIMITS = {BodyEncoding.JSON: MAX_JSON, BodyEncoding.MSGPACK: MAX_BYTES, BodyEncoding.BYTES: MAX_BYTES}
@@ -31,12 +31,12 @@ class _Coder(NamedTuple):
 
 _json = msgspec.json.Encoder(order=None)
 _msgpack = msgspec.msgpack.Encoder()
-#: by topic id: each is made once
+#: by topic id, made on first use
 _coders: dict[str, _Coder] = {}
 
 
 def encode(topic: Topic[M], body: M) -> bytes:
-    """Write a body as its topic asks. Raises TooLargeError over the topic's limit."""
+    """Encode a body as its topic defines. Raises TooLargeError over the topic's limit."""
     coder = _coders.get(topic.id) or _coder(topic)
     payload = coder.encode(body)
     if len(payload) > coder.limit:
@@ -44,20 +44,20 @@ def encode(topic: Topic[M], body: M) -> bytes:
     return payload
 
 
-#: how msgpack writes binary of no bytes
+#: empty binary in msgpack
 _EMPTY = b"\xc4\x00"
 
 
 def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
-    """Write a msgpack body up to the bytes of its last field, which is empty in ``body``: ``tail`` is to follow.
+    """Encode a msgpack body up to its last field, which is empty in ``body``: its bytes, ``tail``, follow.
 
-    Raises TooLargeError when both together are over the topic's limit.
+    Raises TooLargeError if both together exceed the topic's limit.
     """
     coder = _coders.get(topic.id) or _coder(topic)
     written, size = _msgpack.encode(body), tail.nbytes
     if not written.endswith(_EMPTY):
         raise ValueError(f"the last field of a {topic.id} body is not empty binary")
-    # first byte and width of the length, by the size
+    # first byte and width of the length, which depend on the size
     if size <= 0xFF:
         length = b"\xc4" + size.to_bytes(1)
     elif size <= 0xFFFF:
@@ -71,7 +71,7 @@ def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
 
 
 def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
-    """Read a body. Raises DecodeError, naming the field at fault but never showing the payload.
+    """Decode a body. Raises DecodeError, which names the invalid field but never shows the payload.
 
     ``memoryview`` fields of the result are views of ``payload``, not copies.
     """

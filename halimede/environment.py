@@ -21,7 +21,7 @@ def required(environ: Environment, name: str) -> str:
 def number(
     environ: Environment, name: str, default: float, *, least: float, most: float, what: str = "number"
 ) -> float:
-    """Return a number from ``least`` to ``most``, or the default. ``what`` it is called in the InvalidFieldError."""
+    """Return a number from ``least`` to ``most``, or the default. ``what``: its description in InvalidFieldError."""
     text = environ.get(name, "")
     try:
         value = float(text) if text else default
@@ -33,7 +33,7 @@ def number(
 
 
 def one_of(environ: Environment, name: str, choices: Sequence[str]) -> str:
-    """Return the one of ``choices`` that a variable is; the first where it is not set. Raises InvalidFieldError."""
+    """Return a variable's value, one of ``choices``; the first if it is not set. Raises InvalidFieldError."""
     text = environ.get(name) or choices[0]
     if text not in choices:
         raise InvalidFieldError(name, text, f"write one of {', '.join(choices)}")

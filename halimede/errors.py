@@ -8,36 +8,36 @@ import reprlib
 from collections.abc import Iterator
 
 MAX_SHOWN = 160
-#: characters of a value that are looked at: an address is shorter
+#: most characters of a value that are searched: an address is shorter
 MAX_LOOKED_AT = 4200
 
-#: an address: user and password, what may be shown, query and fragment
+#: an address: user and password, the part to show, query and fragment
 _address = re.compile(r"://(?P<user>[^\s'\"]*@)?(?P<plain>[^\s'\"?#]*)(?P<rest>[?#][^\s'\"]*)?")
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text with ``***`` for what may be secret in the addresses in it. Rather too much than too little."""
+    """Return a text with ``***`` for possible secrets in its addresses. It hides too much rather than too little."""
     return _address.sub(
         lambda at: f"://{'***@' if at['user'] else ''}{at['plain']}{'?***' if at['rest'] else ''}", text
     )
 
 
 class _Shown(reprlib.Repr):
-    """Values may be large or hold themselves, and addresses hold secrets: show their beginning, without these."""
+    """Shows the begin of values, without secrets: they may be large or contain themselves."""
 
     def repr_str(self, x: str, level: int) -> str:
-        """Hide before anything is cut: what is left of an address would not look like one."""
+        """Hide secrets before cutting: a cut address would not be recognised."""
         return super().repr_str(hide_secrets(x[:MAX_LOOKED_AT]), level)
 
     def repr_instance(self, x: object, level: int) -> str:
-        """Likewise for all that is no plain data."""
-        with contextlib.suppress(Exception):  # somebody else's __repr__
+        """The same for values other than plain data."""
+        with contextlib.suppress(Exception):  # a foreign __repr__ may raise any error
             x = _Verbatim(hide_secrets(repr(x)[:MAX_LOOKED_AT]))
         return super().repr_instance(x, level)
 
 
 class _Verbatim:
-    """Something whose repr is given."""
+    """An object with a given repr."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -51,7 +51,7 @@ _shown.maxstring = _shown.maxother = 120
 
 
 def one_line(text: str) -> str:
-    """Return text as one short line to show: a field's name may be a key that somebody made up."""
+    """Return text as one short line: a field's name may be any key of a user."""
     shown = text if text.isprintable() else repr(text)[1:-1]
     return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
 
@@ -61,12 +61,12 @@ class HalimedeError(Exception):
 
 
 class InvalidFieldError(HalimedeError):
-    """A value that a user gave is refused: names the field, the value and what to do.
+    """Refuses a value of a user: names the field, the value and the correction.
 
     Attributes:
         field: dotted path of the field, such as ``spec.edgeWorker.model.name``.
-        value: what was given, cut to a printable length.
-        fix: what to write instead.
+        value: the refused value, cut to a printable length.
+        fix: the correction.
 
     """
 
@@ -78,7 +78,7 @@ class InvalidFieldError(HalimedeError):
 
 
 class DecodeError(HalimedeError):
-    """Bytes that are no valid message of their topic. The text is safe to log: it holds no payload."""
+    """Bytes that are not a valid message of their topic. The text is safe to log: it contains no payload."""
 
 
 class TooLargeError(HalimedeError):
@@ -94,7 +94,7 @@ class DisconnectedError(BusError):
 
 
 class NotAllowedError(DisconnectedError):
-    """The broker does not let this client in, or the client does not trust the broker: waiting alone does not help."""
+    """The broker refuses this client, or the client does not trust the broker: a retry alone does not help."""
 
 
 class RefusedError(BusError):
@@ -111,9 +111,9 @@ class NoSubscriberError(BusError):
 
 @contextlib.contextmanager
 def first_error() -> Iterator[None]:
-    """Raise the first HalimedeError of a task group by itself, when the group holds nothing worse.
+    """Raise the first HalimedeError of a task group by itself, if the group has no other errors.
 
-    Not written with ``except*``: what is raised inside that is wrapped in a group again by some Python 3.11 releases.
+    Without ``except*``: some Python 3.11 releases wrap an error that is raised inside it in a group again.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Log lines: constant event names with fields, for people on a terminal, as JSON everywhere else.
+"""Log events: constant names with fields, formatted for people on a terminal, otherwise as JSON.
 
-Whatever a process has to say comes out here in one form: our own lines, those of the libraries (standard logging), and
-exceptions that nobody caught. A field that concerns one frame is named ``frame``. Secrets are taken out on the way, and
-a line that cannot be written (a full disk) costs nothing but itself.
+All output of a process has one form: its own log events, those of libraries (standard logging), and uncaught
+exceptions. A field about one frame is named ``frame``. Secrets are removed, and an event that cannot be written (a full
+disk) is dropped without further effect.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 HIDDEN = "***"
-#: seconds between two lines of one event (``RateLimitedLogger``)
+#: least seconds between two log lines of one event (``RateLimitedLogger``)
 LIMIT_S = 10.0
 #: fields whose values are never shown
 SECRET_FIELD = re.compile(r"password|passwd|passphrase|token|secret|authorization|api_?key|private_?key", re.IGNORECASE)
-#: secrets inside of a text: the user's part of a URL, ``password=...`` or ``"password": "..."``, an HTTP bearer
+#: secrets inside of a text: the user in a URL, ``password=...`` or ``"password": "..."``, an HTTP bearer
 SECRET_TEXTS = (
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@\"']+@"), rf"\1{HIDDEN}@"),
     (
@@ -38,16 +38,16 @@ SECRET_TEXTS = (
     ),
     (re.compile(r"(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
 )
-#: how far into nested values secrets are looked for; what lies deeper is not shown
+#: depth of nested values that are searched for secrets; deeper values are not shown
 DEEPEST = 4
 
 
 def configure(level: str = "INFO", **bound: str) -> None:
-    """Set up all logging on standard error.
+    """Configure all logging on standard error.
 
-    ``HALIMEDE_LOG`` is ``json`` or ``console``, ``HALIMEDE_LOG_LEVEL`` a level; ``level`` holds where the environment
-    says nothing. ``bound`` fields (node, service, worker) stand on every line, in whatever thread it is written; a
-    process with some is a service, and what it does not catch becomes a line, too.
+    ``HALIMEDE_LOG`` is ``json`` or ``console``, ``HALIMEDE_LOG_LEVEL`` a level; ``level`` is the default. Every event
+    of every thread has the ``bound`` fields (node, service, worker); a process with such fields is a service, and its
+    uncaught exceptions are logged as well.
     """
     form = os.environ.get("HALIMEDE_LOG") or ("console" if sys.stderr.isatty() else "json")
     wanted = os.environ.get("HALIMEDE_LOG_LEVEL", level).upper()
@@ -79,12 +79,12 @@ def configure(level: str = "INFO", **bound: str) -> None:
 
 
 def redact_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Take secrets out of a line (a processor of structlog)."""
+    """Remove secrets from an event (a processor of structlog)."""
     return {key: _hidden(key, value, 0) for key, value in event.items()}
 
 
 def redact_text(text: str) -> str:
-    """Return a text without what looks like a secret."""
+    """Return a text without possible secrets."""
     for pattern, instead in SECRET_TEXTS:
         text = pattern.sub(instead, text)
     return text
@@ -107,7 +107,7 @@ def _hidden(key: object, value: Any, depth: int) -> Any:
 
 
 class _Bound:
-    """Adds the process's own fields, in every thread: context variables would miss some. A line's own come first."""
+    """Adds the process's fields in every thread, unlike context variables. An event's own fields take precedence."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
@@ -117,15 +117,15 @@ class _Bound:
 
 
 class _Output:
-    """Writes lines to standard error, as it is at that moment."""
+    """Writes lines to the current standard error."""
 
     _lock = threading.Lock()
 
     def __init__(self, *_: object) -> None:
-        """Take what structlog gives a logger's factory: nothing that is needed."""
+        """Accept and ignore the arguments that structlog passes to a logger's factory."""
 
     def msg(self, line: str) -> None:
-        """Write one line. Where that fails there is nowhere to complain, and the service has better things to do."""
+        """Write one line. An error is ignored: there is no place to report it, and the service must continue."""
         with self._lock, contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
@@ -134,10 +134,10 @@ class _Output:
 
 
 class _Forward(logging.Handler):
-    """Makes a library's record one of our lines: its text is the event, its logger a field."""
+    """Converts a library's record to an event: its text is the event, its logger a field."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record. Whatever is wrong with it must not come out at the library that logged it."""
+        """Log a record. An error in it must not be raised in the library that logged it."""
         try:
             text = record.getMessage()
         except Exception:  # noqa: BLE001 - arguments that do not fit the format
@@ -151,7 +151,7 @@ class _Forward(logging.Handler):
 
 
 def _take_standard_logging(threshold: int) -> None:
-    """Send what libraries log here; of their chatter below a warning only what is asked for by ``DEBUG``."""
+    """Receive the log records of libraries; those below a warning only at level ``DEBUG``."""
     root = logging.getLogger()
     for handler in [h for h in root.handlers if isinstance(h, _Forward)]:
         root.removeHandler(handler)
@@ -177,9 +177,9 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
 
 
 class RateLimitedLogger:
-    """Logs each event at most every ten seconds, with how many lines were left out.
+    """Logs each event at most every ten seconds, with the number of dropped ones.
 
-    A stream of bad samples then does not become a stream of lines. The samples are counted elsewhere.
+    So a stream of bad samples does not become a stream of log lines. The samples are counted elsewhere.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class RateLimitedLogger:
         self._left_out: dict[str, int] = {}
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log a warning, if its event was not logged lately."""
+        """Log a warning, unless its event was logged recently."""
         now = asyncio.get_running_loop().time()
         if now < self._due.get(event, now):
             self._left_out[event] = self._left_out.get(event, 0) + 1

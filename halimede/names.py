@@ -1,7 +1,7 @@
-"""Names that may become part of a topic, a path or a client id, checked before they do.
+"""Validates names that become part of a topic, a path or a client id.
 
-The rules are Kubernetes' own (RFC 1123 labels and subdomains), so that a name accepted here is accepted there.
-They leave no room for ``/``, ``+``, ``#``, NUL, ``..`` or anything outside ASCII.
+The rules are those of Kubernetes (RFC 1123 labels and subdomains), so that it accepts the same names. They exclude
+``/``, ``+``, ``#``, NUL, ``..`` and anything outside ASCII.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def check_name(field: str, value: object) -> str:
 
 
 class Key(NamedTuple):
-    """Where a resource lives: plural kind, namespace and name. Its identity over time is (uid, generation).
+    """The key of a resource: plural kind, namespace and name. Its identity over time is (uid, generation).
 
-    A tuple, since most that GM does is to look things up by it: a dataclass takes three times as long to hash.
+    A tuple, because GM mostly looks resources up by it: hashing a dataclass takes three times as long.
     """
 
     plural: str
@@ -55,7 +55,7 @@ class Key(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Key:
-        """Read the form that ``str`` writes; raise InvalidFieldError on anything else."""
+        """Parse the output of ``str``; raise InvalidFieldError for any other text."""
         parts = text.split("/")
         if len(parts) != 3:
             raise InvalidFieldError("key", text, "write <namespace>/<plural>/<name>")

@@ -1,6 +1,6 @@
-"""JPEG and PNG files of a folder, recognised by how they begin: names may be wrong.
+"""Finds JPEG and PNG files in a folder by their first bytes, because names may be wrong.
 
-It stands outside of ``halimede.frames``, which needs numpy: who only sends pictures does not.
+It is not in ``halimede.frames``, which needs numpy: a program that only sends pictures does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def encoding_of(data: bytes) -> Encoding | None:
 
 
 def probe(file: Path) -> Encoding | None:
-    """Return the encoding of a file, None if it is no picture. Raises OSError."""
+    """Return the encoding of a file, None if it is not a picture. Raises OSError."""
     with file.open("rb") as opened:
         return encoding_of(opened.read(MAGIC_BYTES))
 

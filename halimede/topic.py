@@ -1,6 +1,6 @@
-"""What a topic is: a typed value with a template, and the only way from names to a topic string and back.
+"""Defines a topic: a typed value with a template, and the only conversion between names and topic strings.
 
-A topic is built only through ``at`` and ``filter``, which check each name, so that no input reaches one unchecked.
+Topics are built only through ``at`` and ``filter``, which check each name, so that no unchecked input reaches one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ M = TypeVar("M")
 
 #: names that are RFC 1123 labels; all others are subdomains
 LABELS = frozenset({"ns", "plural", "camera", "hop"})
-#: topics whose names are remembered once they were read, up to a length: the same few come with every sample
+#: most topics whose names are cached, and most characters of one: samples use the same few topics
 REMEMBERED, LONGEST = 4096, 512
 
 
@@ -28,7 +28,7 @@ def _check(field: str, value: str) -> str:
 
 
 class Role(StrEnum):
-    """Who speaks on the bus."""
+    """Roles of clients of the bus."""
 
     GM = "gm"
     LC = "lc"
@@ -37,12 +37,12 @@ class Role(StrEnum):
     CAMERA = "camera"
     OPERATOR = "operator"
     CONSUMER = "consumer"
-    #: a broker of a place that passes on what others there say: it has their rights, and no topic of its own
+    #: a site's broker that forwards messages of its clients: it has their rights, and no topics itself
     BRIDGE = "bridge"
 
 
 class BodyEncoding(StrEnum):
-    """How a body is written."""
+    """Encodings of a body."""
 
     JSON = "json"
     MSGPACK = "msgpack"
@@ -53,8 +53,8 @@ class BodyEncoding(StrEnum):
 class Topic(Generic[M]):
     """One topic of the contract. Names in braces are filled by ``at`` and read back by ``parse``.
 
-    Between two who may both be anybody, ``speaker`` and ``listener`` say which names are theirs: as the broker knows
-    them (``gm``, ``lc.edge0``), so that nobody speaks for another or hears what is for another.
+    For a topic on which any client may publish or subscribe, ``speaker`` and ``listener`` name the fields with their
+    names at the broker (``gm``, ``lc.edge0``), so that no client publishes for another one or receives its messages.
     """
 
     id: str
@@ -72,18 +72,18 @@ class Topic(Generic[M]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names that the template asks for, in order."""
+        """The names in the template, in order."""
         return _fields(self.template)
 
     def at(self, **names: str) -> Address[M]:
-        """Return the topic with all names filled in; raise InvalidFieldError on a bad name."""
+        """Return the topic with all names filled in; raise InvalidFieldError for a bad name."""
         text = _filled(self.template, tuple(names.items()))
         if not text:
             raise TypeError(f"{self.id} takes {self.fields}, got {tuple(names)}")
         return Address(self, text)
 
     def filter(self, *, group: str = "", **names: str) -> Filter[M]:
-        """Return a subscription: names left out match anything; ``group`` makes it a shared one."""
+        """Return a subscription: missing names match anything; ``group`` makes it a shared one."""
         unknown = set(names) - set(self.fields)
         if unknown:
             raise TypeError(f"{self.id} takes {self.fields}, got {tuple(unknown)}")
@@ -92,14 +92,14 @@ class Topic(Generic[M]):
         return Filter(self, f"$share/{_check('group', group)}/{text}" if group else text)
 
     def parse(self, topic: str) -> dict[str, str] | None:
-        """Return the names in ``topic``, or None if it is not of this template or a name breaks the rules."""
+        """Return the names in ``topic``, or None if it does not match the template or a name is invalid."""
         names = (_remembered if len(topic) <= LONGEST else _parsed)(self.template, topic)
         return dict(names) if names is not None else None
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _filled(template: str, names: tuple[tuple[str, str], ...]) -> str:
-    """Return a template with its names filled in, empty if it asks for others. Raises InvalidFieldError."""
+    """Return a template with its names filled in, empty if the names differ. Raises InvalidFieldError."""
     if {field for field, _ in names} != set(_fields(template)):
         return ""
     return template.format_map({field: _check(field, value) for field, value in names})
@@ -131,7 +131,7 @@ _remembered = lru_cache(maxsize=REMEMBERED)(_parsed)
 
 @dataclass(frozen=True, slots=True)
 class Address(Generic[M]):
-    """A topic with its names filled in: what one publishes to."""
+    """A topic with its names filled in, to publish to."""
 
     topic: Topic[M]
     text: str

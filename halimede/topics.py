@@ -1,4 +1,4 @@
-"""THE contract: every topic as a typed value, in the order of ``topics.md``. Whatever is not here does not exist.
+"""THE contract: every topic as a typed value, in the order of ``topics.md``. There are no other topics.
 
 ``topics.md`` and the broker's access rules are generated from it.
 """
@@ -79,7 +79,7 @@ WORKER_INFO = Topic(
     doc="How a worker fares: on every change, at most once a second.",
 )
 
-# --- The way of a sample: from a camera to an edge worker, to the cloud and back, and what was found ------------------
+# --- Samples: from a camera to an edge worker, to the cloud and back, and their results -------------------------------
 
 CAMERA_FRAME = Topic(
     "camera-frame",
@@ -164,7 +164,7 @@ EDGE_PEER = Topic(
     "frames.",
 )
 
-# --- Multi-edge inference, and how cameras fare -----------------------------------------------------------------------
+# --- Multi-edge inference, and status of cameras ----------------------------------------------------------------------
 
 PEER = Topic(
     "peer",
@@ -264,7 +264,7 @@ NODE_CAMERA_STATUS = Topic(
     doc="How a camera fares that an edge worker of the node reads itself (`source.url`).",
 )
 
-# --- Watching and steering: what people and their tools see and ask ---------------------------------------------------
+# --- Observation and operation: topics of people and their tools ------------------------------------------------------
 
 STATUS = Topic(
     "status",
@@ -407,7 +407,7 @@ BLOB_ANSWER = Topic(
     listener="asker",
 )
 
-# --- What receivers could not read ------------------------------------------------------------------------------------
+# --- Unreadable messages ----------------------------------------------------------------------------------------------
 
 DEAD_LETTER = Topic(
     "dead-letter",
