@@ -1,9 +1,9 @@
-"""What travels: one type per body. Control bodies are JSON, sample bodies are msgpack; both are written by codec.py.
+"""The bodies of messages: one type each. Control bodies are JSON, sample bodies msgpack; codec.py encodes both.
 
-Field names on the wire are camelCase, as in the Kubernetes API and in Sedna's own bodies. Unknown fields are skipped,
-so that a newer peer may add some. Times are RFC 3339 text in UTC and only ever shown: nothing is ordered by them.
-Durations are milliseconds. ``control`` holds what GM, LCs and workers say to one another, ``samples`` the sample
-path, ``operator`` what people and their tools see.
+Field names in messages are camelCase, as in the Kubernetes API and in Sedna's own bodies. Unknown fields are skipped,
+so that a newer peer may add some. Times are RFC 3339 text in UTC for display only: nothing is ordered by them.
+Durations are milliseconds. ``control`` has the bodies between GM, LCs and workers, ``samples`` those of the sample
+path, ``operator`` those for people and their tools.
 """
 
 from halimede.messages.base import (

@@ -13,16 +13,16 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL)]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
-#: a time as RFC 3339 writes it; empty: none. The API server takes no empty one: there it is left out
+#: an RFC 3339 time; empty: none. The API server refuses an empty time, so the field is omitted there
 Time = Annotated[str, Meta(max_length=256, extra={"crd": {"format": "date-time"}})]
-#: as far as 64-bit integers go: SQLite's, and those of most readers
+#: limit of 64-bit integers: SQLite's, and those of most readers
 NonNegative = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-#: any number but NaN and the infinities, which pass through msgpack
+#: any number but NaN and the infinities, which msgpack would accept
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Millis = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Uid = Annotated[str, Meta(min_length=1, max_length=64)]
 
-#: A custom resource as the API server gives it; its schema is the CRD's.
+#: a custom resource in the API server's form; the CRD has its schema
 ResourceBody = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Bodies of the blob path: files known by their digest, asked for in pieces. Only a piece itself is msgpack."""
+"""Bodies of blob messages: files are identified by digest, and requested in pieces. Only a piece is msgpack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from halimede.messages.base import Message, NonNegative, Short, Text
 
-#: bytes of a file in one message: what a client may ask for at a time
+#: most bytes of a file in one message, and in one request
 MAX_CHUNK = 1024 * 1024
 DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 
@@ -33,7 +33,7 @@ class BlobChunk(Message, kw_only=True, omit_defaults=False):
     digest: Digest
     offset: NonNegative = 0
     size: NonNegative = 0
-    #: ``NotFound``, ``Beyond`` (the file ends before the offset) or ``Unreadable``
+    #: ``NotFound``, ``Beyond`` (the offset is after the end of the file) or ``Unreadable``
     error: Short = ""
     data: memoryview
 
@@ -50,7 +50,7 @@ class BlobOrder(Message, kw_only=True):
     op: Literal["keep", "list", "remove"]
     digest: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
     size: NonNegative = 0
-    #: ``list``: only those behind this digest
+    #: ``list``: only digests after this one
     after: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
 
 

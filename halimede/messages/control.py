@@ -10,7 +10,7 @@ from halimede.messages.base import Label, Message, Name, NonNegative, Short, Tex
 from halimede.messages.counters import TaskInfo
 from halimede.messages.file_facts import DatasetFacts, ModelFacts, ModelInUse
 
-#: what a worker does: small model, big model, or answering by the inference protocol
+#: the function of a worker: small model, big model, or inference protocol
 WorkerRole = Literal["edge", "cloud", "serve"]
 
 
@@ -41,18 +41,18 @@ class WorkerInfo(Message, kw_only=True):
     message: Text = ""
     task_info: TaskInfo | None = None
     owner_info: TaskInfo | None = None
-    #: where its health and metrics are, such as http://127.0.0.1:40123
+    #: address of its health and metrics, such as http://127.0.0.1:40123
     http: Short = ""
-    #: what it does, and for which uid of its owner: what tells workers apart whose names the LC did not choose
+    #: its role, and the uid of its owner: they identify workers whose names the LC did not choose
     role: Literal["edge", "cloud", "serve", ""] = ""
     owner_uid: Annotated[str, Meta(max_length=64)] = ""
-    #: of a service with tiers, the one that it is of
+    #: its tier, in a service with tiers
     tier: Short = ""
-    #: seconds within which it reports again, even if nothing changes; 0: it does not say
+    #: seconds within which it reports again, even without a change; 0: unknown
     period_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    #: the model that it answers with; one that says so takes another one without being started anew
+    #: its current model; a worker that reports one can change its model without a restart
     model: ModelInUse | None = None
-    #: where its inference protocol is, of one that serves it
+    #: address of its inference protocol, if it serves it
     url: Short = ""
 
 
@@ -75,7 +75,7 @@ class WorkerReport(Message, kw_only=True):
 
     name: Name
     role: WorkerRole
-    #: what the resource calls it, of a service with several workers of one role
+    #: its name in the resource, for a service with several workers of one role
     part: Short = ""
     phase: Literal["Pending", "Running", "Failed"]
     restarts: NonNegative = 0
@@ -84,7 +84,7 @@ class WorkerReport(Message, kw_only=True):
     http: Short = ""
     model: ModelInUse | None = None
     url: Short = ""
-    #: what it has done, of a service with several workers of one role
+    #: its counts, for a service with several workers of one role
     task_info: TaskInfo | None = None
 
 
@@ -99,7 +99,7 @@ class NodeStatus(Message, kw_only=True):
     reason: Short = ""
     message: Text = ""
     workers: Annotated[list[WorkerReport], Meta(max_length=256)] = []
-    #: of a Model; of a Dataset: what the node knows of it
+    #: facts about a Model, or about a Dataset
     model: ModelFacts | None = None
     dataset: DatasetFacts | None = None
 
@@ -118,7 +118,7 @@ class Sync(Message, kw_only=True):
     """An LC tells GM all that it holds and asks for what it should hold."""
 
     epoch: NonNegative
-    #: the highest of GM's epochs that it has seen: lower ones it does not follow
+    #: the highest known epoch of GM: the node ignores lower ones
     gm_epoch: NonNegative = 0
     holds: Annotated[list[Held], Meta(max_length=10_000)] = []
 
@@ -137,9 +137,9 @@ class Presence(Message, kw_only=True):
     memory_bytes: NonNegative = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
     store: Short = ""
-    #: where its health and metrics are
+    #: address of its health and metrics
     http: Short = ""
-    #: what an operator has to do something about: its store is full, or was damaged
+    #: a problem for an operator: its store is full, or was damaged
     trouble: Text = ""
 
 
@@ -153,7 +153,7 @@ class GmPresence(Message, kw_only=True):
     online: bool
     version: Short = ""
     store: Short = ""
-    #: where its page, health and metrics are
+    #: address of its page, health and metrics
     http: Short = ""
 
 

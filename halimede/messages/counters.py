@@ -1,7 +1,7 @@
-"""Counters of workers, each declared once: slot in the ledger, field on the wire, metric name and text.
+"""Counters of workers, each declared once: slot in the ledger, message field, metric name and text.
 
 ``Count`` is the declaration. The ledger, the metrics of workers and of GM, the status of a service and the sums over
-several workers follow from it; ``TaskInfo`` carries the counters that are reported.
+several workers are derived from it; ``TaskInfo`` contains the reported counters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from halimede.messages.base import Message, NonNegative, Short
 
 
 class ExportedBy(Flag):
-    """Who exports a counter as a metric: the worker of a role, the upload policy, a tier, or GM for each service."""
+    """Exporters of a counter as a metric: workers of a role, the upload policy, a tier, or GM for each service."""
 
     EDGE_WORKER = auto()
     CLOUD_WORKER = auto()
@@ -29,11 +29,11 @@ EDGE_WORKER, CLOUD_WORKER, UPLOAD_POLICY, TIER, SERVICE = ExportedBy
 
 @unique
 class Count(IntEnum):
-    """A counter of a worker: its slot in the ledger's file, its field in ``TaskInfo``, what it counts, its metric.
+    """A counter of a worker: its slot in the ledger's file, its field in ``TaskInfo``, its meaning, its metric.
 
-    A slot keeps its number for ever: a new counter takes the next one that is free. The order is that of a service's
-    status. The metric's name is without ``halimede_worker_`` or ``halimede_service_`` and ``_total``. What GM exports
-    for a service (``SERVICE``) stands in the service's status as well.
+    A slot never changes its number: a new counter takes the next free one. The order is that of a service's status. The
+    metric's name is without ``halimede_worker_`` or ``halimede_service_`` and ``_total``. Counters that GM exports for
+    a service (``SERVICE``) are in the service's status as well.
     """
 
     field: str
@@ -151,7 +151,7 @@ class Count(IntEnum):
 
     @property
     def described(self) -> Meta:
-        """What the contract says of its field."""
+        """Return the description of its field in the contract."""
         return Meta(description=self.text)
 
 

@@ -1,8 +1,7 @@
-"""What a node has found out about a model, a dataset or what it serves: measured there, shown in the status.
+"""Facts of a node about a model, a dataset or its serving: measured there, shown in the status.
 
-A node says it once for each state of the thing; GM passes on what it was told and computes nothing of it. The messages
-of a trial, by which one process has another look at a model's file, are here since the one that asks must not import
-what runs models.
+A node reports them once for each state; GM forwards them unchanged. The messages of a trial, in which a child process
+checks a model's file, are here because the requesting process must not import a model runtime.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from msgspec import Meta
 from halimede.messages.base import Message, Millis, NonNegative, Short, Text, Time
 
 Digest = Annotated[str, Meta(max_length=64)]
-#: what libraries say when they get no memory
+#: texts of libraries' errors when memory is exhausted
 MEMORY_WORDS = ("bad_alloc", "bad allocation", "MemoryError", "Cannot allocate memory", "Failed to allocate memory")
 
 
@@ -86,14 +85,14 @@ class ModelInUse(Message, kw_only=True):
 class TrialReason(StrEnum):
     """Why a model did not stand its trial: the ``reason`` of a condition."""
 
-    #: reading it could run somebody's code, or reach files that are not its own
+    #: reading it could run foreign code, or access other files
     UNSAFE = "UnsafeModel"
-    #: it is no model that runs here, or it does not fit its spec
+    #: it is not a supported model, or does not fit its spec
     INVALID = "ModelInvalid"
     MEMORY = "TooMuchMemory"
     SLOW = "TooSlow"
     CRASHED = "ModelCrashed"
-    #: nothing was found out about the model; the same trial may succeed later
+    #: the trial had no result; a repetition may succeed
     FAILED = "TrialFailed"
 
 
@@ -116,12 +115,12 @@ class Trial(Message, kw_only=True):
     message: Text = ""
     inputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
     outputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
-    #: how long opening it and answering its first samples took
+    #: duration of opening it and answering its first samples
     seconds: Millis = 0.0
-    #: what it took at its peak, beyond a process without a model
+    #: peak memory, in addition to that of a process without a model
     memory_bytes: NonNegative = 0
 
 
 def too_much(memory_bytes: int) -> str:
-    """Say that a model wants more memory than it may have."""
+    """Return the message that a model needs more memory than its limit."""
     return f"the model wants more than {memory_bytes / 1024**2:.0f} MiB of memory: make it smaller or raise the limit"

@@ -1,4 +1,4 @@
-"""Bodies about hard samples that edge workers keep: who asks for which, and what there is."""
+"""Bodies about hard samples that edge workers store: requests, lists and samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from halimede.messages.samples import Prediction, Result
 
 FrameId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Said = Annotated[str, Meta(max_length=1024)]
-#: entries of one page
+#: most entries of one page
 PAGE = 256
 
 

@@ -1,4 +1,4 @@
-"""Bodies of multi-edge inference: who is there, what was found where, and what cameras say of themselves (JSON)."""
+"""Bodies of multi-edge inference: online workers, findings of the joint, and status of cameras (JSON)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Peer(Message, kw_only=True):
     intake: Short = ""
     holds: Annotated[list[Short], Meta(max_length=64)] = []
     leaving: bool = False
-    #: what it can take of the others' frames, and of their findings; none: it takes none of these
+    #: its capacity for frames of other workers, and for their findings; None: it accepts none
     share: Load | None = None
     join: Load | None = None
 
@@ -35,12 +35,12 @@ class Sighting(Message, kw_only=True):
     """One object seen by one camera at one time."""
 
     camera: Label
-    #: seconds since 1970 by the clock of whoever took the picture
+    #: seconds since 1970 by the clock of the frame's creator
     time: Finite
     box: Box
-    #: the frame that it was seen in
+    #: the frame with the object
     frame: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-    #: cosine similarity to what was known of the object, in -1..1; 1 of a new one
+    #: cosine similarity to the known features of the object, in -1..1; 1 for a new one
     similarity: Finite = 1.0
     worker: Short = ""
     node: Short = ""
@@ -56,7 +56,7 @@ class Track(Message, kw_only=True):
     identity: Uid
     sighting: Sighting
     new: bool = False
-    #: how often it has been seen, and by which cameras
+    #: number of sightings, and their cameras
     count: NonNegative = 1
     cameras: Annotated[list[Label], Meta(max_length=64)] = []
     embedding: Annotated[bytes, Meta(max_length=16_384)] = b""
@@ -84,7 +84,7 @@ class Identity(Message, kw_only=True):
     cameras: Annotated[list[Label], Meta(max_length=64)] = []
     first: Finite = 0.0
     last: Finite = 0.0
-    #: cosine similarity to what was asked for, where features were given
+    #: cosine similarity to the requested features, if any
     similarity: Finite | None = None
     sightings: Annotated[list[Sighting], Meta(max_length=1000)] = []
 
@@ -114,14 +114,14 @@ class CameraStatus(Message, kw_only=True):
     width: NonNegative = 0
     height: NonNegative = 0
     fps: Finite = 0.0
-    #: frames a second that are asked for; 0: all
+    #: configured frames per second; 0: all
     wanted_fps: Finite = 0.0
     frames: NonNegative = 0
     skipped: NonNegative = 0
     refused: NonNegative = 0
     reconnects: NonNegative = 0
     bytes: NonNegative = 0
-    #: when the last frame was taken, and milliseconds that it took to read and publish
+    #: when the last frame was taken, and milliseconds to read and publish it
     last_frame: Short = ""
     latency_ms: Millis = 0.0
     node: Short = ""
@@ -147,6 +147,6 @@ class Fused(Message, kw_only=True):
     label: str | None = None
     score: Finite | None = None
     sources: Annotated[list[FusedFrom], Meta(max_length=64)] = []
-    #: sources that were waited for in vain
+    #: sources that did not arrive in time
     missing: Annotated[list[Short], Meta(max_length=64)] = []
     value: Any = None

@@ -1,4 +1,4 @@
-"""Bodies for those who watch and steer: the status document, and the standalone API over the bus (JSON)."""
+"""Bodies for operators and their tools: the status document, and the standalone API over the bus (JSON)."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Event(Message, kw_only=True):
     #: ``<namespace>/<plural>/<name>``, or ``node/<node>``
     about: Text
     message: Text = ""
-    #: how often it happened in a row
+    #: number of consecutive occurrences
     count: NonNegative = 1
 
 
@@ -161,16 +161,16 @@ class NodeInfo(Message, kw_only=True):
     cpus: NonNegative = 0
     memory_bytes: NonNegative = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
-    #: services that it has, or should have
+    #: services that it runs, or should run
     resources: NonNegative = 0
-    #: workers that it last said to have, those that are just ending included
+    #: workers in its last report, including stopping ones
     workers: NonNegative = 0
-    #: an operator has asked for it to be empty: nothing is placed here
+    #: an operator drains it: no workers are placed here
     drained: bool = False
-    #: some of the resources that it holds and that GM does not know: GM has lost its store
+    #: some resources that it holds and GM does not know, because GM has lost its store
     unknown: Annotated[list[Text], Meta(max_length=20)] = []
     http: Short = ""
-    #: what its local controller cannot mend, such as a full disk under its store
+    #: a problem that its local controller cannot solve, such as a full disk
     trouble: Text = ""
 
 
@@ -211,7 +211,7 @@ class ApiReply(Message, kw_only=True):
     items: Annotated[list[ResourceBody], Meta(max_length=10_000)] = []
     events: Annotated[list[Event], Meta(max_length=1000)] = []
     nodes: Annotated[list[NodeInfo], Meta(max_length=10_000)] = []
-    #: the list was cut at the size limit of a reply
+    #: the list was truncated at the size limit of a reply
     truncated: bool = False
     value: Any = None
 

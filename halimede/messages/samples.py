@@ -29,8 +29,8 @@ class Prediction(Message, kw_only=True):
     score: Finite | None = None
     probabilities: Vector | None = None
     boxes: Annotated[list[Box], Meta(max_length=10_000)] | None = None
-    #: features of the boxes in their order (of the whole picture where there are none): vectors of equal length, one
-    #: after the other, float16, little endian
+    #: features of the boxes in order (of the whole picture without boxes): consecutive vectors of equal length,
+    #: float16, little endian
     embeddings: Annotated[bytes, Meta(max_length=1_048_576)] | None = None
     value: Any = None
 
@@ -49,7 +49,7 @@ class Frame(Message, kw_only=True, omit_defaults=False):
     worker: Short = ""
     camera: Short = ""
     sequence: NonNegative = 0
-    #: when the picture was taken: nanoseconds since 1970 by the clock of whoever took it; 0: not known
+    #: time of the picture: nanoseconds since 1970 by the clock of the frame's creator; 0: unknown
     captured_ns: NonNegative = 0
     deadline_ms: Millis = 0.0
     encoding: Literal["raw", "jpeg", "png"]
@@ -72,13 +72,13 @@ class Reply(Message, kw_only=True, omit_defaults=False):
     queue_ms: Millis = 0.0
     compute_ms: Millis = 0.0
     batch: NonNegative = 0
-    #: the version of the model that answered, where it is known
+    #: the version of the model that answered, if known
     model: Short = ""
-    #: of a service with tiers, the one whose model answered; empty: the one that was asked
+    #: in a service with tiers, the tier whose model answered; empty: the requested one
     tier: Short = ""
-    #: the worker whose model answered, where a further tier's did; empty: ``worker``, which is who was asked
+    #: the worker whose model answered, if it belongs to a further tier; empty: ``worker``, the requested one
     by: Annotated[str, Meta(max_length=253)] = ""
-    #: why a tier answered itself what it found hard, if it did
+    #: why a tier answered a hard sample itself, if it did
     reason: Short = ""
 
 
@@ -90,35 +90,35 @@ class Result(Message, kw_only=True):
     camera: Short = ""
     sequence: NonNegative = 0
     captured_ns: NonNegative = 0
-    #: of multi-edge inference: ``peer`` is another edge worker, ``joint`` what several of them say together
+    #: in multi-edge inference ``peer`` is another edge worker, ``joint`` the fused answer of several
     by: Literal["edge", "cloud", "peer", "joint"]
-    #: True = mining asked for the cloud
+    #: True = mining selected the sample for the cloud
     hard: bool = False
-    #: hard, but answered by the edge all the same; ``reason`` says why
+    #: hard, but answered by the edge; ``reason`` has the cause
     degraded: bool = False
-    #: of a degraded answer; ``edge-failed`` in another one: the edge's own model failed on the sample
+    #: reason of a degraded answer; otherwise ``edge-failed``: the edge's own model failed on the sample
     reason: Short = ""
     label: str | None = None
     score: Finite | None = None
     prediction: Prediction
-    #: what the small model said, where the cloud gave the answer
+    #: the small model's prediction, if the cloud answered
     edge: Prediction | None = None
-    #: whose answer it is
+    #: the worker that answered
     worker: Name
-    #: the node of the edge worker that took the frame, whoever answered it
+    #: the node of the edge worker that received the frame
     node: Short = ""
-    #: the version of the model that gave the answer, where it is known
+    #: the version of the model that answered, if known
     model: Short = ""
-    #: of a service with tiers, the one whose model answered
+    #: in a service with tiers, the tier whose model answered
     tier: Short = ""
-    #: why the edge asked, or did not: hardness (the higher, the harder) and the cut that it was compared with
+    #: the numbers of the edge's decision: hardness (the higher, the harder) and the cut that it was compared with
     hardness: Finite | None = None
     cut: Finite | None = None
-    #: an easy sample that was sent up all the same, to measure how good easy ones are
+    #: an easy sample that was uploaded as well, to measure the accuracy of easy ones
     audit: bool = False
-    #: ``prediction`` is a calibrated mixture of what ``edge`` and the next tier said
+    #: ``prediction`` is a calibrated mixture of ``edge`` and the next tier's answer
     mixed: bool = False
-    #: from acceptance to result, and the parts spent in the small model and in the offload
+    #: from acceptance to result, and the parts in the small model and in the offload
     total_ms: Millis = 0.0
     edge_ms: Millis = 0.0
     offload_ms: Millis = 0.0
@@ -132,10 +132,10 @@ class Load(Message, kw_only=True):
 
     credits: NonNegative
     service_ms: Millis = 0.0
-    #: samples that it has and has not answered yet
+    #: samples without an answer
     queued: NonNegative = 0
     leaving: bool = False
-    #: of a service with tiers, the one that it is of: only the tier before it asks it
+    #: its tier, in a service with tiers: only the tier before it sends requests to it
     tier: Short = ""
 
 
