@@ -39,7 +39,7 @@ QUEUE = 256
 T = TypeVar("T")
 #: most waiting requests of one requester, and most requesters
 EACH, ASKERS = 32, 512
-#: open files, and seconds that one stays open after its last piece
+#: most open files, and seconds until a file is closed after its last piece
 MOST_OPEN, IDLE_S = 16, 10.0
 #: the cache's name of requesters on the bus, which have no credentials for an origin
 BUS = "bus"
