@@ -16,7 +16,7 @@ _address = re.compile(r"://(?P<user>[^\s'\"]*@)?(?P<plain>[^\s'\"?#]*)(?P<rest>[
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text with ``***`` for possible secrets in its addresses. It hides too much rather than too little."""
+    """Return a text with ``***`` for possible secrets in its addresses: rather too many than too few."""
     return _address.sub(
         lambda at: f"://{'***@' if at['user'] else ''}{at['plain']}{'?***' if at['rest'] else ''}", text
     )

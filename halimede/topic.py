@@ -1,4 +1,4 @@
-"""Defines a topic: a typed value with a template, and the only conversion between names and topic strings.
+"""Topics: typed values with a template, the only conversion between names and topic strings.
 
 Topics are built only through ``at`` and ``filter``, which check each name, so that no unchecked input reaches one.
 """

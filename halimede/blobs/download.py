@@ -152,7 +152,7 @@ class BlobDownload:
             await asyncio.sleep(ROUND_S)
 
     async def _round(self, last: str = "") -> BlobChunk | None:
-        """Query all possible sources; return the reply of one that has the file. Named ones first, ``last`` last."""
+        """Query all possible sources; return the reply of one with the file. Named ones first, ``last`` last."""
         answers: list[str] = []
         try:
             await self._client.bus.wait_connected(ROUND_S)
@@ -251,7 +251,7 @@ async def with_fallback(
     openers: Mapping[str, SourceOpener] | None = None,
     **more: Any,
 ) -> Fetched:
-    """Call ``fetch`` (the fetcher, or a substitute); if the origin is unreachable, request the digest from the bus.
+    """Call ``fetch`` (the fetcher or a substitute); if the origin is unreachable, request the bus.
 
     A ``bus://`` URL has a digest, which is required, whether ``sha256`` repeats it or is empty. A source with wrong
     bytes is not requested again. Raises FetchError: that of the origin, if the bus does not help either.

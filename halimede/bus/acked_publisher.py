@@ -144,7 +144,7 @@ class AckedPublisher(Generic[M]):
             self._send(message, self._group)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until the broker has acknowledged all messages; return whether it did within ``timeout_s`` seconds."""
+        """Wait until the broker has acknowledged all; return whether it did within ``timeout_s`` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.pending:

@@ -98,7 +98,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The birth message after connecting, and the will that the broker publishes when the connection breaks."""
+    """The birth message after connecting, and the will for when the connection breaks."""
 
     birth: Packet | None = None
     will: Packet | None = None

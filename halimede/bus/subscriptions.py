@@ -126,7 +126,7 @@ class Dispatcher:
 
 
 class Subscription:
-    """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, and never a QoS 1 message.
+    """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, never a QoS 1 message.
 
     QoS 1 needs no bound here: the connection's receive maximum is one, because the broker sends no more than that
     before it receives acknowledgements. (Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1;

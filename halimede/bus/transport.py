@@ -33,7 +33,7 @@ NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why a connection ended. ``taken_over``: another client has this id. ``barred``: the broker refused it.
+    """Why it ended. ``taken_over``: another client has this id. ``barred``: the broker refused it.
 
     ``explained``: the reason is known: this client ended it, or the broker gave a reason.
     """

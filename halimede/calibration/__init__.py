@@ -1,1 +1,1 @@
-"""Selects and fits the rule by which a service requests its next tier, from labelled or unlabelled data."""
+"""Selects and fits the rule by which a service requests its next tier, with or without labels."""

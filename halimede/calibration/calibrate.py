@@ -188,7 +188,7 @@ def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
 
 
 def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for which samples the next tier corrects the small model's answer, and for which it spoils it."""
+    """Return where the next tier corrects the small model's answer, and where it spoils it."""
     gain = quality(samples.data, samples.edge, samples.cloud).gain()
     return gain > 0, gain < 0
 
@@ -339,7 +339,7 @@ def share(hits: NDArray[np.bool_]) -> tuple[float, float, float]:
 
 
 def bootstrap(statistic: Callable[[NDArray[np.int64]], float], samples: int) -> tuple[float, float]:
-    """Return the percentile interval (Efron 1979) of a statistic of samples, which are given by their indices."""
+    """Return the percentile interval (Efron 1979) of a statistic of samples, given by their indices."""
     chance = np.random.default_rng(SEED)
     drawn = [statistic(chance.integers(0, samples, samples)) for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975])
@@ -347,7 +347,7 @@ def bootstrap(statistic: Callable[[NDArray[np.int64]], float], samples: int) -> 
 
 
 def mean_interval(values: Vector) -> tuple[float, float, float]:
-    """Return the mean of independent runs and its interval (Student 1908); for paired runs, give their differences."""
+    """Return the mean of runs and its interval (Student 1908); for paired runs, give their differences."""
     mean, runs = float(np.mean(values)), len(values)
     if runs < 2:
         return mean, -math.inf, math.inf

@@ -84,7 +84,7 @@ class Learnt:
 
 
 def fit_learned(predictions: Sequence[Prediction], gains: Hits, losses: Hits, *, seed: int = 0) -> Learnt:
-    """Fit the rule on the small model's answers, which the next tier corrects (``gains``) or spoils (``losses``).
+    """Fit the rule on predictions that the next tier corrects (``gains``) or spoils (``losses``).
 
     Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions without class probabilities.
     """

@@ -42,7 +42,7 @@ FIGURES = {
 
 
 class Deadline(msgspec.Struct, kw_only=True):
-    """A deadline in milliseconds, and the link to the next tier; its ``edge_ms`` and ``cloud_ms`` are measured here."""
+    """A deadline in milliseconds, and the link to the next tier; the models' times are measured here."""
 
     ms: float
     way: UploadPath

@@ -23,7 +23,7 @@ BINS = 15
 
 
 def calibrate(rows: Vector, temperatures: Vector | float) -> Vector:
-    """Make distributions ``[samples, classes]`` less certain (temperature over 1) or more certain (below 1).
+    """Make ``[samples, classes]`` distributions less certain (temperature over 1) or more (below 1).
 
     ``temperatures``: one for all, or one per row.
     """

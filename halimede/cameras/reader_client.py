@@ -128,7 +128,7 @@ class ReaderClient:
         return f"its reader ended ({how}){last and f': {last}'}"
 
     async def _gone(self) -> int | None:
-        """Wait for the child's end and reap it; None: it hangs in the kernel, for example while reading a device."""
+        """Wait for the child's end and reap it; None: it hangs in the kernel, for example in a device."""
         assert self._child is not None  # noqa: S101
         if self._child.returncode is not None:
             return self._child.returncode

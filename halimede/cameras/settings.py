@@ -1,4 +1,4 @@
-"""Settings of a camera process, from options or the environment, validated. Opens only files with addresses.
+"""Validated settings of a camera process, from options or the environment. Opens only address files.
 
 An address with a password is not accepted on a command line, which every user of a machine can read: it comes from the
 environment or from a file.

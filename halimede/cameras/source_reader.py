@@ -237,7 +237,7 @@ def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
 
 
 def _waiting(camera: CameraSettings) -> Callable[[int], None]:
-    """Return a function that waits until a frame is due: a late one is sent at once. Reads the wall clock only once."""
+    """Return a function that waits until a frame is due; it reads the wall clock only once."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wait(due_ns: int) -> None:

@@ -111,7 +111,7 @@ def schema(topic: Topic[Any]) -> dict[str, Any]:
 
 
 def example(topic: Topic[Any]) -> str:
-    """Return a topic's example as Markdown: JSON unchanged, binary bodies in hexadecimal with their meaning."""
+    """Return a topic's example as Markdown: JSON unchanged, binary bodies in hexadecimal with meaning."""
     payload = codec.encode(topic, EXAMPLES[topic.id])
     if topic.encoding is BodyEncoding.JSON:
         return _fence("json", json.dumps(json.loads(payload), indent=2))

@@ -195,7 +195,7 @@ _DECODER = msgspec.msgpack.Decoder(CountRecord)
 
 
 class CountCache:
-    """Stores the counts of files between two runs in an SQLite file. ``None`` keeps them in memory, for one count.
+    """Stores counts of files between two runs in an SQLite file; with ``None`` in memory, for one count.
 
     It only saves time. A damaged one, or one with other settings, is replaced.
     """

@@ -1,4 +1,4 @@
-"""csv: a header, then one sample per row; quoted fields may contain separators and newlines (RFC 4180).
+"""csv: a header, then one sample per row; quoted fields may contain separators, newlines (RFC 4180).
 
 Python's own reader takes a microsecond for each row. Most blocks do not need it: removing the bytes of their fields
 shows at once that all rows have the columns of the header. Only if that fails, the block is halved, and its irregular

@@ -18,7 +18,7 @@ POINTS = 200
 
 
 class Point(TypedDict):
-    """``accuracy`` of the joint answers if the share ``upload_ratio`` of all samples is uploaded; both 0 to 1."""
+    """``accuracy`` of the joint answers if the share ``upload_ratio`` is uploaded; both 0 to 1."""
 
     upload_ratio: float
     accuracy: float

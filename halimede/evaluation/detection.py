@@ -123,7 +123,7 @@ class Detection:
         return Measured(upload_ratio=ratio, accuracy=accuracy, map_50_95=strict, recall=recall)
 
     def gain(self) -> Array:
-        """Return the gain of an upload in each picture: more found objects, and for equal ones fewer false boxes.
+        """Return each picture's gain by an upload: found objects, and for equal ones fewer false boxes.
 
         This order approximates the oracle's: average precision is not a sum over pictures, so the best order would
         require a search of all orders.
@@ -168,7 +168,7 @@ def _match(kinds: dict[str, int], truths: Sequence[Sequence[Box]], answers: Sequ
 
 
 def match(boxes: Sequence[Box], objects: Sequence[Box]) -> Array:
-    """Return the thresholds at which each box (by descending score) matches an object: ``[boxes, 10]`` booleans."""
+    """Return at which thresholds each box (by descending score) matches an object: ``[boxes, 10]``."""
     hits = np.zeros((len(boxes), len(THRESHOLDS)), bool)
     if not objects:
         return hits

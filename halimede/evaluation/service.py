@@ -42,7 +42,7 @@ _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def read_resources(paths: Sequence[Path]) -> Iterator[Resource[Any]]:
-    """Yield the resources in files, and in those below folders. Raises InvalidFieldError (field ``--service``)."""
+    """Yield the resources in files and below folders. Raises InvalidFieldError (field ``--service``)."""
     for path in paths:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())

@@ -67,7 +67,7 @@ def new_frame(
     sequence: int = 0,
     id_: bytes | None = None,
 ) -> Frame:
-    """Make a frame from an array: any shape for ``raw``, height x width (x 3) uint8 for ``jpeg`` and ``png``.
+    """Make a frame from an array: any shape for ``raw``, height x width (x 3) uint8 for jpeg and png.
 
     Raises InvalidFieldError if the encoding does not support the array.
     """

@@ -94,7 +94,7 @@ class HardSampleStore:
             self._open()
 
     def add(self, sample: KeptSample, data: bytes) -> None:
-        """Store a sample and its picture in place of one of the same id. Raises TooLargeError if it never fits."""
+        """Store a sample and its picture; replace one of the same id. Raises TooLargeError if it never fits."""
         text = msgspec.json.encode(sample)
         room = _disk_bytes(len(text)) + _disk_bytes(len(data))
         if room > self._most_bytes or len(text) > MOST_TEXT:

@@ -78,7 +78,7 @@ class JointModel(Predictor):
     def from_file(
         cls, manifest: str | os.PathLike[str], *more: str | os.PathLike[str], timeout_s: float = TIMEOUT_S
     ) -> Self:
-        """Run a service in this process from its manifest and those of its Models (in it, or in the same folder).
+        """Run a service in this process from its manifest and its Models' (in it, or in the same folder).
 
         Raises InvalidFieldError, FetchError. Needs the extra ``cli`` for YAML.
         """

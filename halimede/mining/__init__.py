@@ -1,4 +1,4 @@
-"""Hard example mining: selects samples that the small model should not answer alone. Each algorithm is one file.
+"""Hard example mining: selects samples that the small model should not answer alone.
 
 Algorithms receive predictions, or the sample itself if a service mines before inference. They use neither bus nor
 model, and an error in one makes its sample hard: it never prevents an answer.

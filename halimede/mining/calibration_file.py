@@ -32,7 +32,7 @@ class Head(Struct, kw_only=True):
 
 
 class LearnedRule(Struct, kw_only=True):
-    """Learned deferral: the probabilities that the next tier corrects an answer (``gain``) or spoils it (``loss``).
+    """Learned deferral: how likely the next tier corrects an answer (``gain``) or spoils it (``loss``).
 
     Both use ``learned.features_of`` a prediction; hardness is their difference, without ``loss`` gain alone.
     ``embedding``: expected number of penultimate features, 0: none.

@@ -61,7 +61,7 @@ def pool(rule: MixtureRule, small: list[float], big: list[float]) -> list[float]
 
 
 def tempered(probabilities: list[float], temperature: float) -> list[float]:
-    """Make a distribution less certain (temperature over 1) or more certain (below 1): Guo et al., ICML 2017."""
+    """Make a distribution less certain (temperature over 1) or more (below 1): Guo et al., ICML 2017."""
     spread = DOUBT / len(probabilities)
     logs = [math.log((1 - DOUBT) * p + spread) / temperature for p in probabilities]
     highest = max(logs)

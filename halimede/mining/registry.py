@@ -135,7 +135,7 @@ def _load(point: EntryPoint) -> str:
 
 
 def _read(key: str, text: str, wanted: Any) -> object:
-    """Convert one parameter's text to its field's type; numbers that a caller has converted are accepted too."""
+    """Convert a parameter's text to its field's type; accept numbers that a caller has converted."""
     try:
         return msgspec.convert(text.strip() if isinstance(text, str) else text, wanted, strict=False)
     except msgspec.ValidationError as error:

@@ -54,7 +54,7 @@ class SmallestBox(ByHardness):
 
 
 def side(box: Box) -> float:
-    """Return the side of a square with the area of the box, in pixels. Raises MiningError for invalid numbers."""
+    """Return the side of a square with the box's area, in pixels. Raises MiningError if not a number."""
     try:
         found = math.sqrt(abs((box.x2 - box.x1) * (box.y2 - box.y1)))
     except (TypeError, ValueError) as error:

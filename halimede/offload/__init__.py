@@ -1,4 +1,4 @@
-"""Offloading to the next tier: the client that sends hard samples to other workers and returns their answers."""
+"""Offloading: the client that sends hard samples to workers of the next tier and returns answers."""
 
 from halimede.offload.client import OffloadClient
 

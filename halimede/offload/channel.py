@@ -1,4 +1,4 @@
-"""The topics of requests and replies: a joint inference service's offload, or a hop of a multi-edge service.
+"""Topics of requests and replies: a service's offload, or one hop of a multi-edge service.
 
 Requesting (``offload.client``) and answering (``pipeline.intake``) work the same on all of them.
 """
@@ -71,7 +71,7 @@ class Channel:
         return worker if names == {**self.names, "worker": worker} else ""
 
     def reply_address(self, packet: Packet) -> Address[Reply]:
-        """Return the reply topic of a request. Raises InvalidFieldError unless a worker of this channel owns it."""
+        """Return a request's reply topic. Raises InvalidFieldError unless a worker of this channel owns it."""
         if not self.asker(packet.response_topic):
             raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
         if not 0 < len(packet.correlation) <= MAX_CORRELATION:

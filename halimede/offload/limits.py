@@ -20,7 +20,7 @@ class State(StrEnum):
 
 
 class CircuitBreaker:
-    """Decides whether to request the next tier. ``failures`` consecutive timeouts open it; the back-off doubles.
+    """Decides whether to request the next tier. ``failures`` timeouts in a row open it; back-off doubles.
 
     Pure: ``now`` is the caller's monotonic time in seconds. Closed admits all requests. It opens at once if the broker
     reports no subscriber, or after some consecutive timeouts. A timeout while other requests were answered does not

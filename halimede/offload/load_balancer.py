@@ -1,4 +1,4 @@
-"""Selects the cloud worker for the next hard sample: the better of two random ones, by advertised load.
+"""Selects a cloud worker for a hard sample: the better of two random ones, by advertised load.
 
 Two random choices come close to the best one at a fraction of the herding (Mitzenmacher 2001, "The Power of Two
 Choices in Randomized Load Balancing"). Pure: no clock, no bus. ``now`` is the caller's monotonic time in seconds.

@@ -1,4 +1,4 @@
-"""The measured speed of a model, and what depends on it: credits, batch size, samples that would be late.
+"""The measured speed of a model, and derived values: credits, batch size, late samples.
 
 Pure: no clock, no bus.
 """

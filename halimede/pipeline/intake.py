@@ -152,7 +152,7 @@ class RequestIntake:
         return Load(credits=credits_, service_ms=service_ms, queued=waiting, tier=self._channel.tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
-        """Accept a request, repeat its remembered reply, or refuse it. Raises InvalidFieldError: bad reply topic."""
+        """Accept a request, repeat its remembered reply, or refuse it. Raises InvalidFieldError (reply topic)."""
         packet, frame = delivery.packet, delivery.body
         began, now = time.monotonic(), asyncio.get_running_loop().time()
         reply_to, correlation = self._requester(packet), packet.correlation

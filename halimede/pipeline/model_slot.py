@@ -31,8 +31,8 @@ log = structlog.get_logger()
 
 #: seconds that a model may take to close; after that its thread is abandoned
 CLOSE_S = 30.0
-#: A long call on the event loop sets a countdown to SELDOM, a very long one to MEASURE. The call that finds the
-#: countdown at MEASURE has its CPU time measured.
+#: A long call on the event loop sets a countdown to MEASURE + SELDOM, a very long one to MEASURE + 1. Each call
+#: decrements it; the call that reaches MEASURE has its CPU time measured, because the machine may only have been busy.
 MEASURE, SELDOM = 1, 8
 #: a model is reported as failing if it fails on more than this share of at least so many samples
 FAILING_SHARE, FAILING_SAMPLES = 0.5, 20

@@ -136,7 +136,7 @@ class RequestWorker:
             await self.intake.run()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests, answer pending ones; return whether all were answered within ``timeout_s`` seconds."""
+        """Refuse new requests, answer pending ones; return whether all were answered in ``timeout_s``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         try:

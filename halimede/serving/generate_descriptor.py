@@ -17,7 +17,7 @@ PROTO, MADE = HERE / "open_inference.proto", HERE / "descriptor.py"
 
 
 def make() -> str:
-    """Return the text of ``descriptor.py``. It needs grpcio-tools, which is installed only to change the protocol."""
+    """Return the text of ``descriptor.py``. It needs grpcio-tools, only used to change the protocol."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415
     from grpc_tools import protoc  # noqa: PLC0415
 

@@ -331,7 +331,7 @@ class Served:
     _share: int = 0
 
     def choose(self, version: str = "") -> ModelVersionState:
-        """Return the version that answers a request: a canary gets its percentage, spread evenly. Raises ServeError."""
+        """Return the version for a request: a canary gets its percentage, spread evenly. Raises ServeError."""
         rollout = self.rollout
         current, canary = rollout.current, rollout.canary
         if current is None:

@@ -83,7 +83,7 @@ class Repository:
         self._models.clear()
 
     async def apply(self, desired: Desired) -> None:
-        """Apply a desired state; returns when it is applied or refused. Raises InvalidFieldError for an invalid one."""
+        """Apply a desired state; returns when it is applied or refused. Raises InvalidFieldError if invalid."""
         names = [wish.name for wish in desired.models]
         if len(set(names)) < len(names):
             raise InvalidFieldError("models", names, "name each model once")

@@ -136,7 +136,7 @@ class Charge:
         return size
 
     async def convert(self, size: int, needs: int, call: Callable[[], T]) -> T:
-        """Parse or encode ``size`` bytes, with ``needs`` bytes of temporary memory. Raises the errors of ``call``."""
+        """Parse or encode ``size`` bytes, with ``needs`` bytes temporarily. Raises the errors of ``call``."""
         if size <= SMALL:
             return call()
         async with self._budget.converting:

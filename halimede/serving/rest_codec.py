@@ -110,7 +110,7 @@ class AnswerBody(Struct, omit_defaults=True):
 
 @dataclass(slots=True)
 class Request:
-    """One request: its tensors, the names of requested outputs (none: all), and which of them to send as bytes."""
+    """One request: its tensors, the requested outputs (none: all), and which of them to send as bytes."""
 
     id: str
     tensors: list[Tensor]

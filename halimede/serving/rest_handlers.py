@@ -149,7 +149,7 @@ def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
 
 
 def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
-    """Return the inputs or outputs of a model; for one that accepts only pictures, ``image`` or ``prediction``."""
+    """Return a model's inputs or outputs; without tensors of its own ``image`` or ``prediction``."""
     if not loaded.inputs:
         return [{"name": loaded.image if inputs else loaded.prediction, "datatype": BYTES, "shape": [-1]}]
     found = loaded.inputs if inputs else loaded.outputs

@@ -20,7 +20,7 @@ READABLE_BY_ALL = 0o004
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """The token that clients must send (``token``, empty: none), and the server's certificate and key in PEM."""
+    """The token of clients (``token``, empty: none), and the server's certificate and key in PEM."""
 
     token: bytes = b""
     certificate: bytes = b""

@@ -91,7 +91,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | mem
 
 
 def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> Tensor:
-    """Convert the values of JSON or typed gRPC contents: a list, flat or nested, in C order. Raises ServeError."""
+    """Convert values of JSON or typed gRPC contents: a list, flat or nested, C order. Raises ServeError."""
     count = count_of(name, shape)
     if not isinstance(values, list):
         raise ServeError(f"tensor {name}: data is a {type(values).__name__}: give a list of {count} values")
@@ -117,7 +117,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> Tensor:
-    """Decode a long list of JSON in parts, so that few values are Python objects at a time. Raises ServeError.
+    """Decode a long list of JSON in parts: few values are Python objects at a time. Raises ServeError.
 
     Nested lists are flattened: numbers are in C order however they are nested.
     """
@@ -172,7 +172,7 @@ def to_bytes(tensor: Tensor) -> bytes | memoryview:
 
 
 def to_values(tensor: Tensor) -> list[Any]:
-    """Return a flat list for JSON; invalid UTF-8 becomes a replacement character, a non-finite number null."""
+    """Return a flat list for JSON; invalid UTF-8 becomes a replacement, a non-finite number null."""
     if tensor.datatype == BYTES:
         return [
             item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in tensor.array.ravel()

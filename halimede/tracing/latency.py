@@ -64,7 +64,7 @@ class Distribution:
 
 @dataclass(slots=True, eq=False)
 class EdgeTimes:
-    """Times of an edge worker in milliseconds; ``model`` and ``batch`` (samples) count model calls, others frames.
+    """Milliseconds at an edge worker; ``model`` and ``batch`` (samples) count model calls, others frames.
 
     ``decode``: from a free slot until it was the model's input, waiting for the decoder included; ``wait``: until its
     model call began; ``model``: that call; ``offload``: from the request to a good answer.
@@ -79,7 +79,7 @@ class EdgeTimes:
 
 @dataclass(slots=True, eq=False)
 class CloudTimes:
-    """Times of a cloud worker in milliseconds; ``compute`` and ``batch`` (samples) count model calls, others frames.
+    """Milliseconds at a cloud worker; ``compute``, ``batch`` (samples) count model calls, others frames.
 
     ``queue``: from arrival until its batch began; ``decode``; ``compute``: one model call; ``total``: from arrival
     until the broker accepted the reply.

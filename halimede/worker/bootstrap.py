@@ -111,7 +111,7 @@ async def _run(
 
 
 def _first(settings: WorkerSettings) -> DesiredModel:
-    """Return the first model: that of the desired-state file, if there is one, else that of the environment."""
+    """Return the first model: that of the desired-state file if set, else that of the environment."""
     desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
     if desired and len(desired.models) == 1:
         return desired.models[0]

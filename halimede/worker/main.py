@@ -110,7 +110,7 @@ async def _run(settings: WorkerSettings, connect: BusFactory, estimator: object 
 
 
 def leave(code: int) -> None:
-    """Exit with a code; return on 0, so that a script may continue, unless a model hangs: Python would wait for it."""
+    """Exit with a code; return on 0 so that a script may continue, unless a hanging model blocks Python."""
     for thread in threading.enumerate():
         if thread.name.startswith(THREADS):
             thread.join(STUCK_S)

@@ -159,7 +159,7 @@ def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
 
 
 def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
-    """Return the metrics of the upload policy: counts continue after a restart, reasons start with this process."""
+    """Return the metrics of the upload policy: counts continue after a restart, reasons do not."""
     yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
     withheld = [({"reason": reason}, n) for reason, n in sorted(policy.withheld.items())]
     yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)

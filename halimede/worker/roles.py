@@ -46,7 +46,7 @@ class BusFactory(Protocol):
         receive_maximum: int | None = None,
         session_s: int = 0,
     ) -> Bus:
-        """Return a connection with that client id; the broker keeps its session for ``session_s`` after it ends."""
+        """Return a connection with that client id, whose session lasts ``session_s`` after its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class SessionFailover:
         session_s: int = SESSION_S,
         suspects: PoisonJournal | None = None,
     ) -> None:
-        """Prepare. ``group`` shares the frames of a camera; ``cameras`` of the service: those of frames are added."""
+        """Prepare. ``group`` shares the frames of a camera; ``cameras``: initial ones of the service."""
         self._peers = peers
         self._connect = connect
         self._intake = intake

@@ -92,7 +92,7 @@ class WorkerSettings:
         return {"namespace": self.namespace, "service": self.service, "worker": self.worker, "node": self.node}
 
     def client_id(self, part: str = "worker") -> str:
-        """Return the client id of one of this worker's connections: worker names are unique within a namespace."""
+        """Return the client id of one of its connections: worker names are unique within a namespace."""
         return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
 
 

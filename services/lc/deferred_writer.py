@@ -30,7 +30,7 @@ class Statements:
 
 
 class DeferredWriter:
-    """Writes transactions in order: each is on disk when its block ends, or deferred because the disk is full.
+    """Writes transactions in order: on disk at the end of the block, or deferred while the disk is full.
 
     An LC that ends before there is space again has an older store: GM's next sync sends the difference, as after any
     other loss. So the node can still run workers, report and delete, which it could not if it refused all changes.

@@ -249,7 +249,7 @@ def _untimed(info: TaskInfo | None) -> TaskInfo | None:
 
 
 def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskInfo | None:
-    """Add up both roles. A sample counts once, at the edge; cloud workers next to edge workers add only their work."""
+    """Add up both roles. A sample counts once, at the edge if there is one; cloud workers add their work."""
     counting = edge or cloud
     if not counting:
         return None

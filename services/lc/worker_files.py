@@ -122,7 +122,7 @@ def _size(path: Path) -> int:
 
 
 def put_aside(folders: NodePaths, service: Key) -> None:
-    """Move the folders of a service's workers (logs, ledgers, own files) to the folder that ``remove`` empties.
+    """Move the folders of a service's workers (logs, ledgers, own files) for removal by ``remove``.
 
     None of its workers may run. A folder is moved at once, so that a new service of that name starts with an empty one,
     and is removed later in a thread: a worker may have written any number of files. A crash in between loses nothing.

@@ -1,4 +1,4 @@
-"""``python -m services.worker camera``: publishes the pictures of cameras that cannot speak MQTT themselves."""
+"""``python -m services.worker camera``: publishes pictures of cameras that do not speak MQTT."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LARGE = 8 * 1024
 
 
 class ReceiveBuffer:
-    """Buffer of a socket's received bytes: the socket fills ``room``, and ``filled`` returns complete packets.
+    """Receives bytes: the socket fills ``room``, and ``filled`` returns complete packets.
 
     ``limit``: bytes of the largest allowed packet. A packet's memory is allocated as announced, so never above it.
 

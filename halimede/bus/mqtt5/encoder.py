@@ -37,7 +37,7 @@ def connect(
     login: tuple[str | None, str | None] = (None, None),
     will: Packet | None = None,
 ) -> bytes:
-    """Encode a CONNECT. With ``session_s`` (seconds) the session is resumed and kept, otherwise it starts clean."""
+    """Encode a CONNECT. With ``session_s`` (seconds) the session is resumed and kept, else it is clean."""
     user, password = login
     flags = 0 if session_s else CLEAN
     flags |= (USERNAME if user is not None else 0) | (PASSWORD if password is not None else 0)

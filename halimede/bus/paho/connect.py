@@ -81,7 +81,7 @@ def _opened(_: Client, __: Any, sock: Any) -> None:
 
 
 async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:
-    """Resolve, connect and do the TLS handshake off the loop: paho blocks there, until ``connect_timeout_s``."""
+    """Resolve, connect and do the TLS handshake in a thread: paho blocks up to ``connect_timeout_s``."""
     properties = no_properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = settings.session_s
     properties.ReceiveMaximum = settings.receive_maximum

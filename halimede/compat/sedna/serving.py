@@ -71,7 +71,7 @@ class Asked:
 
 
 class BigModel(WrappedModel):
-    """Answers calls of scripts with ``service``, and other frames with ``model``, which is the same estimator."""
+    """Answers scripts' calls with ``service``, and other frames with ``model``, the same estimator."""
 
     def __init__(self, model: Model, service: Service) -> None:
         super().__init__(model)

@@ -28,7 +28,7 @@ class ThresholdController:
 
     Args:
         target: share of samples to upload, 0 to 1.
-        cut: initial cut: the miner's own. It applies until ``least`` hardnesses are known, while the debt is 0.
+        cut: initial cut: the miner's own. It applies until ``least`` hardnesses are known, while there is no debt.
         debt: samples that were uploaded in excess before (negative: too few); see ``restored``.
         gain: how fast debts are paid, in share of samples for each sample of debt.
         window: hardnesses that are remembered.

@@ -45,7 +45,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class LinuxProcess:
-    """A process that leads its own group, watched through a pidfd. ``child``: this LC started it and can reap it."""
+    """A process that leads its own group, watched through a pidfd. ``child``: this LC can reap it."""
 
     def __init__(self, record: ProcessRecord, pidfd: int, child: subprocess.Popen[bytes] | None) -> None:
         self.record = record

@@ -139,7 +139,7 @@ class Supervisor:
         )
 
     def carry_out(self, plan: Plan) -> None:
-        """Stop and start workers according to a plan, and change the models of those that can do so while running."""
+        """Stop and start workers according to a plan, and change the models of running ones."""
         for worker in plan.stop:
             self.stop(worker)
         for start in plan.start:
@@ -334,7 +334,7 @@ def _unless_store_fails() -> Iterator[None]:
 
 
 async def until_end(entry: WorkerState, process: Process) -> int | None:
-    """Wait for the end of a process, or end it when its worker is stopped; return its exit code, None if unknown."""
+    """Wait for the end of a process, or stop it with its worker; return the exit code, None if unknown."""
     ended = asyncio.ensure_future(process.wait())
     asked = asyncio.ensure_future(entry.stop.wait())
     try:

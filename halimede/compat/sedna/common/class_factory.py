@@ -68,7 +68,7 @@ class ClassFactory:
 
     @classmethod
     def get_cls(cls, type_name: str, t_cls_name: str | None = None) -> Any:
-        """Return what is registered by a name. Raises InvalidFieldError (a ValueError, as Sedna's is) if nothing is."""
+        """Return what is registered by a name. Raises InvalidFieldError (a ValueError) if nothing is."""
         if t_cls_name is None or not cls.is_exists(type_name, t_cls_name):
             raise UnknownNameError(type_name, t_cls_name, sorted(cls.__registry__.get(type_name, ())))
         return cls.__registry__[type_name][t_cls_name]
@@ -92,7 +92,7 @@ def post_processing(given: Any) -> Callable[[Any], Any] | None:
 
 
 def _origin(thing: Any) -> str:
-    """Return the origin of a class or function. A script that is both run and imported defines everything twice."""
+    """Return the origin of a class or function: a script that is run and imported defines it twice."""
     code = getattr(thing, "__init__", None) if isclass(thing) else thing
     file = getattr(getattr(code, "__code__", None), "co_filename", "") or getattr(thing, "__module__", "")
     return f"{getattr(thing, '__qualname__', thing)} of {file}"

@@ -71,7 +71,7 @@ class TxtDataParse(BaseDataSource):
 
 
 class CSVDataParse(BaseDataSource):
-    """Tables with a header. ``x`` has one row per sample, of floats if all values are numbers, else of text.
+    """Tables with a header. ``x`` has a row per sample, of floats if all values are numbers, else of text.
 
     Sedna returns pandas' DataFrames: a script that accesses columns by name finds their names in ``columns``.
     """

@@ -112,7 +112,7 @@ class RandomFilter(_Named):
     def __init__(self, random_ratio: Any = 0.3, **others: Any) -> None:
         super().__init__(random_ratio=random_ratio, **others)
 
-    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
+    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
         """Decide at random."""
         return judge(self._miner, NOTHING)
 
@@ -123,7 +123,7 @@ class CloudOnlyFilter(_Named):
 
     NAME = "CloudOnly"
 
-    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
+    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
         """Judge the sample as hard."""
         return Verdict(hard=True)
 
@@ -134,7 +134,7 @@ class EdgeOnlyFilter(_Named):
 
     NAME = "EdgeOnly"
 
-    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
+    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it ignores the answer
         """Judge the sample as easy."""
         return Verdict(hard=False)
 

@@ -111,7 +111,7 @@ class JointInference(JobBase):
 
     @classmethod
     def get_hem_algorithm_from_config(cls, **param: Any) -> dict[str, Any]:
-        """Return the argument for ``hard_example_mining`` from HEM_NAME and HEM_PARAMETERS; ``param`` overrides them.
+        """Return ``hard_example_mining`` from HEM_NAME and HEM_PARAMETERS; ``param`` overrides them.
 
         Empty if no rule is named. Raises InvalidFieldError for invalid parameters.
         """
@@ -303,7 +303,7 @@ def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined
 
 
 def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a resource's text to numbers if a constructor's defaults are numbers. Raises InvalidFieldError."""
+    """Convert text to numbers if a constructor's defaults are numbers. Raises InvalidFieldError."""
     if issubclass(registered, Mined) if inspect.isclass(registered) else False:
         return dict(parameters)  # it parses text itself
     try:

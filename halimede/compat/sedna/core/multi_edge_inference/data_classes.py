@@ -83,7 +83,7 @@ class Target:
 
 
 def _key(detected: object, camera: int) -> str:
-    """Return the name of a frame from its detection time and its camera; "0" without a time in Sedna's format."""
+    """Return a frame's name from detection time and camera; "0" without a time in Sedna's format."""
     try:
         return f"{datetime.strptime(str(detected), WHEN).timestamp()}_{camera}"  # noqa: DTZ007  # as it was written
     except ValueError:
