@@ -128,7 +128,7 @@ async def suffer(system: System, double: DoubleFault) -> None:
         await double.mend(system)
         mended_s = timeline.now()
         await system.until("Running again", lambda: system.phase == "Running")
-        await system.until("status is well", lambda: mended_s < timeline.well() < float("inf"))
+        await system.until("status is well", lambda: timeline.is_well_since(mended_s))
         await asyncio.sleep(max(0.0, LOAD_S - timeline.now()))
     print(timeline.row(double.name, replaced=replaced_s))
     assert timeline.unnamed() == 0

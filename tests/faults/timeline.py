@@ -105,6 +105,10 @@ class Timeline:
             well = run.began
         return well
 
+    def is_well_since(self, when: float) -> bool:
+        """Whether a `halimede status` that began after ``when`` ended with 0, and none after it failed."""
+        return self.well() < float("inf") and self.runs[-1].began > when
+
     @property
     def slowest_s(self) -> float:
         return max(self.answered_at.get(id_, float("inf")) - sent for id_, sent in self.sent_at.items())
