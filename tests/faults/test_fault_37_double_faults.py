@@ -61,12 +61,17 @@ async def apply_again(system: System) -> None:
 
 @dataclass(frozen=True)
 class DoubleFault:
-    """Processes that are killed and stopped, what else happens, what status has to name, what the operator does."""
+    """Processes that are killed and stopped, and what else happens.
+
+    ``reason``: what the service's status shows of a fault that heals; ``named``: what `halimede status` names of one
+    that needs an operator; ``mend``: what the operator does.
+    """
 
     name: str
     killed: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
     fault: Callable[[System], Coroutine[Any, Any, None]] = nothing
+    reason: str = ""
     named: tuple[str, ...] = ()
     mend: Callable[[System], Coroutine[Any, Any, None]] = nothing
     disk: Callable[[Path], AbstractContextManager[Path]] = nullcontext
@@ -76,7 +81,7 @@ class DoubleFault:
 FAULTS = (
     DoubleFault("broker_and_gm_killed", killed=("broker", "gm")),
     DoubleFault("lc_and_worker_killed", killed=("lc:edge0", EDGE)),
-    DoubleFault("cloud_worker_hung_and_edge_worker_killed", killed=(EDGE,), stopped=(CLOUD,), named=("WorkerSilent",)),
+    DoubleFault("cloud_worker_hung_and_edge_worker_killed", killed=(EDGE,), stopped=(CLOUD,), reason="WorkerSilent"),
     DoubleFault(
         "disk_full_and_worker_killed",
         killed=(EDGE,),
@@ -123,6 +128,8 @@ async def suffer(system: System, double: DoubleFault) -> None:
 
         await system.until("all processes again", replaced)
         replaced_s = timeline.now()
+        if double.reason:
+            await system.until(double.reason, lambda: timeline.first(double.reason) < NAMED_S, NAMED_S)
         if double.named:
             await system.until("named", lambda: timeline.failed(*double.named) < float("inf"), NAMED_S)
         await double.mend(system)
