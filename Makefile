@@ -39,7 +39,7 @@ demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a no
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 # several test processes share the cores: linear algebra in as many threads each would only wait for itself
 test test-all test-kubernetes faults: export OMP_NUM_THREADS = 1
-test: QUICK = -m "not slow"
+test: QUICK = -m "not slow" --hypothesis-profile=quick
 # the quick ones seldom wait, and each process takes 20 s to find all tests
 test: PROCESSES = 4
 test: test-all ## Run the quick tests, with real Mosquitto and Chromium, in some minutes (ARGS="-k name")

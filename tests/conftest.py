@@ -23,6 +23,8 @@ from tests.worlds import MemoryWorld, MqttWorld, World
 
 # how fast examples are made says something about the machine and its load, nothing about the code
 settings.register_profile("halimede", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+#: of `make test`
+settings.register_profile("quick", settings.get_profile("halimede"), max_examples=12)
 settings.load_profile("halimede")
 
 #: the files that take longest: begun first, nobody waits for them at the end; those that wait among those that work

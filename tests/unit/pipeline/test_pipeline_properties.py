@@ -27,7 +27,7 @@ from tests.unit.pipeline.scripted_world import REQUESTERS, World
 
 #: examples of each kind of worker
 MORE = os.environ.get("PIPELINE_EXAMPLES")
-EXAMPLES = int(MORE or 50)
+EXAMPLES = int(MORE or settings.default.max_examples)
 #: simulated seconds by which everything is over once all work again
 PATIENCE_S = 400.0
 #: simulated seconds after which no audit, timer or closing of a model is left
