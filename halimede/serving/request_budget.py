@@ -1,7 +1,7 @@
 """The memory and the time that requests may take, over REST and gRPC together.
 
 A request is charged for its body, and for the tensors made from it, until it is answered. The size of a gRPC message is
-unknown before its arrival: so only so few arrive at a time that each may have the largest size. Large ones are parsed
+unknown before its arrival, so their number is limited as if each had the largest size. Large requests are parsed
 and encoded in a thread, one after the other, because that holds the interpreter.
 """
 

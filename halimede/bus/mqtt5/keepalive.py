@@ -29,7 +29,6 @@ class KeepAlive:
         answered: time of the last answer.
         patience: seconds for the answer to a ping. With the silence before it, a dead connection is found within
             1.5 times the keepalive.
-            times the keepalive.
 
     """
 
