@@ -165,6 +165,7 @@ class Soak:
             "takenByTheBrokerAndNotSeen": answered - traffic.seen,
             "repeatedAndDropped": traffic.repeated,
             "duplicatesAtConsumer": max(traffic.seen - traffic.sent, 0),
+            "repeatedByAnotherModel": traffic.revised,
             "repeatedWithAnotherLabel": traffic.contradicted,
             "kills": [{"at": round(at, 1), "what": what, "newAfter": round(back, 2)} for at, what, back in self.kills],
             "memory": [known.told() for known in self.memory.values() if known.looks > FIRST],
@@ -243,7 +244,7 @@ def broken(report: dict[str, Any], *, flat: bool) -> list[str]:
         if (done := sum(kill["what"] == what for kill in report["kills"])) != times:
             problems.append(f"{what} was killed {done} times, not {times}")
     if report["repeatedWithAnotherLabel"]:
-        problems.append("one frame got two different answers")
+        problems.append("one frame got two different answers of one model")
     grown = (
         [m for m in report["memory"] if m["growth"] > FLAT and m["end"] - m["start"] > LEAST_MB * 1e6] if flat else []
     )

@@ -45,15 +45,17 @@ class Traffic:
         self.total = small + large
         #: frames that the broker took for somebody; results, and those of large frames
         self.sent = self.seen = self.seen_large = 0
-        #: results that came again; those that said something else
-        self.repeated = self.contradicted = 0
+        #: results that came again; those with another label than the same model gave before, and those with another
+        #: label from another model
+        self.repeated = self.contradicted = self.revised = 0
         self._pictures = pictures
         self._arrays = [enlarged(picture) for picture in pictures[:KINDS]]
         self._run = secrets.token_bytes(RUN)
         self._next = 0
-        #: of each frame what was answered: 0, nothing yet; else one more than the label's place
+        #: of each frame its first answer: 0, nothing yet; else the number of who answered and the label
         self._answers = bytearray(self.total)
-        self._labels: dict[str | None, int] = {}
+        self._numbers: dict[tuple[str, str | None], int] = {}
+        self._known: list[tuple[str, str | None]] = []
         #: frames under way: when they were sent, and what place they take
         self._open: dict[int, tuple[float, int]] = {}
         self._taken = 0
@@ -64,17 +66,26 @@ class Traffic:
         return number * self.large // self.total != (number + 1) * self.large // self.total
 
     async def hear(self, delivery: Delivery[Result]) -> None:
-        """Take a result, as a consumer that drops repeated ids."""
+        """Take a result, as a consumer that drops repeated ids.
+
+        A frame whose worker dies between the answer and its acknowledgement is answered again (ADR 16), perhaps by
+        another model: the cloud was not there. The same model gives the same label.
+        """
         id_ = bytes.fromhex(delivery.body.id)
         number = int.from_bytes(id_[RUN:])
         if id_[:RUN] != self._run or number >= self.total:
             raise ValueError(f"a result of a frame that nobody sent: {delivery.body.id}")
-        said = self._labels.setdefault(delivery.body.label, len(self._labels) + 1)
+        answer = (delivery.body.by, delivery.body.label)
         if self._answers[number] != UNSEEN:
             self.repeated += 1
-            self.contradicted += self._answers[number] != said
+            by, label = self._known[self._answers[number] - 1]
+            self.contradicted += label != answer[1] and by == answer[0]
+            self.revised += label != answer[1] and by != answer[0]
             return
-        self._answers[number] = said
+        if answer not in self._numbers:
+            self._known.append(answer)
+            self._numbers[answer] = len(self._known)
+        self._answers[number] = self._numbers[answer]
         self.seen += 1
         self.seen_large += self.is_large(number)
         self._close(number)

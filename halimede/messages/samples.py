@@ -83,7 +83,11 @@ class Reply(Message, kw_only=True, omit_defaults=False):
 
 
 class Result(Message, kw_only=True):
-    """The final answer to one frame. Exactly one leaves for each accepted id; a consumer drops repeated ids."""
+    """The final answer to one frame.
+
+    Each accepted id is answered once. It is answered again, perhaps by another model, only if its worker dies or hangs
+    before the broker has the acknowledgement: the first answer stands, and a consumer drops repeated ids.
+    """
 
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     service: Name

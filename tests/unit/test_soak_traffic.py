@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,9 @@ from halimede.messages import Prediction, Result
 PICTURES = [data.to_png(image) for image in data.load().test_x[:3]]
 
 
-def result(traffic: Traffic, number: int, label: str = "7") -> Delivery[Result]:
+def result(traffic: Traffic, number: int, label: str = "7", by: Literal["edge", "cloud"] = "edge") -> Delivery[Result]:
     id_ = (traffic._run + number.to_bytes(RUN)).hex()
-    body = Result(id=id_, service="digits", worker="w", by="edge", prediction=Prediction(label=label), label=label)
+    body = Result(id=id_, service="digits", worker="w", by=by, prediction=Prediction(label=label), label=label)
     address = topics.RESULT.at(ns="default", service="digits")
     return Delivery(address, {}, body, Packet(address.text, b""))
 
@@ -35,9 +36,11 @@ def test_large_frames_are_as_many_as_asked_for_and_evenly_spread(small: int, lar
 
 async def test_each_frame_counts_once_whatever_comes_again() -> None:
     traffic = Traffic(3, 1, PICTURES)
-    for number, label in ((0, "7"), (3, "2"), (0, "7"), (0, "1")):
-        await traffic.hear(result(traffic, number, label))
-    assert (traffic.seen, traffic.repeated, traffic.contradicted) == (2, 2, 1)
+    for number, label, by in ((0, "7", "cloud"), (3, "2", "edge"), (0, "7", "cloud"), (0, "1", "cloud")):
+        await traffic.hear(result(traffic, number, label, by))
+    assert (traffic.seen, traffic.repeated, traffic.contradicted, traffic.revised) == (2, 2, 1, 0)
+    await traffic.hear(result(traffic, 0, "1", "edge"))
+    assert (traffic.seen, traffic.repeated, traffic.contradicted, traffic.revised) == (2, 3, 1, 1)
     assert traffic.seen_large == 1
     with pytest.raises(ValueError, match="nobody sent"):
         await traffic.hear(result(traffic, 4))
