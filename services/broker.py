@@ -156,7 +156,7 @@ class MosquittoProcess:
         configuration = self._folder / "mosquitto.conf"
         configuration.write_text("\n".join(self._configuration(port)) + "\n")
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = spawn([binary, "-c", str(configuration)], self.log, {**os.environ, **ENVIRONMENT})
+        self._process = spawn([binary, "-c", str(configuration)], self.log, ENVIRONMENT)
 
     def _configuration(self, port: int) -> list[str]:
         lines = [

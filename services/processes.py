@@ -136,7 +136,7 @@ class Child:
     def _spawn(self) -> subprocess.Popen[bytes]:
         # the services are not part of the wheel: they are found next to this file
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return spawn(self._command, self.log, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+        return spawn(self._command, self.log, {"PYTHONPATH": os.pathsep.join(paths)})
 
 
 def become_subreaper() -> None:

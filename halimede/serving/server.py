@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 
@@ -28,6 +27,7 @@ from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.request_budget import RequestBudget
 from halimede.serving.rest_handlers import RestHandlers, accepts
 from halimede.serving.settings import ServerSettings, reachable, read_settings
+from halimede.system.runtime import stop_on_signal
 from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
         settings = read_settings(program, sys.argv[1:] if arguments is None else arguments, os.environ)
         told = settings.reports
         logging.configure(service="serve", **({"node": told.node, "worker": told.worker} if told else {}))
-        asyncio.run(_until_signal(settings))
+        asyncio.run(serve(settings))
     except InvalidFieldError as error:
         sys.stderr.write(f"halimede serve: {error}\n")
         return USERS_MISTAKE
@@ -53,16 +53,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
     return 0
 
 
-async def _until_signal(settings: ServerSettings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await serve(settings, stop)
-
-
-async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
-    """Serve until ``stop``, then answer open requests within the grace period. Raises HalimedeError."""
+async def serve(settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then answer open requests within the grace period. Raises HalimedeError."""
+    stop = stop_on_signal()
     estimator = load_estimator(settings.estimator) if settings.estimator else None
     how = RepositorySettings(settings.most, settings.threads, settings.instances, estimator)
     async with contextlib.AsyncExitStack() as stack:

@@ -20,10 +20,11 @@ TAIL = 4096
 _libc = ctypes.CDLL(None)
 
 
-def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a child that ends with this process, by SIGTERM. Its output is appended to ``log``. Raises OSError.
 
-    It leads its own session, so that a terminal's Ctrl-C only reaches the parent.
+    It leads its own session, so that a terminal's Ctrl-C only reaches the parent. It inherits the environment, with
+    these ``variables`` added or replaced.
     """
     parent = os.getpid()
 
@@ -37,7 +38,7 @@ def spawn(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subproce
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=env,
+            env={**os.environ, **(variables or {})},
             start_new_session=True,
             preexec_fn=after_fork,  # noqa: PLW1509 - two system calls, both safe after a fork
         )

@@ -1,4 +1,4 @@
-"""Settings of Python in halimede's own processes: a faster start, and garbage collection without pauses.
+"""Settings of Python in halimede's own processes: signals, a faster start, garbage collection without pauses.
 
 They do not apply to programs that import the library, because they change the whole process.
 
@@ -11,9 +11,11 @@ them are checked again, rarely, if the process continues to freeze objects.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +26,14 @@ UNUSED = "rich"
 EVERYTHING_EVERY = 100
 #: new objects before a young collection: reference counts free nearly all of them first
 YOUNG = 10_000
+
+
+def stop_on_signal() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set instead of ending this process."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 def own_process() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import NO_NODE
 from halimede.errors import InvalidFieldError
-from halimede.system.runtime import rare_collections
+from halimede.system.runtime import rare_collections, stop_on_signal
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
@@ -102,11 +101,7 @@ def connect_to(broker: MqttSettings, node: str = NO_NODE) -> BusFactory:
 
 
 async def _run(settings: WorkerSettings, connect: BusFactory, estimator: object | None, job: RoleJob) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await serve(settings, connect, stop, estimator, job)
+    await serve(settings, connect, stop_on_signal(), estimator, job)
 
 
 def leave(code: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.names import check_name
 from halimede.observe import parse_bind
-from halimede.system.runtime import rare_collections
+from halimede.system.runtime import rare_collections, stop_on_signal
 from services.lc.app import Config, LocalController, client_id
 from services.lc.credentials import NodeCredentials
 
@@ -137,12 +136,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
 
 async def serve(config: Config, settings: MqttSettings) -> None:
     """Run a controller until a signal stops it."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     files = MqttBus(client_id(config.node), settings)
     bus = MqttBus(f"lc.{config.node}", replace(settings, keepalive_s=KEEPALIVE_S))
-    await LocalController(config, bus, files=files).run(stopping)
+    await LocalController(config, bus, files=files).run(stop_on_signal())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from halimede.cameras import camera_group
 from halimede.cameras.settings import ProcessSettings, read
 from halimede.cli.broker_address import find
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.system.runtime import stop_on_signal
 
 ROLE = "camera"
 #: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
@@ -130,7 +130,4 @@ def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]
 
 
 async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await camera_group.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop)
+    await camera_group.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop_on_signal())

@@ -18,6 +18,7 @@ import structlog
 
 from halimede.messages import Sighting
 from halimede.multiedge.reid.identity_eviction import IdentityEviction
+from halimede.system.sqlite import check_columns, quarantine
 
 log = structlog.get_logger()
 
@@ -86,7 +87,7 @@ class GalleryStore:
     def reset(self, reason: str) -> None:
         """Move the file aside and begin a new one."""
         self.close()
-        aside = _put_aside(self.path)
+        aside = quarantine(self.path, reason)
         log.critical("gallery put aside, starting with an empty one", path=str(aside), reason=reason)
         self._open()
 
@@ -174,11 +175,7 @@ class GalleryStore:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.executescript(SCHEMA)
-        for table, columns in COLUMNS.items():
-            try:
-                self._db.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - constants
-            except sqlite3.OperationalError as error:
-                raise sqlite3.DatabaseError(f"not a gallery: {error}") from error
+        check_columns(self._db, COLUMNS, "gallery")
         version = self.number("version")
         if version not in {None, VERSION}:
             raise sqlite3.DatabaseError(f"version {version} of the file is not known")
@@ -186,14 +183,3 @@ class GalleryStore:
             db.execute("REPLACE INTO numbers VALUES ('version', ?)", (VERSION,))
             db.execute("DELETE FROM sightings WHERE slot >= ?", (self._most,))
         self._next = int(self.number("next") or 0)
-
-
-def _put_aside(path: Path) -> Path:
-    """Move a damaged file and its journal files aside; they replace those of an earlier call."""
-    aside = path.with_name(f"{path.name}.corrupt")
-    for suffix in ("", "-wal", "-shm"):
-        part, there = path.with_name(path.name + suffix), aside.with_name(aside.name + suffix)
-        there.unlink(missing_ok=True)
-        if part.exists():
-            part.replace(there)
-    return aside

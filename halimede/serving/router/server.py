@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
@@ -36,6 +35,7 @@ from halimede.serving.router.backend_client import PASSED, Backend, ResponseRead
 from halimede.serving.router.camera_bridge import CameraBridge, Names
 from halimede.serving.router.router import Router, response_of
 from halimede.serving.settings import seconds
+from halimede.system.runtime import stop_on_signal
 from halimede.worker.settings import BROKER
 
 log = structlog.get_logger()
@@ -84,23 +84,16 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
     logging.configure(service="router")
     try:
         with first_error():
-            asyncio.run(_until_signal(given, os.environ))
+            asyncio.run(route(given, os.environ))
     except HalimedeError as error:
         sys.stderr.write(f"halimede router: {error}\n")
         return USERS_MISTAKE
     return 0
 
 
-async def _until_signal(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await route(given, environ, stop)
-
-
-async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asyncio.Event) -> None:
-    """Route until ``stop``. Raises HalimedeError."""
+async def route(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """Route until SIGTERM or SIGINT. Raises HalimedeError."""
+    stop = stop_on_signal()
     name, namespace = check_name("--name", given.name), check_label("--namespace", given.namespace)
     parse_bind(given.http, "--http")
     if not given.deadline_ms > 0:

@@ -15,7 +15,7 @@ from halimede.system.child_process import exited, rotate, rotated, spawn, stat_f
 
 async def test_the_end_of_a_child_is_seen_also_when_it_was_reaped_before(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    child = spawn([sys.executable, "-c", "print('over'); raise SystemExit(3)"], log, dict(os.environ))
+    child = spawn([sys.executable, "-c", "print('over'); raise SystemExit(3)"], log)
     async with asyncio.timeout(20):
         assert await exited(child) == 3
         assert await exited(child) == 3

@@ -201,7 +201,7 @@ def test_a_damaged_file_is_put_aside_and_begun_anew(tmp_path: Path, damage: str)
             graph.unlink()
     again = opened(tmp_path)
     assert len(again) == 0
-    assert (tmp_path / f"{FILE}.corrupt").exists()
+    assert (tmp_path / f"{FILE}.corrupt-1").exists()
     known = meet(again, 1, times=2)
     again.close()
     assert found(opened(tmp_path), 1) == known.id
