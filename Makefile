@@ -7,8 +7,8 @@ MULTI := $(addprefix examples/multi_edge/models/,embedder.onnx digits.onnx belt.
 SCENES := $(addprefix examples/detection/models/,small.onnx big.onnx)
 #: ARGS="--nodes edge0,cloud0" for up, ARGS=--tls for up and the demos, ARGS="-k contract" for test
 ARGS ?=
-#: of the stateful model; 2,000 take about five minutes
-EXAMPLES ?= 2000
+#: of the stateful model; 500 take about ten minutes
+EXAMPLES ?= 500
 #: test processes at a time
 PROCESSES = 6
 #: how often `make faults` runs each of them

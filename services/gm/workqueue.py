@@ -90,32 +90,33 @@ class WorkQueue(Generic[K]):
 
     async def run(self) -> None:
         """Process keys until cancelled."""
+        free = asyncio.Semaphore(self._workers)
         async with asyncio.TaskGroup() as group:
-            for number in range(self._workers):
-                group.create_task(self._run(), name=f"{self.name} {number}")
+            while True:
+                await free.acquire()
+                key = await self._next()
+                group.create_task(self._run(key), name=f"{self.name} {key}").add_done_callback(lambda _: free.release())
 
-    async def _run(self) -> None:
-        while True:
-            key = await self._next()
-            began = asyncio.get_running_loop().time()
-            try:
-                await self._work(key)
-            except HalimedeError as error:
-                delay = self._failed(key)
-                log.warning("work item failed", queue=self.name, key=str(key), error=str(error), again_s=delay)
-            except Exception:
-                delay = self._failed(key)
-                log.exception("work item failed", queue=self.name, key=str(key), again_s=delay)
-            else:
-                self._failures.pop(key, None)
-            finally:
-                self._active.discard(key)
-                took = asyncio.get_running_loop().time() - began
-                self.times.record(took * 1000)
-                if self._spacing:
-                    self._took[key] = took
-            if key in self._due:
-                self._push(key, self._due[key])
+    async def _run(self, key: K) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._work(key)
+        except HalimedeError as error:
+            delay = self._failed(key)
+            log.warning("work item failed", queue=self.name, key=str(key), error=str(error), again_s=delay)
+        except Exception:
+            delay = self._failed(key)
+            log.exception("work item failed", queue=self.name, key=str(key), again_s=delay)
+        else:
+            self._failures.pop(key, None)
+        finally:
+            self._active.discard(key)
+            took = asyncio.get_running_loop().time() - began
+            self.times.record(took * 1000)
+            if self._spacing:
+                self._took[key] = took
+        if key in self._due:
+            self._push(key, self._due[key])
 
     async def _next(self) -> K:
         loop = asyncio.get_running_loop()
