@@ -13,21 +13,21 @@ from halimede.cli import options as o
 
 #: each command, and the first line of its help: so the list of all commands needs no import
 COMMANDS = {
-    "apply": "Create or change what manifests describe.",
+    "apply": "Create or update the resources in manifests.",
     "get": "Show resources.",
     "describe": "Show everything about one resource: spec, conditions, nodes, metrics, events.",
-    "delete": "Delete a resource, all that manifests describe, or a node that will not come back.",
+    "delete": "Delete a resource, all resources in manifests, or a node that is gone for good.",
     "nodes": "Show the nodes.",
     "version": "Show the version of this command and of the global manager.",
-    "events": "Show events. With -f, follow them, as one JSON document a line; it waits while GM is away.",
+    "events": "Show events. With -f, follow them, one JSON document a line; it reconnects when GM is back.",
     "logs": "Show the logs of a service's workers on all nodes, also across restarts and log rotations.",
     "results": "Show final answers as they arrive. An answer that is repeated after a lost connection is shown once.",
     "publish": "Publish pictures, a video or a stream as a camera. All pictures are checked first.",
     "status": "Show the state of the system on one screen, and what to do next. Exit code 0: no problem, 1: a problem.",
     "top": "Watch nodes, services, rates, latencies and cloud workers, until Ctrl-C.",
-    "doctor": "Check all that can be checked from here, and print what to do. Exit code 1: there is a problem.",
+    "doctor": "Check the whole system from this machine, and print what to do. Exit code 1: there is a problem.",
     "drain": "Drain a node for maintenance. Its workers answer what they accepted; it stays empty until `uncordon`.",
-    "uncordon": "Let a drained node be used again. Its workers come back.",
+    "uncordon": "Make a drained node schedulable again. Its workers start again.",
     "rollback": "Return to an earlier version of a Model or InferenceModel: the previous one, or the named one.",
     "record": "Write a camera's frames into a new folder, with their times. Edge workers still receive the frames.",
     "replay": "Publish a recording with its original timing, or a folder of pictures in the order of their names.",
@@ -36,11 +36,11 @@ COMMANDS = {
     "serve": "Serve models over the Open Inference Protocol, REST and gRPC, until Ctrl-C.",
     "router": "Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.",
     "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
-    "calibrate": "Choose what goes to the cloud for a goal: an upload share, a risk, or a deadline.",
-    "evaluate": "Measure a service on new data: each tier alone, and together at each upload ratio.",
-    "certs": "Certificates and access rules of a site with its own broker.",
-    "blob": "Files over the bus, by digest: models and datasets for nodes that reach only the broker.",
-    "hard": "Hard samples that edge workers store (keepHardSamples): list, show and export them.",
+    "calibrate": "Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.",
+    "evaluate": "Evaluate a service on new data: each tier alone, and all together at each upload ratio.",
+    "certs": "Manage the certificates and access rules of a site with its own broker.",
+    "blob": "Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.",
+    "hard": "List, show and export the hard samples that edge workers store (keepHardSamples).",
 }
 #: commands that are in the module of another one
 MODULES = {"nodes": "get", "uncordon": "drain", "router": "serve"}

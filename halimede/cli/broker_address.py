@@ -17,7 +17,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 
 DEFAULT_HOST = "localhost"
 RUN_FILE = "run.json"
-START_IT = "start a system here with `make up` (or `python -m services`), or name a broker with --broker host:port"
+START_IT = "start a system here with `make up` (or `python -m services`), or give a broker with --broker host:port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ def find(option: str = "", environment: Mapping[str, str] = os.environ, *, crede
         run = json.loads(file.read_bytes())
         if "pid" in run and not _lives(int(run["pid"])):
             # another system may use its port now
-            raise HalimedeError(f"the system in {file.parent} was killed and runs no more: {START_IT}")
+            raise HalimedeError(f"the system in {file.parent} was killed: {START_IT}")
         theirs = Credentials.at(run["credentials"], str(file)) if "credentials" in run else None
         return _read(str(file), run["broker"], shown or theirs)
     except FileNotFoundError:
-        return _read("no --broker, HALIMEDE_BROKER or run file, so the usual place", DEFAULT_HOST, shown)
+        return _read("default, because --broker, HALIMEDE_BROKER and a run file are not set", DEFAULT_HOST, shown)
     except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise InvalidFieldError(str(file), str(error), "remove the file, or give --broker host:port") from error
 

@@ -194,11 +194,11 @@ class Client:
                 break
             except NoSubscriberError as error:
                 reason = UnreachableError(
-                    f"no global manager listens on the broker at {self.where}. What to do: {START_IT}"
+                    f"no global manager is connected to the broker at {self.where}. What to do: {START_IT}"
                 )
                 reason.__cause__ = error
             except DisconnectedError as error:
-                reason = UnreachableError(f"the broker at {self.where} went away ({error})")
+                reason = UnreachableError(f"the connection to the broker at {self.where} was lost ({error})")
                 reason.__cause__ = error
             except RefusedError as error:
                 raise NotLetInError(f"{error} at {self.where}: use the credentials of an operator") from error
@@ -239,7 +239,7 @@ def not_let_in(broker: BrokerAddress, cause: Exception) -> NotLetInError:
     """Return the error for a broker that is reachable but refuses this client."""
     shown = broker.settings.credentials
     if shown:
-        fix = f"check that {shown.folder} belongs to a user of this broker's site, and is the newest"
+        fix = f"check that {shown.folder} is the current folder of a user of this broker's site"
     else:
-        fix = "name a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS, such as site/operators/admin"
-    return NotLetInError(f"the broker at {broker} and we do not get together: {cause}. What to do: {fix}")
+        fix = "give a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS, such as site/operators/admin"
+    return NotLetInError(f"cannot connect to the broker at {broker}: {cause}. What to do: {fix}")

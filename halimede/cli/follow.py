@@ -54,13 +54,13 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                     try:
                         body = codec.decode(topic, bytes(payload)) if payload else None
                     except DecodeError as error:
-                        warn(f"skipped a message on {message.topic} that breaks the contract: {error}")
+                        warn(f"skipped an invalid message on {message.topic}: {error}")
                         continue
                     yield names, body
         except aiomqtt.MqttError as error:
             if not once:
                 raise no_broker(str(broker), error) from error
             if not away:
-                warn(f"lost the broker at {broker} ({error}); trying again every second")
+                warn(f"lost the connection to the broker at {broker} ({error}); reconnecting every second")
             away = True
             await asyncio.sleep(RETRY_S)

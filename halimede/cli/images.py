@@ -41,10 +41,10 @@ def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
             raise HalimedeError(f"{path}: there is no such file or folder")
         picture = _probe(path, limit)
         if picture is None:
-            raise HalimedeError(f"{path}: it is neither a JPEG nor a PNG: convert it first")
+            raise HalimedeError(f"{path}: this is neither JPEG nor PNG: convert it")
         found.append(picture)
     if not found:
-        raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG in it")
+        raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG file")
     return found, others
 
 
@@ -72,5 +72,5 @@ def _probe(path: Path, most: int) -> InlineImage | None:
     if encoding is None:
         return None
     if size > most:
-        raise TooLargeError(f"{path}: {size} bytes are more than the {most} that a message may hold: make it smaller")
+        raise TooLargeError(f"{path}: {size} bytes are more than the {most} of a message: make it smaller")
     return InlineImage(path, encoding)

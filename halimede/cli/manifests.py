@@ -93,7 +93,7 @@ def _read(source: str, namespace: str) -> Iterator[Manifest]:
             where = f"{shown}:{line}" if line else shown
             raise ManifestError(f"{where}: document {number}: {error}") from error
     if not count:
-        raise ManifestError(f"{shown}: there is no resource in it")
+        raise ManifestError(f"{shown}: it contains no resource")
 
 
 def _check(body: Any, source: str, number: int, folder: Path, namespace: str) -> Manifest:
@@ -122,7 +122,7 @@ def _text(source: str) -> str:
             raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{source}: byte {error.start} is not UTF-8: is this a manifest?") from error
+        raise ManifestError(f"{source}: byte {error.start} is not UTF-8: give a manifest") from error
     except OSError as error:
         raise ManifestError(f"{source}: cannot be read: {error.strerror}") from error
 
@@ -149,7 +149,7 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {said}") from error
     except RecursionError as error:
-        raise ManifestError(f"{source}: document {number + 1}: it is nested too deeply") from error
+        raise ManifestError(f"{source}: document {number + 1}: it is nested too deeply: flatten it") from error
 
 
 def _items(body: Any) -> Iterable[Any]:

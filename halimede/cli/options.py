@@ -63,25 +63,25 @@ Credentials = Annotated[
     typer.Option(
         "--credentials",
         metavar="DIR",
-        help="What to show the broker: a folder with password, or ca.crt, tls.crt and tls.key. Default: "
+        help="The folder with this user's credentials: password, or ca.crt, tls.crt and tls.key. Default: "
         "HALIMEDE_CREDENTIALS, else those of the system running here.",
         show_default=False,
     ),
 ]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace of the resource.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
-OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to show it.")]
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="The output format.")]
 Since = Annotated[
     str,
-    typer.Option("--since", metavar="TIME", help="From then on: 90s, 10m, 2h, 1d ago, or a time.", show_default=False),
+    typer.Option("--since", metavar="TIME", help="Only since: 90s, 10m, 2h, 1d ago, or a time.", show_default=False),
 ]
-ReportOption = Annotated[ReportFormat, typer.Option("--output", "-o", help="How to show it.")]
-LinesOption = Annotated[LinesFormat, typer.Option("--output", "-o", help="A table, or one JSON document a line.")]
+ReportOption = Annotated[ReportFormat, typer.Option("--output", "-o", help="The output format.")]
+LinesOption = Annotated[LinesFormat, typer.Option("--output", "-o", help="A table, or one JSON document per line.")]
 KindArgument = Annotated[
     str,
     typer.Argument(
         metavar="KIND",
-        help="ji, model, dataset, or any other kind; KIND/NAME works too.",
+        help="A kind such as ji, model or dataset; KIND/NAME works too.",
         autocompletion=completion.kinds,
     ),
 ]
@@ -101,7 +101,7 @@ Files = Annotated[
         "--filename", "-f", metavar="FILE", help="A manifest, a folder of them, or - for standard input; repeatable."
     ),
 ]
-MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More of them.", show_default=False)]
+MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More names.", show_default=False)]
 
 
 def group(text: str) -> typer.Typer:
@@ -131,7 +131,7 @@ def target(kind: str, name: str) -> tuple[Kind, str]:
     word, slash, behind = kind.partition("/")
     if slash:
         if name:
-            raise typer.BadParameter(f"give the name once: it is both {behind!r} and {name!r}")
+            raise typer.BadParameter(f"give one name, not both {behind!r} and {name!r}")
         name = behind
         check_name("NAME", name)
     return kind_of(word), check_name("NAME", name) if name else ""
@@ -141,7 +141,7 @@ def named_target(kind: str, name: str) -> tuple[Kind, str]:
     """Read ``KIND NAME`` or ``KIND/NAME``, where the name is required."""
     found, called = target(kind, name)
     if not called:
-        raise typer.BadParameter("say which one: KIND NAME")
+        raise typer.BadParameter("give a name: KIND NAME")
     return found, called
 
 
@@ -175,6 +175,6 @@ def time_of(text: str, now: datetime | None = None, *, option: str = "--since") 
             return (now or datetime.now(UTC)) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        fix = "write 90s, 10m, 2h or 1d for so long ago, or a time such as 2026-01-31T12:00:00"
+        fix = "write a duration such as 90s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00:00"
         raise InvalidFieldError(option, text, fix) from None
     return found if found.tzinfo else found.astimezone()

@@ -79,7 +79,7 @@ def writing(folder: Path) -> Iterator[RecordingWriter]:
     with _kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise HalimedeError(f"{folder}: it is not empty: name a new folder, so that no recording is overwritten")
+            raise HalimedeError(f"{folder}: it is not empty: give a new folder")
         index = (folder / INDEX).open("xb")
     with index:
         yield RecordingWriter(folder, index)
@@ -103,12 +103,12 @@ def load(folder: Path) -> list[RecordingEntry]:
         except msgspec.DecodeError as error:
             if number == len(lines):
                 break
-            raise HalimedeError(f"{path}, line {number}: {error}: mend the line, or take it out") from error
+            raise HalimedeError(f"{path}, line {number}: {error}: correct or remove the line") from error
         if Path(entry.file).name != entry.file or entry.offset_ms < 0:
-            raise HalimedeError(f"{path}, line {number}: it names no file of this folder, or no time: take it out")
+            raise HalimedeError(f"{path}, line {number}: a file of this folder or a time is missing: correct the line")
         entries.append(entry)
     if not entries:
-        raise HalimedeError(f"{path}: it names no frame: record some, or remove the file if these are plain pictures")
+        raise HalimedeError(f"{path}: it lists no frames: record again, or remove it to use plain pictures")
     return sorted(entries, key=lambda entry: entry.offset_ms)
 
 
@@ -146,4 +146,4 @@ def _kept(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HalimedeError(f"{folder}: cannot be written: {error.strerror}: name a folder with room") from error
+        raise HalimedeError(f"{folder}: cannot be written: {error.strerror}: give a folder with free space") from error

@@ -44,7 +44,7 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     except Exception as error:
         if os.environ.get("HALIMEDE_DEBUG"):
             raise
-        fail(f"this is a mistake in halimede, not yours: {type(error).__name__}: {error} (HALIMEDE_DEBUG=1 shows more)")
+        fail(f"this is a bug in halimede: {type(error).__name__}: {error} (HALIMEDE_DEBUG=1 shows more)")
         return FAILED
     return code
 

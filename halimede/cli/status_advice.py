@@ -14,19 +14,19 @@ WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready
 FINE = frozenset({"Running", "Ready", "Unused", "Stopped", "Terminating"})
 #: the remedy for a condition's reason; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
-    "ModelNotFound": "apply the Model that it names: `halimede apply -f FILE`",
-    "DatasetNotFound": "apply the Dataset that it names: `halimede apply -f FILE`",
-    "NodeNotFound": "start that node's local controller, or name another node (`halimede nodes`)",
-    "NoNode": "give it a nodeName or a nodeSelector that a node has (`halimede nodes -o json` shows labels)",
-    "NodeOffline": "start the node's local controller; gone for good: `halimede delete node NODE`",
-    "NodeDrained": "`halimede uncordon NODE`, or give it another node",
-    "WaitingForNode": "wait a few seconds; if it stays, look at the node's local controller",
-    "Updating": "wait: the node takes the new generation",
-    "Preparing": "wait: the node fetches the model",
-    "DatasetNotReady": "`halimede get datasets` says what its Dataset waits for",
-    "FrameworkNotSupported": "export the model to ONNX, or have the operator name a server for its framework",
-    "WorkerSilent": "wait: one that hangs is killed and started again; if it stays, check its connection to the broker",
-    "RolloutFailed": "the version before goes on: give a better one, or go back (`halimede rollback --help`)",
+    "ModelNotFound": "apply the Model that it uses: `halimede apply -f FILE`",
+    "DatasetNotFound": "apply the Dataset that it uses: `halimede apply -f FILE`",
+    "NodeNotFound": "start the local controller of that node, or use another node (`halimede nodes`)",
+    "NoNode": "set nodeName or nodeSelector to match a node (`halimede nodes -o json` shows labels)",
+    "NodeOffline": "start the node's local controller; if the node is gone for good: `halimede delete node NODE`",
+    "NodeDrained": "`halimede uncordon NODE`, or set another node",
+    "WaitingForNode": "wait a few seconds; if it stays, see the log of the node's local controller",
+    "Updating": "wait: the node is applying the new generation",
+    "Preparing": "wait: the node is downloading the model",
+    "DatasetNotReady": "see what its Dataset waits for: `halimede get datasets`",
+    "FrameworkNotSupported": "export the model to ONNX, or ask the operator to configure a server for its framework",
+    "WorkerSilent": "wait: LC restarts a worker that hangs; else check its connection to the broker",
+    "RolloutFailed": "the previous version runs on: apply a corrected one, or roll back (`halimede rollback --help`)",
 }
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
@@ -73,10 +73,10 @@ def on_manager(said: Mapping[str, Any]) -> list[Task]:
     """Return the problems that the global manager reports of itself."""
     tasks = []
     if said.get("store"):
-        do = "until then its statuses are in memory alone, and edits are refused: docs/operations.md, A full disk"
+        do = "free space; until then edits are refused, statuses are only in memory: docs/operations.md, A full disk"
         tasks.append(Task("gm", str(said["store"]), do))
     if said.get("quarantined"):
-        do = "look at its disk, apply what is missing (`halimede get`), then remove these files"
+        do = "check its disk, apply missing resources (`halimede get`), then remove these files"
         tasks.append(Task("gm", str(said["quarantined"]), do))
     return tasks
 
@@ -91,17 +91,17 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
     for node in nodes:
         about = f"node/{node.name}"
         if not node.online:
-            do = f"start its local controller; gone for good: `halimede delete node {node.name}`"
+            do = f"start its local controller; if it is gone for good: `halimede delete node {node.name}`"
             tasks.append(Task(about, "it is offline", do))
         elif node.version and version and node.version != version:
             what = f"its version {node.version} is not the global manager's {version}"
             tasks.append(Task(about, what, "install the same version on both"))
         if node.trouble:
-            do = "make room on its disk, or look at it, then remove what was put aside: docs/operations.md"
+            do = "free space on its disk or check it, then remove the quarantined files: docs/operations.md"
             tasks.append(Task(about, node.trouble, do))
         if node.unknown:
-            what = f"it holds what the global manager does not know, whose store was lost: {', '.join(node.unknown)}"
-            do = "apply it again: `halimede apply -f FILE`; or remove it: `halimede delete KIND NAME`"
+            what = f"it holds resources that the global manager lost with its store: {', '.join(node.unknown)}"
+            do = "apply them again: `halimede apply -f FILE`; or remove them: `halimede delete KIND NAME`"
             tasks.append(Task(about, what, do))
     return tasks
 

@@ -171,7 +171,7 @@ async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_kee
     async with running(tmp_path / "one", "edge0,edge1") as one, running(tmp_path / "two", "edge0") as two:
         for a, b in ((one, two), (two, one)):
             theirs = replace(a.settings, credentials=b.settings.credentials)
-            with pytest.raises(NotLetInError, match=r"Not authorized.*belongs to a user of this broker's site"):
+            with pytest.raises(NotLetInError, match=r"Not authorized.*current folder of a user of this broker's site"):
                 await check_reachable(BrokerAddress(theirs, "the test"))
         kept = (tmp_path / "one" / "site" / "nodes" / "edge0" / "lc" / "password").read_bytes()
         gone = (tmp_path / "one" / "site" / "nodes" / "edge1" / "lc" / "password").read_bytes()

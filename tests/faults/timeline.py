@@ -131,7 +131,7 @@ class Timeline:
         before = ""
         for run in self.runs:
             todo = run.text.partition("To do\n")[2] or run.text
-            shown = "; ".join(line.strip() for line in todo.splitlines()[::2]) if run.code else "All is well."
+            shown = "; ".join(line.strip() for line in todo.splitlines()[::2]) if run.code else "No problems found."
             if shown != before:
                 lines.append(f"{run.ended:7.1f} s  status {run.code}: {shown}")
             before = shown

@@ -87,15 +87,17 @@ async def test_a_command_says_at_once_why_it_is_not_let_in_and_what_to_do(tmp_pa
                 command, *words, HALIMEDE_BROKER=a.broker.url, HALIMEDE_CREDENTIALS=str(other.operator)
             )
             assert (nobody.returncode, stranger.returncode) == (1, 1)
-            assert "name a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS" in nobody.stderr
-            assert f"check that {other.operator} belongs to a user of this broker's site" in stranger.stderr
+            assert "give a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS" in nobody.stderr
+            assert (
+                f"check that {other.operator} is the current folder of a user of this broker's site" in stranger.stderr
+            )
             for error in (nobody.stderr, stranger.stderr):
                 assert "no MQTT broker answers" not in error
                 assert len(error.splitlines()) == 1, error
         right = await asyncio.to_thread(
             command, "--credentials", str(a.site.operator), "--broker", a.broker.url, "nodes"
         )
-        assert "no global manager listens" in right.stderr
+        assert "no global manager is connected" in right.stderr
 
 
 async def test_an_address_of_the_wrong_kind_is_told_from_a_broker_that_is_not_there(tmp_path: Path) -> None:

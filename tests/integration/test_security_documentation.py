@@ -31,7 +31,7 @@ def test_its_commands_work_in_the_order_in_which_they_stand(tmp_path: Path) -> N
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
     assert {line.split()[2] for line in said} == {"init", "show", "add", "remove", "rotate", "acl"}
     assert "made     lc.edge7, edge-worker.edge7, cloud-worker.edge7" in said["halimede certs add --node edge7 site/"]
-    assert "the new authority alone counts" in said["halimede certs rotate --finish site/"]
+    assert "the old authority is removed" in said["halimede certs rotate --finish site/"]
 
 
 def test_the_files_that_it_names_are_there(tmp_path: Path) -> None:

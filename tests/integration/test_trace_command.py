@@ -65,7 +65,7 @@ async def test_a_frame_is_shown_with_every_step_at_its_place(
         assert compute["startMs"] + compute["durationMs"] <= request["startMs"] + request["durationMs"]
         assert not [remark for remark in timeline["remarks"] if "the clock of" in remark]  # one machine, one clock
 
-        with pytest.raises(HalimedeError, match=r"no worker remembers frame 0{32}: each worker remembers its last"):
+        with pytest.raises(HalimedeError, match=r"no worker has frame 0{32}: each worker keeps its last"):
             await trace_frame(broker, FrameQuery("0" * 32), Format.TABLE)
 
 
@@ -73,7 +73,7 @@ async def test_what_cannot_be_shown_is_said(mosquitto: MosquittoProcess, unique:
     broker = address(mosquitto)
     with pytest.raises(InvalidFieldError, match="write 32 hexadecimal digits"):
         await trace_frame(broker, FrameQuery("xyz"), Format.TABLE)
-    with pytest.raises(HalimedeError, match=f"no hard result of service {unique} in namespace default came within"):
+    with pytest.raises(HalimedeError, match=f"no hard result of service {unique} in namespace default arrived within"):
         await trace_frame(
             broker, FrameQuery(service=unique, namespace="default", hard=True, timeout_s=0.2), Format.TABLE
         )

@@ -24,12 +24,12 @@ def apply(
     files: o.Files = None,
     more: o.MoreFiles = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="For resources that name none.", show_default=False)
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="For resources that have none.", show_default=False)
     ] = "",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Create or change what manifests describe.
+    """Create or update the resources in manifests.
 
     Everything is checked before anything is sent. Models and Datasets go first. A relative url in a Model or Dataset
     is relative to its manifest.
@@ -76,5 +76,5 @@ async def _apply_one(client: Client, manifest: Manifest) -> bool:
         return False
     console().print(f"{name} {outcome}", style="green" if outcome in CHANGED else "")
     if manifest.missing:
-        warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must be there on the nodes that use it")
+        warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
     return True

@@ -32,24 +32,24 @@ from halimede.names import check_name
 
 #: seconds: for a reply, without progress before the transfer is aborted, between two lines of progress, and in all
 ANSWER_S, SILENT_S, TELL_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
-Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="Its SHA-256; sha256:DIGEST and a bus URL work too.")]
+Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="SHA-256, sha256:DIGEST or bus URL of the file.")]
 
-blob = o.group("Files over the bus, by digest: models and datasets for nodes that reach only the broker.")
+blob = o.group("Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.")
 
 
 @blob.command()
 def put(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to send.", show_default=False)],
     to: Annotated[
-        str, typer.Option("--to", metavar="gm|NODE", help="Who keeps it.", autocompletion=completion.nodes)
+        str, typer.Option("--to", metavar="gm|NODE", help="Where to store it.", autocompletion=completion.nodes)
     ] = GM,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Have the global manager or a node keep a file; prints its bus URL and its SHA-256.
+    """Store a file at the global manager or a node, and print its bus URL and its SHA-256.
 
-    Both go into a Model (url, sha256). What GM keeps stays until `blob delete`; a node's cache may lose it when it
-    needs the room and no Model names it.
+    Write both into a Model (url, sha256). GM keeps the file until `blob delete`; a node's cache may remove it when it
+    needs the space and no Model uses it.
 
     \b
     Examples:
@@ -62,13 +62,13 @@ def put(
 @blob.command(name="list")
 def list_(
     source: Annotated[
-        str, typer.Option("--from", metavar="gm|NODE", help="Whose files.", autocompletion=completion.nodes)
+        str, typer.Option("--from", metavar="gm|NODE", help="Whose files to list.", autocompletion=completion.nodes)
     ] = GM,
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show the files that the global manager or a node gives.
+    """List the files that the global manager or a node offers.
 
     \b
     Examples:
@@ -84,12 +84,12 @@ def get(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
     source: Annotated[
         str,
-        typer.Option("--from", metavar="any|gm|NODE", help="Who is asked first.", autocompletion=completion.nodes),
+        typer.Option("--from", metavar="any|gm|NODE", help="Where to look first.", autocompletion=completion.nodes),
     ] = "any",
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Bring a file here, verified. Broken off, it goes on where it was when it is called again.
+    """Download a file and verify it. If the download is interrupted, the next call resumes it.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def get(
 
 @blob.command()
 def delete(digest: Digest, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
-    """Have the global manager forget a file. Nodes that hold it keep it as long as they need it.
+    """Delete a file from the global manager. Nodes that hold it keep it as long as they need it.
 
     \b
     Examples:
@@ -159,7 +159,7 @@ async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str)
     if source != ANY:
         _source("--from", source)
     if await in_thread(out.is_dir):
-        raise InvalidFieldError("OUT", str(out), "it is a folder: name the file")
+        raise InvalidFieldError("OUT", str(out), "it is a folder: give the path of a file")
     aside = out.parent / f".{out.name}.halimede"
     told = asyncio.get_running_loop().time()
 
@@ -206,7 +206,7 @@ async def _watch(ordered: asyncio.Task[object], given: Callable[[], int], size: 
             seen, since = now, loop.time()
             warn(_so_far(min(seen, size), size))
         elif loop.time() - since > SILENT_S:
-            raise HalimedeError(f"{to} takes nothing: see its log, and `halimede doctor`")
+            raise HalimedeError(f"{to} does not fetch the file: see its log, and run `halimede doctor`")
     await ordered
 
 
@@ -214,19 +214,19 @@ def _measure(file: Path) -> tuple[str, int]:
     try:
         with file.open("rb") as opened:
             if not stat.S_ISREG(file.stat().st_mode):
-                raise InvalidFieldError("FILE", str(file), "name a regular file; a folder is put as a tar.gz or zip")
+                raise InvalidFieldError("FILE", str(file), "give a regular file; pack a folder as tar.gz or zip")
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
             size = opened.tell()
     except OSError as error:
-        raise InvalidFieldError("FILE", str(file), f"it cannot be read: {error.strerror}") from None
+        raise InvalidFieldError("FILE", str(file), f"cannot be read: {error.strerror}") from None
     if not size:
-        raise InvalidFieldError("FILE", str(file), "it is empty")
+        raise InvalidFieldError("FILE", str(file), "it is empty: give a file with content")
     return digest, size
 
 
 def _source(option: str, name: str) -> str:
     if name == ANY:
-        raise InvalidFieldError(option, name, "name a node, or gm")
+        raise InvalidFieldError(option, name, "give the name of a node, or gm")
     return party(check_name(option, name))
 
 

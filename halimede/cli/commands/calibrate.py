@@ -35,41 +35,41 @@ def calibrate(
     service: ServiceFiles,
     data: DataOption,
     target_upload: Annotated[
-        float | None, typer.Option(min=0, max=1, metavar="SHARE", help="This share of samples may go up, such as 0.2.")
+        float | None, typer.Option(min=0, max=1, metavar="SHARE", help="Share of samples to upload, such as 0.2.")
     ] = None,
     max_risk: Annotated[
         float | None,
-        typer.Option(min=0, max=1, metavar="SHARE", help="At most so many stay though asking would mend them."),
+        typer.Option(min=0, max=1, metavar="SHARE", help="Share of edge answers that the cloud could correct."),
     ] = None,
     deadline_ms: Annotated[
-        float | None, typer.Option(min=0, metavar="MS", help="As many go up as can be back in this time.")
+        float | None, typer.Option(min=0, metavar="MS", help="As many as the cloud can answer in this time.")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, metavar="SHARE", help="How sure --max-risk holds.")
+        float, typer.Option(min=0.5, max=0.9999, metavar="SHARE", help="The confidence that --max-risk holds.")
     ] = 0.99,
     rule: Annotated[
-        str, typer.Option("--rule", metavar="NAME", help="The algorithm; Learned, or of boxes the service's own.")
+        str, typer.Option("--rule", metavar="NAME", help="The algorithm. Default: Learned; for boxes, the service's.")
     ] = "",
     tier: Annotated[
-        str, typer.Option("--tier", metavar="NAME", help="Of a service with tiers, the one that asks the next.")
+        str, typer.Option("--tier", metavar="NAME", help="The tier to calibrate, in a service with tiers.")
     ] = "edge",
     link_ms: Annotated[
-        float, typer.Option("--link-ms", min=0, metavar="MS", help="A round trip to the next tier, for --deadline-ms.")
+        float, typer.Option("--link-ms", min=0, metavar="MS", help="Round trip to the next tier, for --deadline-ms.")
     ] = LINK_MS,
     link_kbps: Annotated[
-        float, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="Its speed, for --deadline-ms.")
+        float, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="The link's kbit/s, for --deadline-ms.")
     ] = LINK_KBPS,
     per_second: Annotated[
-        float, typer.Option(min=0, metavar="RATE", help="Samples a second, for --deadline-ms; 0: few.")
+        float, typer.Option(min=0, metavar="RATE", help="Samples a second, for --deadline-ms. 0: no load.")
     ] = 0.0,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where both files go.")] = Path(),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder for both files.")] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of a table.")] = False,
 ) -> None:
-    """Choose what goes to the cloud for a goal: an upload share, a risk, or a deadline.
+    """Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.
 
-    Runs both models on samples that they were not trained on, with labels or without (then the big model counts as
-    true). Writes SERVICE.calibration and SERVICE.calibration.yaml, which `halimede apply -f` puts in force. 30 % of the
-    samples are held out: the figures are theirs.
+    Give samples that the models were not trained on. Without labels the answers of the big model count as true. Writes
+    SERVICE.calibration and SERVICE.calibration.yaml; `halimede apply -f` applies the latter. The figures are measured
+    on 30 % of the samples, which the calibration does not use.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def calibrate(
     check_finite({"--confidence": confidence, "--link-ms": link_ms, "--link-kbps": link_kbps})
     check_finite({"--per-second": per_second})
     if sum(value is not None for value in wanted.values()) != 1:
-        raise typer.BadParameter(f"say what is wanted: one of {', '.join(wanted)}")
+        raise typer.BadParameter(f"give exactly one of {', '.join(wanted)}")
 
     async def command() -> None:
         try:
@@ -129,7 +129,7 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
         for path, data in ((artefact, contents), (fragment, "---\n".join(map(to_yaml, documents)).encode())):
             write_atomic(path, data)
     except OSError as error:
-        raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error
+        raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error
     return artefact, fragment
 
 

@@ -56,7 +56,7 @@ Cameras = Annotated[
 Operators = Annotated[
     list[str] | None,
     typer.Option(
-        "--operator", metavar="NAME", help="Somebody who uses the command `halimede`; repeatable.", show_default=False
+        "--operator", metavar="NAME", help="A person who uses the command `halimede`; repeatable.", show_default=False
     ),
 ]
 Consumers = Annotated[
@@ -69,13 +69,13 @@ Brokers = Annotated[
         "--broker", metavar="HOST", help="Host name or address of the broker; repeatable.", show_default=False
     ),
 ]
-Days = Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="How long new certificates hold.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="Days that new certificates are valid.")]
 Prefix = Annotated[
     str,
-    typer.Option(metavar="LEVELS", help="Levels before every topic, where systems share a broker.", show_default=False),
+    typer.Option(metavar="LEVELS", help="Prefix of every topic, if systems share a broker.", show_default=False),
 ]
 
-certs = o.group("Certificates and access rules of a site with its own broker.")
+certs = o.group("Manage the certificates and access rules of a site with its own broker.")
 
 
 @certs.command()
@@ -91,20 +91,20 @@ def init(
         str,
         typer.Option(
             metavar="PATH",
-            help="Where FOLDER/broker will be on the broker's machine. Default: where it is made.",
+            help="The path of FOLDER/broker on the broker's machine. Default: its path here.",
             show_default=False,
         ),
     ] = "",
     pools: Annotated[
-        bool, typer.Option("--pools", help="Users for worker pods, which may be on any node (Kubernetes).")
+        bool, typer.Option("--pools", help="Add users for worker pods, which run on any node (Kubernetes).")
     ] = False,
-    passwords: Annotated[bool, typer.Option("--passwords", help="Passwords in place of certificates.")] = False,
+    passwords: Annotated[bool, typer.Option("--passwords", help="Use passwords in place of certificates.")] = False,
     days: Days = 365,
 ) -> None:
-    """Make a site: authority, certificates for the broker and all its users, access rules.
+    """Create a site: authority, certificates for the broker and all its users, access rules.
 
-    Who there is stands in FOLDER/site.yaml: edit it and run `certs init FOLDER` again. What is there and serves is
-    kept; who is no longer in it loses all rights.
+    FOLDER/site.yaml lists the users. To change them, edit it and run `certs init FOLDER` again. Valid certificates are
+    kept. A user that is removed from it loses all rights.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def add(
     broker: Brokers = None,
     days: Days = 365,
 ) -> None:
-    """Add users to a site. Nobody else's certificate changes; --broker is another name of the broker.
+    """Add users to a site. Other certificates do not change; --broker adds a name of the broker.
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def remove(
     consumer: Consumers = None,
     broker: Brokers = None,
 ) -> None:
-    """Take users out of a site. Their rights end when the broker has the new access rules.
+    """Remove users from a site. Their rights end when the broker loads the new access rules.
 
     \b
     Examples:
@@ -171,19 +171,17 @@ def remove(
 @certs.command()
 def rotate(
     folder: Folder,
-    authority: Annotated[
-        bool, typer.Option("--ca", help="Begin with a new authority; the old one counts too.")
-    ] = False,
-    finish: Annotated[bool, typer.Option("--finish", help="From now on the new authority alone counts.")] = False,
+    authority: Annotated[bool, typer.Option("--ca", help="Add a new authority; the old one stays valid.")] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Remove the old authority.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="USER", help="Only this one, as `certs show` names it; repeatable.", show_default=False),
+        typer.Option(metavar="USER", help="Only this user, as `certs show` names it; repeatable.", show_default=False),
     ] = None,
     days: Days = 365,
 ) -> None:
-    """Make new certificates in place of those that are there.
+    """Replace the certificates with new ones.
 
-    A new authority takes three steps: `--ca`, then all certificates anew, then `--finish`; after each, copy the files
+    A new authority takes three steps: `rotate --ca`, `rotate`, `rotate --finish`. After each step, copy the files
     to where they are used.
 
     \b
@@ -194,7 +192,7 @@ def rotate(
       halimede certs rotate --finish site/
     """
     if authority + finish + bool(only) > 1:
-        raise typer.BadParameter("--ca, --finish and --only exclude one another")
+        raise typer.BadParameter("give only one of --ca, --finish and --only")
 
     async def command() -> None:
         if authority or finish:
@@ -202,7 +200,7 @@ def rotate(
             return
         with _opened(folder) as site:
             if only and site.passwords:
-                raise InvalidFieldError("--only", only[0], "passwords are made anew for all: leave it out")
+                raise InvalidFieldError("--only", only[0], "passwords are replaced for all users: leave it out")
             _make(site, folder, days=days, rotate=True, only=only)
 
     run(command)
@@ -210,7 +208,7 @@ def rotate(
 
 @certs.command()
 def show(folder: Folder, output: o.LinesOption = o.LinesFormat.TABLE) -> None:
-    """Show who there is and when whose certificate expires. Exit code 1: one is missing or does not serve.
+    """Show the users and when their certificates expire. Exit code 1: one is missing or not valid.
 
     \b
     Examples:
@@ -227,7 +225,7 @@ def show(folder: Folder, output: o.LinesOption = o.LinesFormat.TABLE) -> None:
 @certs.command()
 def acl(
     folder: Folder,
-    target: Annotated[AclTarget, typer.Option("--for", help="The broker.")] = AclTarget.MOSQUITTO,
+    target: Annotated[AclTarget, typer.Option("--for", help="The software of the broker.")] = AclTarget.MOSQUITTO,
     prefix: Prefix = "",
 ) -> None:
     """Print the access rules of a site as a broker reads them.
@@ -249,16 +247,16 @@ def acl(
 @certs.command()
 def secrets(
     folder: Folder,
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where GM, LCs and the broker are.")] = "halimede",
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Namespace of GM, LCs and the broker.")] = "halimede",
     workers_in: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME", help="A namespace with services; repeatable. Default: default.", show_default=False
         ),
     ] = None,
-    target: Annotated[AclTarget, typer.Option("--for", help="The broker.")] = AclTarget.MOSQUITTO,
+    target: Annotated[AclTarget, typer.Option("--for", help="The software of the broker.")] = AclTarget.MOSQUITTO,
 ) -> None:
-    """Print the credentials of a site as Kubernetes Secrets: whoever sees them can be anyone on the broker.
+    """Print the credentials of a site as Kubernetes Secrets. Keep them secret: they give all rights on the broker.
 
     \b
     Examples:
@@ -286,22 +284,22 @@ def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, day
         site = there if there and not options else read_site(options)
         if there and site != there:
             raise InvalidFieldError(
-                "FOLDER", str(folder), "there is another site: change it with `halimede certs add` and `remove`, or "
+                "FOLDER", str(folder), "it has another site: change it with `halimede certs add` and `remove`, or "
                 "edit its site.yaml and run `halimede certs init` without options"
             )  # fmt: skip
         if not site.nodes and not there:
-            raise InvalidFieldError("--node", "", "name at least one node")
+            raise InvalidFieldError("--node", "", "give at least one node")
         _make(site, folder, days=days)
 
 
 def _change(folder: Path, names: tuple[list[str] | None, ...], *, add: bool, days: int = certificates.DAYS) -> None:
     """Add users to a site, or remove them."""
-    trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists who is"
+    trouble = "it is in this site already" if add else "it is not in this site: `halimede certs show` lists the users"
     with _opened(folder) as site:
         changed = _plain(site)
         given = _given(*names)
         if not given:
-            raise InvalidFieldError("--node", "", "name somebody: --node, --camera, --operator, --consumer or --broker")
+            raise InvalidFieldError("--node", "", "give --node, --camera, --operator, --consumer or --broker")
         for field, users in given.items():
             for user in users:
                 if (user in changed[field]) is add:
@@ -317,19 +315,19 @@ def _rotate_authority(folder: Path, *, finish: bool) -> None:
     """Begin to trust a new authority, or stop trusting the old one."""
     with _opened(folder) as site:
         if site.passwords:
-            raise InvalidFieldError("--finish" if finish else "--ca", str(folder), "a site with passwords has none")
+            raise InvalidFieldError("--finish" if finish else "--ca", "", "leave it out: the site has passwords")
         if not finish and (folder / "ca.key").exists() and (folder / "ca.crt").read_text().count("BEGIN CERT") > 1:
             raise InvalidFieldError(
-                "--ca", str(folder), "a new authority is on its way already: go on with `halimede certs rotate`, then "
+                "--ca", str(folder), "it has a new authority already: continue with `halimede certs rotate`, then "
                 "`--finish`"
             )  # fmt: skip
         report = certificates.finish_authority(site, folder) if finish else certificates.rotate_authority(site, folder)
-        where = f"copy every ca.crt below {folder} to where it is used, and restart the broker"
+        where = f"copy every ca.crt in {folder} to the machine that uses it, and restart the broker"
         if finish:
-            state = "the new authority alone counts" if report.made else "there is one authority: nothing to finish"
+            state = "the old authority is removed" if report.made else "there is one authority: nothing to do"
             steps = [where] if report.made else []
         else:
-            state = "there is a new authority; the old one counts too, and everyone still has its certificates"
+            state = "there is a new authority; the old one and its certificates stay valid"
             steps = [where, f"halimede certs rotate {folder}   # then copy all folders again",
                      f"halimede certs rotate --finish {folder}"]  # fmt: skip
         _show([state], steps)
@@ -373,7 +371,7 @@ def _make(
     lines = [f"{word:<8} {_list(names)}" for word, names in
              (("made", report.made), ("kept", report.kept), ("removed", report.removed)) if names]  # fmt: skip
     if report.expires:
-        lines.append(f"expires  {report.expires:%Y-%m-%d} the first of them: `halimede certs rotate` before that")
+        lines.append(f"expires  {report.expires:%Y-%m-%d} (the first): run `halimede certs rotate` before that")
     _show(lines, _steps(site, folder, report, changed=changed))
 
 
@@ -393,11 +391,9 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
     broker = f"mqtt{'' if site.passwords else 's'}://{bridge.address(site)}"
     steps = []
     if certificates.CA in report.made:
-        paths = (
-            "" if site.install else "; it names the files where they are now: `--install DIR` writes the paths there"
-        )
-        steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (its "
-                     f"first lines say more{paths}; for EMQX: emqx/acl.conf)")  # fmt: skip
+        paths = "" if site.install else "; its paths are those of this machine: `--install DIR` sets others"
+        steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (see "
+                     f"its first lines{paths}; for EMQX: emqx/acl.conf)")  # fmt: skip
     elif certificates.BROKER in report.made or changed or site.passwords:
         steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
     fresh = set(report.made)
@@ -408,16 +404,16 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
         for name in nodes[:SHOWN]
     ]
     if len(nodes) > SHOWN:
-        steps.append(f"... and likewise {len(nodes) - SHOWN} more nodes")
+        steps.append(f"... and the same for {len(nodes) - SHOWN} more nodes")
     if "gm" in fresh:
         steps.append(f"copy {folder}/gm to GM: services.gm --broker {broker} --credentials DIR")
     others = [str(p.folder) for p in shown if p.folder.parts[0] not in {"nodes", "gm"}]
     if others:
         steps.append(
-            f"give the others their folders ({_list(others)}): HALIMEDE_BROKER={broker} HALIMEDE_CREDENTIALS=DIR"
+            f"give each other user its folder ({_list(others)}): HALIMEDE_BROKER={broker} HALIMEDE_CREDENTIALS=DIR"
         )
     if certificates.CA in report.made:
-        steps.append(f"keep {folder}/ca.key to yourself, with a copy in a safe place: whoever has it can be anyone")
+        steps.append(f"keep {folder}/ca.key secret, and back it up: it can sign a certificate for any user")
     return steps
 
 
@@ -461,9 +457,9 @@ def _known(folder: Path) -> Site:
         return found
     kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
     text = (
-        "it is kept by `python -m services` itself, which renews it at each start: nothing to do here"
+        "`python -m services` manages this site and renews it at each start: nothing to do"
         if kept
-        else "there is no site.yaml: make a site with `halimede certs init`"
+        else "it has no site.yaml: create a site with `halimede certs init`"
     )
     raise InvalidFieldError("FOLDER", str(folder), text)
 
@@ -476,11 +472,11 @@ def _read(folder: Path) -> Site | None:
     if not path.exists():
         return None
     if path.stat().st_size > MOST_BYTES:
-        raise InvalidFieldError("FOLDER", str(path), f"a site file has at most {MOST_BYTES} bytes")
+        raise InvalidFieldError("FOLDER", str(path), f"it is larger than {MOST_BYTES} bytes: make it smaller")
     try:
         return read_site(YAML(typ="safe", pure=True).load(path.read_text()))
     except (YAMLError, UnicodeDecodeError) as error:
-        raise HalimedeError(f"{path} is no YAML: {' '.join(str(error).split())[:300]}") from None
+        raise HalimedeError(f"{path} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
 
 
 @contextlib.contextmanager
@@ -489,7 +485,7 @@ def _usable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise HalimedeError(
-            f"{error.filename or folder} cannot be used ({error.strerror}): choose another folder, or make room"
+            f"{error.filename or folder} cannot be used ({error.strerror}): choose another folder, or free some space"
         ) from error
 
 

@@ -23,20 +23,20 @@ from halimede.names import Key, check_name
 
 def delete(
     kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False, autocompletion=completion.kinds)
+        str, typer.Argument(metavar="[KIND]", help="As for `get`.", show_default=False, autocompletion=completion.kinds)
     ] = "",
     name: o.NameArgument = "",
     files: o.Files = None,
     namespace: o.Namespace = "default",
-    wait: Annotated[bool, typer.Option(help="Wait until it is gone: its workers have stopped.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until it is gone and its workers have stopped.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait.")] = 60.0,
     ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="What is not there is no error.")
+        bool, typer.Option("--ignore-not-found", help="Ignore resources that do not exist.")
     ] = False,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Delete a resource, all that manifests describe, or a node that will not come back.
+    """Delete a resource, all resources in manifests, or a node that is gone for good.
 
     \b
     Examples:
@@ -119,7 +119,7 @@ async def _gone(client: Client, key: Key, uid: str, timeout_s: float) -> None:
     except TimeoutError as error:
         raise HalimedeError(
             f"{key} is still being deleted after {timeout_s:g} s: "
-            "a node that is away keeps it; see `halimede describe` and `halimede nodes`"
+            "an offline node still holds it; see `halimede describe` and `halimede nodes`"
         ) from error
 
 

@@ -135,7 +135,7 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     yield from _uploads(edge)
     for tier in spec.get("tiers") or []:
         yield f"tier    {text(tier.get('name'))}: model {text(dig(tier, 'model', 'name'))}, on {_where(tier)}"
-        yield f"        asks the next tier by {_mining(tier)}"
+        yield f"        hard samples by {_mining(tier)}"
         yield from _uploads(tier)
     yield f"cloud   model {choice(cloud.get('model'))}, on {_where(cloud)}"
     if dataset := dig(spec, "dataset", "name"):
@@ -148,14 +148,14 @@ def _several(spec: Mapping[str, Any]) -> Iterator[str]:
     yield f"{_called(application)}, {application.get('entry') or 'installed'}"
     for worker in spec["edgeWorkers"]:
         name, detector = str(worker.get("name")), dig(worker, "detector", "name")
-        found = f", objects found by {detector}" if detector else ""
+        found = f", detector {detector}" if detector else ""
         yield f"{name}: model {text(dig(worker, 'model', 'name'))}{found}, on {_where(worker)}"
-        yield f"    frames from {_source(worker, name)}; wait for others at most {worker.get('deadlineMs', 2000)} ms"
+        yield f"    frames from {_source(worker, name)}; wait for peers at most {worker.get('deadlineMs', 2000)} ms"
     if joint := dig(spec, "cloudWorker"):
         model = dig(joint, "model", "name")
-        yield f"findings come together on {_where(joint)}" + (f", model {model}" if model else "")
+        yield f"joint on {_where(joint)}" + (f", model {model}" if model else "")
     else:
-        yield "findings come together at the edge worker that has been there longest"
+        yield "joint at the edge worker that has run longest"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"
 
@@ -166,17 +166,17 @@ def _where(worker: Mapping[str, Any]) -> str:
     if name:
         return f"node {name}"
     selector = _pairs(pod.get("nodeSelector"))
-    return f"nodes with {selector}" if selector else "no node: give nodeName or nodeSelector"
+    return f"nodes with {selector}" if selector else "no node: set nodeName or nodeSelector"
 
 
 def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines about the encoding of uploads, unless it is the default."""
     encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
-    how = "as they came" if encoding == "as-it-came" else f"as {encoding}"
+    how = "unchanged" if encoding == "as-it-came" else f"as {encoding}"
     if most is not None:
-        yield f"        samples go up {how}, of at most {most} bytes"
+        yield f"        uploads {how}, at most {most} bytes each"
     elif encoding != "as-it-came":
-        yield f"        samples go up {how}"
+        yield f"        uploads {how}"
 
 
 def _mining(edge: Mapping[str, Any]) -> str:
@@ -228,8 +228,8 @@ def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType
     faults = facts.get("numberBroken") or 0
     lines = [
         f"{facts.get('numberOfSamples') or 0:,} samples, {size(facts.get('size') or 0)}",
-        f"{number:,} classes" if number else "no classes: no column, field or folder says them",
-        f"{faults:,} entries cannot be used" if faults else "every entry can be used",
+        f"{number:,} classes" if number else "no classes: the data has no column, field or folder for them",
+        f"{faults:,} entries are broken" if faults else "all entries are valid",
         f"counted {age(facts.get('countedAt'))} ago",
     ]
     yield "Contents", Text("\n".join(lines))
@@ -296,7 +296,7 @@ def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]
             ]
             for each in versions
         ]
-        yield "Versions that were served, the latest first", table(["VERSION", "DIGEST", "SINCE", "URL"], rows)
+        yield "Versions served, the latest first", table(["VERSION", "DIGEST", "SINCE", "URL"], rows)
     if chosen := status.get("chosen"):
         rows = [[text(each.get("worker")), text(each.get("model"))] for each in chosen if each.get("model")]
         if rows:
@@ -318,7 +318,7 @@ def _content(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts.get("size"):
         yield size(facts["size"])
     if facts.get("since"):
-        yield f"there since {facts['since']}"
+        yield f"ready since {facts['since']}"
 
 
 def _shape(extents: list[int]) -> str:

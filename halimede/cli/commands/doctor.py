@@ -31,7 +31,7 @@ def doctor(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Check all that can be checked from here, and print what to do. Exit code 1: there is a problem.
+    """Check the whole system from this machine, and print what to do. Exit code 1: there is a problem.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ async def run_checks(option: str, credentials: str, form: Format) -> int:
     if form is not Format.TABLE:
         dump({"healthy": level != "problem", "level": level, "checks": [asdict(check) for check in checks]}, form)
     elif level == "ok":
-        console().print(Text("All is well.", style="green"))
+        console().print(Text("No problems found.", style="green"))
     return 1 if level == "problem" else 0
 
 
@@ -89,7 +89,7 @@ async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
         return
     try:
         shown = broker.settings.credentials
-        yield ok("credentials", f"let in with {shown.folder}" if shown else "let in without a folder of credentials")
+        yield ok("credentials", f"accepted, with {shown.folder}" if shown else "accepted, without credentials")
         for check in doctor_broker.limits(client.bus.grants):
             yield check
         async for check in doctor_broker.speed(client.bus, broker.settings):

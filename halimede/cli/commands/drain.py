@@ -22,7 +22,7 @@ POLL_S = 0.3
 
 def drain(
     node: o.NodeArgument,
-    wait: Annotated[bool, typer.Option(help="Wait until no worker is left on it.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the node has no workers.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait.")] = 120.0,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
@@ -54,8 +54,8 @@ def stranded(node: str, each: Mapping[str, Any]) -> str:
     """Return a message that a role of a service has no other node, with the remedy."""
     namespace, _, name = str(each["service"]).partition("/")
     return (
-        f"service {name} in namespace {namespace}: its {each['role']} worker has no other node and waits for {node}: "
-        f"give it another nodeName or nodeSelector, or uncordon {node}"
+        f"service {name} in namespace {namespace}: its {each['role']} worker can run only on {node}, and waits: "
+        f"set another nodeName or nodeSelector, or run `halimede uncordon {node}`"
     )
 
 
@@ -73,16 +73,16 @@ async def _empty(client: Client, node: str, timeout_s: float) -> int:
                 break
             left = f"{_some(found[0].workers, 'worker')} of {_some(found[0].resources, 'service')}"
             if not found[0].online:
-                fail(f"node {node} is offline; last heard of there: {left}; they end once it is back")
+                fail(f"node {node} is offline; its last report: {left}; they end when it is online again")
                 return 1
             if loop.time() >= give_up:
                 fail(
-                    f"still there: {left} on node {node} after {timeout_s:g} s; they go on ending: run the same again "
-                    f"to wait on; `halimede logs -l {node}` shows what they do"
+                    f"node {node} still has {left} after {timeout_s:g} s; they are stopping: run the command again "
+                    f"to wait longer; `halimede logs -l {node}` shows their logs"
                 )
                 return 1
             if left != shown:
-                status.update(f"waiting for {left} on node {node} to finish")
+                status.update(f"waiting for {left} on node {node} to stop")
                 if not sys.stderr.isatty():
                     print(f"left on node {node}: {left}", flush=True)
             shown = left
@@ -92,7 +92,7 @@ async def _empty(client: Client, node: str, timeout_s: float) -> int:
 
 
 def uncordon(node: o.NodeArgument, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
-    """Let a drained node be used again. Its workers come back.
+    """Make a drained node schedulable again. Its workers start again.
 
     \b
     Examples:
@@ -106,4 +106,4 @@ async def uncordon_node(broker: BrokerAddress, node: str) -> None:
     """Uncordon a node."""
     async with Client.to(broker) as client:
         await client.uncordon(node)
-    print(f"node {node} is given back: what belongs there comes back by itself")
+    print(f"node {node} is uncordoned: its workers start again")

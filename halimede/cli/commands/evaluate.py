@@ -30,7 +30,7 @@ ServiceFiles = Annotated[
 DataOption = Annotated[
     Path,
     typer.Option(
-        "--data", metavar="PATH", help="Class folders, pictures with annotations.json, a .csv or an .npz: see above."
+        "--data", metavar="PATH", help="Class folders, pictures with annotations.json, a .csv or an .npz (see above)."
     ),
 ]
 
@@ -38,24 +38,24 @@ DataOption = Annotated[
 def evaluate(
     service: ServiceFiles,
     data: DataOption,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where plot, page and figures go.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for plot, page and figures.")] = Path(
         "build/evaluation"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of tables.")] = False,
     rules: Annotated[
-        str, typer.Option("--rules", metavar="NAMES", help="Only these, with commas between.", show_default="all")
+        str, typer.Option("--rules", metavar="NAMES", help="Only these rules, separated by commas.", show_default="all")
     ] = "",
     link_ms: Annotated[
-        float | None, typer.Option("--link-ms", min=0, metavar="MS", help="A round trip to the next tier (else 20).")
+        float | None, typer.Option("--link-ms", min=0, metavar="MS", help="Round trip to the next tier. Default: 20.")
     ] = None,
     link_kbps: Annotated[
-        float | None, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="Its speed in kbit/s (else 10000).")
+        float | None, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="The link's kbit/s. Default: 10000.")
     ] = None,
 ) -> None:
-    """Measure a service on new data: each tier alone, and together at each upload ratio.
+    """Evaluate a service on new data: each tier alone, and all together at each upload ratio.
 
-    Every rule's curve lies between chance and the oracle, which knows whose answer is right. Nothing has to run: the
-    models are opened here. Data may be a folder of class folders with JPEG and PNG pictures, a folder with pictures
+    Each rule's curve lies between chance and the oracle, which knows whose answer is right. No system needs to run: the
+    command loads the models. Data is a folder of class folders with JPEG and PNG pictures, a folder with pictures
     and COCO's annotations.json, a .csv (the class in a column `label`) or an .npz (x, y). Without labels the cloud's
     answers count as true.
 
@@ -107,7 +107,7 @@ def _write(report: EvaluationReport, out: Path) -> None:
             (out / PLOT).unlink(missing_ok=True)  # left by an earlier run
             warn(f"no plot: {error.name} is not installed: pip install 'halimede[demo]'")
     except OSError as error:
-        raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error
+        raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error
 
 
 def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:

@@ -44,21 +44,21 @@ def events(
         str,
         typer.Option(
             metavar="WHAT",
-            help="Only about this: KIND/NAME or node/NODE.",
+            help="Only events about this: KIND/NAME or node/NODE.",
             show_default=False,
             autocompletion=completion.events,
         ),
     ] = "",
-    type_: Annotated[EventType, typer.Option("--type", "-t", help="Only of this type.")] = EventType.ALL,
+    type_: Annotated[EventType, typer.Option("--type", "-t", help="Only events of this type.")] = EventType.ALL,
     since: o.Since = "",
     namespace: o.Namespace = "default",
     output: o.OutputOption = Format.TABLE,
-    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many of the newest.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many events, the newest.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new events until Ctrl-C.")] = False,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show events. With -f, follow them, as one JSON document a line; it waits while GM is away.
+    """Show events. With -f, follow them, one JSON document a line; it reconnects when GM is back.
 
     \b
     Examples:
@@ -137,13 +137,13 @@ async def _following(client: Client, choice: EventSelection, after: int) -> Asyn
         try:
             found = await page(client, choice, after=after, most=0)
             if not found and await _newest(client) < after:
-                warn("the global manager has a new store: its events begin anew")
+                warn("the global manager has a new store: showing its events from the first")
                 after = 0
                 continue
             away = False
         except UnreachableError as error:
             if not away:
-                warn(f"{error}; going on as soon as it is back")
+                warn(f"{error}; continuing when it is back")
             away = True
             continue
         for event in found:

@@ -34,7 +34,7 @@ def get(
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
     output: o.OutputOption = Format.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -56,7 +56,7 @@ def get(
     async def command() -> None:
         found, called = o.target(kind, name)
         if called and everywhere:
-            raise typer.BadParameter("a name is looked up in one namespace: leave out -A")
+            raise typer.BadParameter("-A does not work with a name: leave out -A")
         where = o.namespace_of(namespace, everywhere=everywhere)
         show = watch_resources if watch else show_resources
         await show(o.address(broker, credentials), found, called, where, output)
@@ -70,7 +70,7 @@ async def show_resources(broker: BrokerAddress, kind: Kind, name: str, namespace
         bodies, cut = await fetch(client, kind, name, namespace)
     _print(kind, bodies, form, single=bool(name), all_namespaces=not namespace)
     if cut:
-        warn("there are more: the list was cut at the size limit of an answer; ask for one namespace")
+        warn("the list is truncated at the size limit of a reply: use -n for one namespace")
     if not bodies and form in {Format.TABLE, Format.WIDE}:
         where = f" in namespace {namespace}" if namespace else ""
         warn(f"no {kind.plural}{where}")

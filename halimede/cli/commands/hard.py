@@ -59,19 +59,19 @@ Service = Annotated[
 CameraOption = Annotated[str, typer.Option(metavar="NAME", help="Only of this camera.", show_default=False)]
 NodeOption = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Only on this node.", show_default=False, autocompletion=completion.nodes),
+    typer.Option(metavar="NAME", help="Only of this node.", show_default=False, autocompletion=completion.nodes),
 ]
 LabelOption = Annotated[
-    str, typer.Option(metavar="TEXT", help="Only where either answer, or a box of it, is this.", show_default=False)
+    str, typer.Option(metavar="TEXT", help="Only if a model's answer has this label.", show_default=False)
 ]
 ReasonOption = Annotated[
     str,
     typer.Option(metavar="WORD", help="Only degraded for this reason: no-cloud, deadline, ...", show_default=False),
 ]
-AnsweredBy = Annotated[Answerer, typer.Option("--answered-by", help="Only with a final answer of theirs.")]
-Disagree = Annotated[bool, typer.Option("--disagree", help="Only where the final label is not the small model's.")]
+AnsweredBy = Annotated[Answerer, typer.Option("--answered-by", help="Only if the final answer is theirs.")]
+Disagree = Annotated[bool, typer.Option("--disagree", help="Only if the final label differs from the small model's.")]
 
-hard = o.group("Hard samples that edge workers store (keepHardSamples): list, show and export them.")
+hard = o.group("List, show and export the hard samples that edge workers store (keepHardSamples).")
 
 
 @hard.command(name="list")
@@ -84,14 +84,14 @@ def list_(
     answered_by: AnsweredBy = Answerer.ANY,
     disagree: Disagree = False,
     since: o.Since = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many samples, the newest first.")] = 20,
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """List hard samples: when they were kept, what each model said, who had the last word, and why.
+    """List hard samples: their time, the answer of each model, the final answer, and the reason.
 
     \b
     Examples:
@@ -112,15 +112,15 @@ def list_(
 
 @hard.command()
 def show(
-    sample: Annotated[str, typer.Argument(metavar="ID", help="Its id, as the list has it.", show_default=False)],
+    sample: Annotated[str, typer.Argument(metavar="ID", help="Its id, from `halimede hard list`.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write its picture there; a folder will do.", show_default=False),
+        typer.Option("--out", metavar="FILE", help="Write its picture to this file or folder.", show_default=False),
     ] = None,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show one hard sample: both answers, why it was hard, and which models they were. Writes its picture to a file.
+    """Show one hard sample: both answers, its hardness, and the models. Writes its picture to a file.
 
     \b
     Examples:
@@ -151,9 +151,9 @@ def export(
             autocompletion=completion.services,
         ),
     ] = "",
-    by: Annotated[Truth, typer.Option(help="Whose answer is taken for the truth.")] = Truth.CLOUD,
+    by: Annotated[Truth, typer.Option(help="Whose answer to use as the label.")] = Truth.CLOUD,
     form: Annotated[
-        ExportLayout, typer.Option("--format", help="Class folders, or pictures with annotations.json (boxes).")
+        ExportLayout, typer.Option("--format", help="Class folders, or pictures with annotations.json (for boxes).")
     ] = ExportLayout.FOLDER,
     camera: CameraOption = "",
     node: NodeOption = "",
@@ -167,10 +167,10 @@ def export(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Bring hard samples here as a data set to train on, with a manifest of which model said what.
+    """Export hard samples as a dataset for training, with a manifest of each model's answers.
 
-    What they are called is what a model said of them, not the truth: look through them first. manifest.jsonl says of
-    each file who said what, how sure, and which model's file that was.
+    The labels are answers of a model, not ground truth: check them before you train. manifest.jsonl has each model's
+    answer to each picture, its score, and the digest of the model.
 
     \b
     Examples:
@@ -290,7 +290,7 @@ def _write(out: Path, name: str, data: bytes) -> Path:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise InvalidFieldError("--out", str(path), f"it cannot be written: {error.strerror}") from error
+        raise InvalidFieldError("--out", str(path), f"cannot be written: {error.strerror}") from error
     return path
 
 

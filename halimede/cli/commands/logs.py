@@ -66,13 +66,13 @@ def logs(
         ),
     ] = "",
     namespace: o.Namespace = "default",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new lines until Ctrl-C.")] = False,
     tail: Annotated[
         int | None,
         typer.Option(
             metavar="LINES",
             min=-1,
-            help="Begin with this many lines; -1: all. Default: 100, with --since all.",
+            help="Show this many lines at first; -1: all. Default: 100, or all with --since.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +84,7 @@ def logs(
             "--node",
             "-l",
             metavar="NODE",
-            help="All workers of this node; with the NAME of a worker that one, whatever GM knows.",
+            help="All workers of this node. With NAME: that worker, even if GM does not know it.",
             show_default=False,
             autocompletion=completion.nodes,
         ),
@@ -102,7 +102,7 @@ def logs(
       halimede logs digits-edge-edge0 --node edge0 --tail -1
     """
     if not name and not node:
-        raise typer.BadParameter("say whose: a service, a worker, or a node with -l NODE")
+        raise typer.BadParameter("give a service, a worker, or a node with -l NODE")
 
     async def command() -> int:
         for option, value in (("NAME", name), ("--node", node)):
@@ -168,7 +168,7 @@ async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool
 
 
 async def find(client: Client, choice: LogSelection) -> list[Log]:
-    """Return the selected logs; raise if there are none."""
+    """Return the selected logs; raise if none exist."""
     if choice.direct:
         return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
@@ -181,13 +181,13 @@ async def find(client: Client, choice: LogSelection) -> list[Log]:
     elif choice.name:
         chosen, about = [log for log in every if log.worker == choice.name], f"worker {choice.name}"
         if not chosen:
-            known = ", ".join(sorted([*by_service, *(log.worker for log in every)])) or "there are none"
+            known = ", ".join(sorted([*by_service, *(log.worker for log in every)])) or "none exist"
             fix = f"use a service or worker of namespace {choice.namespace}: {known}"
             raise InvalidFieldError("name", choice.name, fix)
     else:
         chosen, about = every, f"namespace {choice.namespace}"
         if choice.node and choice.node not in {node.name for node in nodes}:
-            known = ", ".join(sorted(node.name for node in nodes)) or "there are none"
+            known = ", ".join(sorted(node.name for node in nodes)) or "none exist"
             raise InvalidFieldError("--node", choice.node, f"use a node: {known}")
     chosen = [log for log in chosen if choice.node in {"", log.node} and choice.role in {"", log.role}]
     if not chosen:

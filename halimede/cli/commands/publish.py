@@ -62,7 +62,7 @@ def publish(
         typer.Argument(
             metavar="SOURCE...",
             help="JPEG and PNG files, or folders; or one video file, rtsp://, http:// (MJPEG) or /dev/video0; "
-            "@FILE: its address is in that file.",
+            "@FILE: read the address from that file.",
         ),
     ],
     camera: o.Camera,
@@ -71,19 +71,19 @@ def publish(
         float | None,
         typer.Option(
             min=0,
-            help="Frames a second; 0: as fast as the broker takes them (its queues may then drop some). Of a live "
-            "source: at most so many. Default: 25 for pictures, their own speed for all others.",
+            help="Frames a second; 0: as fast as the broker accepts them (its queues may then drop some). For a live "
+            "source: the maximum. Default: 25 for pictures, the source's own rate for all others.",
             show_default=False,
         ),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send all of them N times.")] = 1,
-    loop: Annotated[bool, typer.Option("--loop", help="Send all of them again and again until Ctrl-C.")] = False,
-    qos: Annotated[int, typer.Option(min=0, max=1, help="1: each is acknowledged; 0: sent and forgotten.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send all frames N times.")] = 1,
+    loop: Annotated[bool, typer.Option("--loop", help="Repeat all frames until Ctrl-C.")] = False,
+    qos: Annotated[int, typer.Option(min=0, max=1, help="1: the broker acknowledges each frame; 0: it does not.")] = 1,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Send the files as they are, as simple cameras do, without id and sequence.")
+        bool, typer.Option("--bare", help="Send the files without id and sequence, as simple cameras do.")
     ] = False,
     max_width: Annotated[
-        int, typer.Option(min=0, max=16_384, help="Scale wider frames of a video down; 0: never.", metavar="PIXELS")
+        int, typer.Option(min=0, max=16_384, help="Scale wider frames down to this; 0: never.", metavar="PIXELS")
     ] = 0,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
@@ -99,7 +99,7 @@ def publish(
       halimede publish rtsp://10.0.0.7/stream1 --camera cam0 --fps 10 --max-width 640
     """
     if loop and repeat > 1:
-        raise typer.BadParameter("--loop and --repeat exclude one another")
+        raise typer.BadParameter("give --loop or --repeat, not both")
 
     async def command() -> None:
         plan = PublishPlan(
@@ -142,7 +142,7 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
     async with Client.to(broker) as client:
         pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
         if others:
-            warn(f"files that are neither JPEG nor PNG, left out: {others}")
+            warn(f"skipped {others} files that are neither JPEG nor PNG")
         tally, loop = PublishSummary(), asyncio.get_running_loop()
         started = loop.time()
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
@@ -227,7 +227,7 @@ def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, s
 def _warn_unheard(plan: PublishPlan, frames: int) -> None:
     if frames:
         warn(
-            f"{frames} of them reached nobody: no edge worker takes camera {plan.camera} in namespace "
+            f"{frames} of them had no subscriber: no edge worker reads camera {plan.camera} in namespace "
             f"{plan.namespace} (see `halimede get ji -A`, `halimede get mei -A`)"
         )
 
@@ -248,9 +248,9 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> None:
 
     name = check_label("--camera", plan.camera)
     if len(plan.paths) > 1:
-        raise InvalidFieldError("SOURCE", " ".join(plan.paths), "give one video, stream or device at a time")
+        raise InvalidFieldError("SOURCE", " ".join(plan.paths), "give only one video, stream or device")
     if missing := [each for each in NEEDED if importlib.util.find_spec(each) is None]:
-        raise HalimedeError(f"reading videos takes {', '.join(missing)}: pip install 'halimede[camera]'")
+        raise HalimedeError(f"videos need {', '.join(missing)}: pip install 'halimede[camera]'")
     address = given("SOURCE", plan.paths[0], os.environ)
     live, stop = address.live, asyncio.Event()
     async with Client.to(broker) as client:
@@ -283,5 +283,5 @@ def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, second
         f"({status.frames / max(seconds, 0.001):.0f} a second)"
     )
     if status.skipped or status.refused:
-        warn(f"{status.skipped} were passed over for newer ones, {status.refused} could not be read or were too large")
+        warn(f"{status.skipped} frames were skipped for newer ones, {status.refused} were unreadable or too large")
     _warn_unheard(plan, unheard)

@@ -31,10 +31,10 @@ def record(
     folder: o.RecordingFolder,
     camera: o.Camera,
     namespace: o.Namespace = "default",
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="End after so long.", show_default=False)] = None,
-    frames: Annotated[int, typer.Option(min=1, help="End after so many frames.")] = 100_000,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after this time.", show_default=False)] = None,
+    frames: Annotated[int, typer.Option(min=1, help="Stop after this many frames.")] = 100_000,
     max_bytes: Annotated[
-        int, typer.Option(min=1, metavar="BYTES", help="End before the frames take more than that.")
+        int, typer.Option(min=1, metavar="BYTES", help="Stop before the frames exceed this size.")
     ] = 1_000_000_000,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
@@ -83,7 +83,7 @@ class Recorder:
         now = asyncio.get_running_loop().time()
         payload = bytes(delivery.body)
         if self._tape.size + len(payload) > self._limits.max_bytes:
-            self._end(f"the next frame would go over --max-bytes {self._limits.max_bytes}")
+            self._end(f"the next frame would exceed --max-bytes {self._limits.max_bytes}")
             return
         self._began = now if self._began < 0 else self._began
         offset = (now - self._began) * 1000
@@ -98,7 +98,7 @@ class Recorder:
             return
         self.last_ms = offset
         if self._limits.frames and self._tape.frames >= self._limits.frames:
-            self._end(f"{self._limits.frames} frames are there")
+            self._end(f"{self._limits.frames} frames are recorded")
 
     def _end(self, reason: str) -> None:
         self.reason = reason
@@ -122,7 +122,7 @@ async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespa
     if recorder.error:
         raise recorder.error
     if not tape_.frames:
-        warn(f"nothing came: nobody publishes camera {camera} in namespace {namespace}, or we may not read it")
+        warn(f"no frame arrived: camera {camera} in namespace {namespace} does not publish, or you may not read it")
 
 
 async def _until(recorder: Recorder, tape_: RecordingWriter, limits: RecordLimits, title: str) -> None:
@@ -133,7 +133,7 @@ async def _until(recorder: Recorder, tape_: RecordingWriter, limits: RecordLimit
         while not recorder.full.is_set():
             left = end - loop.time()
             if left <= 0:
-                recorder.reason = f"{limits.seconds:g} seconds are over"
+                recorder.reason = f"{limits.seconds:g} seconds have passed"
                 return
             try:
                 async with asyncio.timeout(min(POLL_S, left)):
@@ -147,6 +147,6 @@ def _report(folder: str, tape_: RecordingWriter, recorder: Recorder, dropped: in
     seconds = recorder.last_ms / 1000
     console().print(f"{tape_.frames} frames, {tape_.size} bytes, {seconds:.1f} s recorded in {folder}{why}")
     if recorder.skipped:
-        warn(f"{recorder.skipped} messages were no frames and are left out")
+        warn(f"{recorder.skipped} messages were not frames and were skipped")
     if dropped:
-        warn(f"{dropped} frames came faster than they could be written and are missing")
+        warn(f"{dropped} frames arrived faster than they could be written, and are missing")

@@ -37,13 +37,13 @@ def replay(
     folder: o.RecordingFolder,
     camera: o.Camera,
     namespace: o.Namespace = "default",
-    speed: Annotated[float, typer.Option(min=0.01, max=1000, help="So many times as fast as it was.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.01, max=1000, help="The speed, as a multiple of the original.")] = 1.0,
     fps: Annotated[
         float | None,
-        typer.Option(min=0.01, help="Frames a second, whatever they were. Plain pictures: 25.", show_default=False),
+        typer.Option(min=0.01, help="Frames a second, in place of the timing. Pictures: 25.", show_default=False),
     ] = None,
-    loop: Annotated[bool, typer.Option("--loop", help="Again and again until Ctrl-C.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Begin as soon as somebody takes the camera's frames.")] = False,
+    loop: Annotated[bool, typer.Option("--loop", help="Repeat until Ctrl-C.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until a subscriber reads the camera's frames.")] = False,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -56,7 +56,7 @@ def replay(
       halimede replay examples/digits/pictures --camera cam0 --fps 10 --loop
     """
     if fps and speed != 1.0:
-        raise typer.BadParameter("--fps and --speed exclude one another")
+        raise typer.BadParameter("give --fps or --speed, not both")
 
     async def command() -> int:
         plan = ReplayPlan(folder, camera, o.namespace_of(namespace), speed, fps or 0.0, loop=loop, wait=wait)
@@ -105,7 +105,7 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
         largest = max(reel.entries, key=lambda entry: entry.size)
         if largest.size > images.limit(client.bus.max_packet, bare=False):
             raise TooLargeError(
-                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker takes at a time"
+                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker accepts in one message"
             )
         tally, loop = ReplaySummary(), asyncio.get_running_loop()
         began = loop.time()
@@ -119,13 +119,13 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
 def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
     """Return a folder's frames with the times at which they are due."""
     if not folder.is_dir():
-        raise HalimedeError(f"{folder}: there is no such folder: name a recording or a folder of pictures")
+        raise HalimedeError(f"{folder}: there is no such folder: give a recording or a folder of pictures")
     if (folder / recording.INDEX).exists():
         entries, gap = recording.load(folder), 1 / plan.fps if plan.fps else 0.0
     else:
         found, others = images.find([str(folder)], images.limit(NO_LIMIT, bare=False))
         if others:
-            warn(f"files that are neither JPEG nor PNG, left out: {others}")
+            warn(f"skipped {others} files that are neither JPEG nor PNG")
         entries = [
             RecordingEntry(
                 file=str(picture.path.relative_to(folder)),
@@ -172,7 +172,7 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
     with progress_bar() as progress, first_error():
         task = progress.add_task(str(address), total=None if plan.loop else len(reel.entries))
         if plan.wait:
-            progress.update(task, description=f"waiting for somebody who takes {address}")
+            progress.update(task, description=f"waiting for a subscriber of {address}")
             await _wait_for_reader(bus, address, recording.payload(reel.folder, reel.entries[0], plan.camera, 0), tally)
             progress.update(task, description=str(address))
         began, skip = loop.time(), int(plan.wait)
@@ -211,8 +211,8 @@ def _report(address: Address[bytes], plan: ReplayPlan, tally: ReplaySummary, sec
         warn(f"the first refusal: {tally.why}")
     if tally.unheard:
         warn(
-            f"{tally.unheard} of them reached nobody: no edge worker takes camera {plan.camera} in namespace "
-            f"{plan.namespace}; --wait begins when one does"
+            f"{tally.unheard} of them had no subscriber: no edge worker reads camera {plan.camera} in namespace "
+            f"{plan.namespace}; --wait waits for one"
         )
     if tally.late > 1.0:
-        warn(f"the broker or this machine is too slow for it: frames left up to {tally.late:.1f} s late")
+        warn(f"the broker or this machine is too slow: frames were sent up to {tally.late:.1f} s late")

@@ -27,9 +27,9 @@ HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS
 def results(
     service: o.ServiceArgument,
     namespace: o.Namespace = "default",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C (or --limit).")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new results until Ctrl-C (or --limit).")] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="End after so many. Without -f: 10.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Stop after N results. Without -f: 10.", show_default=False)
     ] = None,
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
@@ -111,7 +111,7 @@ def _notes(result: Result) -> Iterator[str]:
         yield f"degraded: {clean(result.reason)}"
     elif result.hard:
         said = result.edge.label if result.edge else None
-        yield "hard" if said in {None, result.label} else f"hard, the edge said {clean(str(said))}"
+        yield "hard" if said in {None, result.label} else f"hard, the edge answered {clean(str(said))}"
 
 
 async def _warn_if_unknown(broker: BrokerAddress, service: str, namespace: str) -> None:

@@ -32,7 +32,7 @@ def rollback(
     kind: o.KindArgument,
     name: o.NameArgument = "",
     to: Annotated[
-        str, typer.Option("--to", metavar="VERSION", help="Which one: its name, or the beginning of its digest.")
+        str, typer.Option("--to", metavar="VERSION", help="The version: its name, or the beginning of its digest.")
     ] = "",
     namespace: o.Namespace = "default",
     broker: o.Broker = "",
@@ -70,7 +70,7 @@ async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str
             if error.reason != "NotAllowed":
                 fail(f"{named(key)}: {error}")
                 return 1
-            warn("this system's resources are those of Kubernetes, which alone may change them: run")
+            warn("this system runs on Kubernetes, where kubectl changes resources: run")
             print(kubectl(body, key, change))
             return 1
     console().print(f"{named(key)} goes back to version {version.version}", style="green")
@@ -90,7 +90,7 @@ def choose(body: ResourceBody, to: str) -> ServedVersion:
     for version in versions:
         if not _is_present(body, version):
             return version
-    raise HalimedeError(f"no other version has been served that one could go back to (served: {listed})")
+    raise HalimedeError(f"there is no earlier version to return to (served: {listed})")
 
 
 def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
     if hide_secrets(url) != version.url:
         url = version.url
         if "***" in url:
-            raise HalimedeError(f"where version {version.version} came from is a secret ({url}): apply its manifest")
+            raise HalimedeError(f"version {version.version}: its address has a secret ({url}): apply its manifest")
     change: dict[str, Any] = {"url": url, "sha256": version.digest}
     return change | ({"targetVersion": ""} if spec.get("targetVersion") else {})
 
@@ -138,4 +138,4 @@ def _status(body: ResourceBody) -> Status:
     try:
         return msgspec.convert(body.get("status") or {}, Status)
     except msgspec.ValidationError as error:
-        raise HalimedeError(f"its status cannot be read: {error}: use a newer halimede") from error
+        raise HalimedeError(f"its status cannot be read: {error}: install a newer halimede") from error

@@ -37,27 +37,27 @@ PEOPLE = ("IDENTITY", "SEEN", "CAMERAS", "FIRST", "LAST", "LAST CAMERA", "ALIKE"
 def seen(
     service: o.ServiceArgument,
     identity: Annotated[
-        str, typer.Argument(metavar="[IDENTITY]", help="Whose sightings; none: everybody's.", show_default=False)
+        str, typer.Argument(metavar="[IDENTITY]", help="The identity. Default: all.", show_default=False)
     ] = "",
     picture: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Who looks like this: a JPEG or PNG of one object.", show_default=False),
+        typer.Option(metavar="FILE", help="Find what looks like this JPEG or PNG of one object.", show_default=False),
     ] = "",
     model: Annotated[
         str,
         typer.Option(
             metavar="MANIFEST",
-            help="With --picture: the manifest of the Model that the service's edge workers use, its file beside it.",
+            help="With --picture: the manifest of the Model that the service's edge workers use, next to its file.",
             show_default=False,
         ),
     ] = "",
-    camera: Annotated[str, typer.Option(metavar="NAME", help="By this camera alone.", show_default=False)] = "",
+    camera: Annotated[str, typer.Option(metavar="NAME", help="Only of this camera.", show_default=False)] = "",
     since: o.Since = "",
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Up to then, written as for --since.", show_default=False)
+        str, typer.Option(metavar="TIME", help="Only until this time, in the format of --since.", show_default=False)
     ] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many sightings, or identities.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show who is seen from now on, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new sightings until Ctrl-C.")] = False,
     namespace: o.Namespace = "default",
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
@@ -74,11 +74,11 @@ def seen(
       halimede seen lobby -f
     """
     if bool(picture) != bool(model):
-        raise typer.BadParameter("--picture and --model go together: features mean something to their model alone")
+        raise typer.BadParameter("give --picture and --model together: features are only comparable within one model")
     if picture and identity:
         raise typer.BadParameter("give an IDENTITY or a --picture")
     if follow and (picture or since or until):
-        raise typer.BadParameter("-f shows what comes: it goes with IDENTITY and --camera alone")
+        raise typer.BadParameter("-f shows new sightings: use it only with IDENTITY and --camera")
 
     async def command() -> None:
         check_name("SERVICE", service)
@@ -113,14 +113,14 @@ class ServiceQuery:
 async def show_sightings(broker: BrokerAddress, service: ServiceQuery, query: IdentityQuery, form: Format) -> None:
     """Send a query and show the answer. Raises HalimedeError without a reply, or if the identity is unknown."""
     if len(query.identity) > MOST_ID:
-        raise InvalidFieldError("IDENTITY", query.identity, f"an identity has {MOST_ID} characters at most")
+        raise InvalidFieldError("IDENTITY", query.identity, f"an identity has at most {MOST_ID} characters")
     async with Client.to(broker) as client:
         answer = await ask(client.bus, service, query)
     if answer.error:
         raise HalimedeError(f"{service.name} could not answer: {answer.error}")
     if query.identity and not answer.identities:
         raise HalimedeError(
-            f"nobody in {service.name} is known as {query.identity}: it was never seen, or is forgotten (parameter ttl)"
+            f"{service.name} has no identity {query.identity}: it was never seen, or it expired (parameter ttl)"
         )
     if form is Format.JSON:
         dump(plain(answer), form)
@@ -141,8 +141,8 @@ async def ask(bus: Bus, service: ServiceQuery, query: IdentityQuery) -> Identity
         return (await requests.ask(topics.IDENTITY_QUERY.at(**names), query, timeout_s=ANSWER_S)).body
     except (NoSubscriberError, TimeoutError) as error:
         raise UnreachableError(
-            f"nobody who keeps identities answers for service {service.name} in namespace {service.namespace}: "
-            "see `halimede get mei`, and that its application is reid"
+            f"no worker that stores identities replies for service {service.name} in namespace {service.namespace}: "
+            "see `halimede get mei`, and check that its application is reid"
         ) from error
 
 
@@ -171,7 +171,7 @@ def features(picture: str, manifest: str) -> bytes:
 
     models = [found.resource for found in manifests.load([manifest]) if found.resource.kind.plural == "models"]
     if len(models) != 1:
-        raise InvalidFieldError("--model", manifest, f"name a manifest with one Model: this one has {len(models)}")
+        raise InvalidFieldError("--model", manifest, f"give a manifest with one Model: this one has {len(models)}")
     url = urlsplit(models[0].spec.url)
     if url.scheme not in {"", "file"}:
         raise InvalidFieldError("--model", models[0].spec.url, "download the model, and write its path as spec.url")
@@ -184,7 +184,7 @@ def features(picture: str, manifest: str) -> bytes:
     finally:
         model.close()
     if not vector.any():
-        raise HalimedeError(f"{picture}: the model says nothing of it: give a picture of one object")
+        raise HalimedeError(f"{picture}: the model returned no features: give a picture of one object")
     return pack(vector)
 
 
@@ -203,7 +203,7 @@ def people(identities: list[Identity]) -> Table:
         for who in identities
     ]
     if not rows:
-        warn("nobody was seen")
+        warn("no sightings")
     return table(PEOPLE, rows)
 
 

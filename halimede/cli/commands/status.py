@@ -73,9 +73,9 @@ class Snapshot:
     def tasks(self) -> list[Task]:
         """Return the tasks, the most important first."""
         if not self.reachable or self.refused:
-            return [Task("broker", self.error, "`halimede doctor` looks closer")]
+            return [Task("broker", self.error, "run `halimede doctor`")]
         if self.gm is None:
-            return [Task("gm", self.error, "`halimede doctor` looks closer")]
+            return [Task("gm", self.error, "run `halimede doctor`")]
         return [
             *status_advice.on_manager(self.gm),
             *(task for kind, bodies in self.services.items() for task in status_advice.on_resources(kind, bodies)),
@@ -158,7 +158,7 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
     """Print a snapshot as text."""
     speed = "" if seen.round_trip_ms is None else f", round trip {seen.round_trip_ms:g} ms"
     version = f", {seen.broker_version}" if seen.broker_version else ""
-    state = ": not there" if not seen.reachable else ": there, and does not let us in" if seen.refused else ""
+    state = ": no answer" if not seen.reachable else ": it refuses these credentials" if seen.refused else ""
     _line(out, "Broker", f"{seen.broker}{version}{speed}{state}")
     if seen.gm is not None:
         _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
@@ -168,7 +168,7 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
             ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=status_advice.phase_rank))
             or "none: `halimede apply -f FILE`"
         )
-        _line(out, "Services", shown + (" (the list was cut)" if seen.more else ""))
+        _line(out, "Services", shown + (" (the list is truncated)" if seen.more else ""))
         for body in sorted(seen.every, key=status_advice.rank)[:SHOWN_SERVICES]:
             phase = tables.phase(body)
             row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
@@ -177,9 +177,9 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
             if tiers := tables.running(body):
                 out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
     elif seen.reachable:
-        _line(out, "GM", "not there")
+        _line(out, "GM", "not running")
     if not tasks:
-        out.print(Text("All is well.", style="green"))
+        out.print(Text("No problems found.", style="green"))
         return
     out.print(Text("\nTo do", style="bold"))
     for task in tasks[:SHOWN_TASKS]:

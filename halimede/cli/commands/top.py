@@ -57,9 +57,9 @@ class Sort(StrEnum):
 
 
 def top(
-    seconds: Annotated[float, typer.Option("--seconds", "-n", min=0.2, max=60, help="Between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Measure for one interval, show it, and end.")] = False,
-    sort: Annotated[Sort, typer.Option("--sort", "-s", help="What the services are sorted by.")] = Sort.PHASE,
+    seconds: Annotated[float, typer.Option("--seconds", "-n", min=0.2, max=60, help="Seconds per update.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Measure for one interval, print it, and exit.")] = False,
+    sort: Annotated[Sort, typer.Option("--sort", "-s", help="The column that services are sorted by.")] = Sort.PHASE,
     output: o.ReportOption = o.ReportFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",

@@ -38,7 +38,7 @@ MOST = 256
 WIDTH = 40
 #: the number of frames that each worker remembers is the worker's own (halimede.tracing.record)
 HOW = (
-    "each worker remembers its last 4,096 frames, until it is restarted. "
+    "each worker keeps its last 4,096 frames until it restarts. "
     "Ids: `halimede results -f SERVICE -o json` (field id); or `halimede trace --last`"
 )
 STYLES = {"edge": "green", "cloud": "cyan"}
@@ -51,17 +51,17 @@ TOLERANCE_MS = 1.0
 
 def trace(
     frame: Annotated[
-        str, typer.Argument(metavar="[FRAME_ID]", help="Field id of its result: 32 hex digits.", show_default=False)
+        str, typer.Argument(metavar="[FRAME_ID]", help="Field id of the result: 32 hex digits.", show_default=False)
     ] = "",
-    last: Annotated[bool, typer.Option("--last", help="The next frame that is answered.")] = False,
-    hard: Annotated[bool, typer.Option("--hard", help="The next hard one, which the cloud was asked for.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Trace the next frame that is answered.")] = False,
+    hard: Annotated[bool, typer.Option("--hard", help="Trace the next hard frame, which the cloud answers.")] = False,
     service: Annotated[
         str,
         typer.Option(
             "--service",
             "-s",
             metavar="NAME",
-            help="With --last and --hard: only of this service.",
+            help="With --last and --hard: only frames of this service.",
             show_default=False,
             autocompletion=completion.services,
         ),
@@ -74,8 +74,8 @@ def trace(
 ) -> None:
     """Show the steps of one frame at the edge and in the cloud, and their times.
 
-    Workers remember their last 4,096 frames each. Times count from the edge's receipt of the frame; the cloud's steps
-    stand inside the request that they answered, since clocks of machines differ.
+    Each worker keeps its last 4,096 frames. Times count from the edge's receipt of the frame. The cloud's steps are
+    placed inside the request that they answered, because clocks of machines differ.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def trace(
     if bool(frame) == (last or hard):
         raise typer.BadParameter("give a FRAME_ID, or --last, or --hard")
     if service and frame:
-        raise typer.BadParameter("-s goes with --last and --hard: a frame's id says which one it is")
+        raise typer.BadParameter("give -s only with --last or --hard: a frame id needs no service")
 
     async def command() -> None:
         if service:
@@ -117,7 +117,7 @@ async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -
         id_ = wanted.id or await _next_result(client.bus, wanted)
         replies = await ask(client.bus, id_)
     if not replies:
-        raise HalimedeError(f"no worker remembers frame {id_}: {HOW}")
+        raise HalimedeError(f"no worker has frame {id_}: {HOW}")
     found = timelines(replies)
     if form is Format.JSON:
         dump({"id": id_, "timelines": [_as_json(timeline) for timeline in found], "replies": plain(replies)}, form)
@@ -141,7 +141,7 @@ async def ask(bus: Bus, id_: str) -> list[TraceReply]:
     try:
         return [delivery.body async for delivery in replies]
     except NoSubscriberError:
-        raise HalimedeError("no worker is there to be asked: see `halimede get ji -A`, `halimede get mei -A`") from None
+        raise HalimedeError("no worker replies: see `halimede get ji -A`, `halimede get mei -A`") from None
 
 
 async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
@@ -162,7 +162,7 @@ async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
         what = "hard result" if wanted.hard else "result"
         of = f"service {wanted.service}" if wanted.service else "any service"
         raise HalimedeError(
-            f"no {what} of {of} in namespace {wanted.namespace} came within {wanted.timeout_s:g} s: publish a frame "
+            f"no {what} of {of} in namespace {wanted.namespace} arrived within {wanted.timeout_s:g} s: publish a frame "
             "(`halimede publish`), or wait longer with --timeout"
         ) from None
     await asyncio.sleep(SETTLE_S)
@@ -256,7 +256,7 @@ def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
         own = [cloud for cloud in clouds if _same(edge, cloud)]
         clouds = [cloud for cloud in clouds if cloud not in own]
         found.append(_timeline(edge, own))
-    found += [Waterfall(_ordered(_rows(c, _start(c.spans))), [f"no edge worker remembers it: {c.worker}'s own clock"])
+    found += [Waterfall(_ordered(_rows(c, _start(c.spans))), [f"no edge worker has it: times of {c.worker}'s clock"])
               for c in clouds]  # fmt: skip
     return found
 
@@ -286,7 +286,7 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
                 f"the clock of {cloud.node or cloud.worker} is about {abs(apart_ms):.0f} ms {ahead} "
                 f"{asker.node or asker.worker}'s"
             )
-    remarks += [f"{edge.worker} remembers no request to {cloud.worker}: its steps are left out" for cloud in left]
+    remarks += [f"{edge.worker} has no request to {cloud.worker}: steps left out" for cloud in left]
     if clouds and len(rows) > len(edge.spans):
         remarks.insert(0, "the cloud's steps are placed in the middle of the request: clocks of machines differ")
     return Waterfall(_ordered(rows), remarks)

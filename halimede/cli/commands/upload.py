@@ -16,12 +16,12 @@ from halimede.models.upload import upload as send
 
 
 def upload(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file, or a folder with all that is below it.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file, or a folder with all files in it.")],
     url: Annotated[
         str, typer.Argument(metavar="URL", help="s3://bucket/key, http(s)://, file:// or an absolute path.")
     ],
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long failures that may pass are tried again.")
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to retry failures that may be temporary.")
     ] = 120.0,
 ) -> None:
     """Send files to a store, and print the SHA-256 and address of each file that arrived.

@@ -63,12 +63,10 @@ async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
         _, writer = await open_stream(settings, None)
     except (OSError, TimeoutError) as error:
         reason = "no answer" if isinstance(error, TimeoutError) else str(error)
-        yield problem(
-            "connection", f"{settings.where}: {reason}", f"a firewall, a wrong port, or no broker: {START_IT}"
-        )
+        yield problem("connection", f"{settings.where}: {reason}", f"check the port and the firewall, or {START_IT}")
         return
     writer.close()
-    yield ok("connection", f"{settings.where} takes connections, in {(loop.time() - began) * 1000:.1f} ms")
+    yield ok("connection", f"{settings.where} accepts connections, in {(loop.time() - began) * 1000:.1f} ms")
     secure = await tls(settings)
     yield secure
     if secure.level == "problem":
@@ -80,16 +78,16 @@ async def tls(settings: MqttSettings) -> Check:
     """Check the broker's certificate, or that there is none."""
     if not settings.secure:
         if settings.host.startswith(LOOPBACK):
-            return ok("encryption", "none, on this machine's own loopback")
-        do = "use mqtts:// and `halimede certs`, or a network that nobody else reads"
-        return warning("encryption", f"none: whoever is on the way to {settings.host} reads and writes along", do)
+            return ok("encryption", "none, on this machine's loopback")
+        do = "use mqtts:// and `halimede certs`, or a private network"
+        return warning("encryption", f"none: the network to {settings.host} can read and change messages", do)
     try:
         _, writer = await open_stream(settings, settings.context())
     except InvalidFieldError as error:
-        return problem("encryption", str(error), "make the credentials anew with `halimede certs`")
+        return problem("encryption", str(error), "create new credentials with `halimede certs`")
     except ssl.SSLCertVerificationError as error:
-        do = "give the site's ca.crt with --credentials, and use a host name that the certificate has"
-        return problem("encryption", f"the broker's certificate is not accepted: {error.verify_message}", do)
+        do = "give the site's ca.crt with --credentials, and connect to a host name in the certificate"
+        return problem("encryption", f"the broker's certificate is not valid: {error.verify_message}", do)
     except (OSError, TimeoutError) as error:
         do = "check that this port speaks TLS (mqtts://) and which client certificates the broker accepts"
         return problem("encryption", f"no TLS: {error}", do)
@@ -98,7 +96,7 @@ async def tls(settings: MqttSettings) -> Check:
     writer.close()
     expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
     days = (expires - datetime.now(UTC)).days
-    found = f"{protocol}, the certificate is good for {days} days"
+    found = f"{protocol}, the certificate is valid for {days} days"
     if days < EXPIRY_DAYS:
         return warning("encryption", found, "rotate it: `halimede certs`")
     return ok("encryption", found)
@@ -110,13 +108,13 @@ async def version(settings: MqttSettings) -> Check:
     try:
         speaks = await speaks_v5(settings, settings.context())
     except (OSError, TimeoutError) as error:
-        return problem(name, f"no answer to MQTT: {str(error) or 'none in time'}", "check that this is an MQTT broker")
+        return problem(name, f"no reply to MQTT: {str(error) or 'timeout'}", "check that this is an MQTT broker")
     if speaks is None:
         if settings.secure:
-            return ok(name, "the broker is silent towards strangers")
-        return problem(name, "it closes connections without a word", "check that this port is an MQTT broker's")
+            return ok(name, "the broker replies only to clients with a certificate")
+        return problem(name, "the broker closes the connection without a reply", "check the port")
     if not speaks:
-        return problem(name, "the broker speaks MQTT 3.1.1 only", "use one that speaks MQTT v5, such as Mosquitto 2")
+        return problem(name, "the broker supports only MQTT 3.1.1", "use a broker with MQTT v5, such as Mosquitto 2")
     return ok(name, "MQTT v5")
 
 
@@ -130,7 +128,7 @@ async def strangers(settings: MqttSettings) -> Check:
     if not answer.wait_for_connack:
         return ok(name, "a client without credentials is refused")
     do = "set `allow_anonymous false` and a password or certificates for each user: docs/security.md"
-    return warning(name, "anybody may connect without credentials", do)
+    return warning(name, "clients can connect without credentials", do)
 
 
 async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
@@ -143,7 +141,7 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
         yield problem("rights", str(error), "use the credentials of an operator")
         return
     except (BusError, OSError, TimeoutError) as error:
-        yield problem(name, str(error), "look at the broker's log")
+        yield problem(name, str(error), "see the broker's log")
         return
     typical, best = median(times), min(times)
     found = f"{typical:.2f} ms until the broker acknowledges (best {best:.2f} ms)"
@@ -151,7 +149,7 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
         do = "set `set_tcp_nodelay true` in the broker's configuration"
         yield warning(name, f"{found}, of which the network takes {network_ms:.2f} ms", do)
     elif network_ms >= NAGLE_MS:
-        do = "it is the network: give deadlineMs that much more, or the place a broker of its own (docs/deploy.md)"
+        do = "the network is slow: increase deadlineMs by this time, or run a broker on the site (docs/deploy.md)"
         yield warning(name, f"{found}: the broker is {network_ms:.2f} ms away", do)
     else:
         yield ok(name, found)
@@ -177,8 +175,8 @@ async def _large(bus: Bus, small_ms: float) -> Check:
     """Measure the round trip of a large frame, which the broker also delivers to this client."""
     name = "large frames"
     if bus.max_packet < LARGE + RESERVED:
-        return ok(name, "the broker takes none of 900 KB: not measured")
-    do = "the way is narrow: send less of each frame by `encoding` and `maxBytes` (docs/uploads.md); raise deadlineMs"
+        return ok(name, "not measured: the broker does not accept 900 KB")
+    do = "the link is slow: make uploads smaller with `encoding` and `maxBytes` (docs/uploads.md), raise deadlineMs"
     try:
         # a tenth first: a slow link must not be filled for minutes
         (tenth,) = await latency.round_trips(bus, 1, bytes(LARGE // 10), timeout_s=LARGE_PATIENCE_S)
@@ -186,7 +184,7 @@ async def _large(bus: Bus, small_ms: float) -> Check:
             return warning(name, f"{tenth:.0f} ms for 90 KB to the broker and back", do)
         times = await latency.round_trips(bus, LARGE_ROUND_TRIPS, bytes(LARGE), timeout_s=LARGE_PATIENCE_S)
     except BusError as error:
-        return warning(name, f"they did not pass: {error}", do)
+        return warning(name, f"not delivered: {error}", do)
     typical = median(times)
     rate = LARGE / 1000 / max(min(times) - small_ms, 0.01)
     found = f"{typical:.2f} ms for 900 KB to the broker and back (best {min(times):.2f} ms, {rate:.0f} MB/s)"
@@ -203,16 +201,16 @@ def limits(grants: Grants) -> list[Check]:
         (grants.max_qos > 0, "QoS 1"),
     ):
         if not able:
-            checks.append(problem(name, f"the broker does not offer {what}", f"allow {what} in its configuration"))
+            checks.append(problem(name, f"the broker does not support {what}", f"enable {what} in its configuration"))
     if grants.max_packet and grants.max_packet < MAX_BYTES:
-        do = f"set `max_packet_size` to {MAX_BYTES} or more, if frames are larger than that"
-        checks.append(warning(name, f"the broker takes at most {grants.max_packet} bytes in one message", do))
+        do = f"if frames are larger, set `max_packet_size` to {MAX_BYTES} or more"
+        checks.append(warning(name, f"the broker accepts at most {grants.max_packet} bytes in one message", do))
     if grants.receive_maximum < RECEIVE_MAXIMUM:
         do = "set `max_inflight_messages 1000` in the broker's configuration"
-        found = f"the broker takes {grants.receive_maximum} messages at a time from one client"
+        found = f"the broker accepts {grants.receive_maximum} messages in flight from one client"
         checks.append(warning(name, found, do))
     size = f"{grants.max_packet} bytes a message" if grants.max_packet else "messages of any size"
-    return checks or [ok(name, f"{size}, {grants.receive_maximum} at a time, retained, wildcard and shared ones")]
+    return checks or [ok(name, f"{size}, {grants.receive_maximum} in flight; retained, wildcard and shared supported")]
 
 
 async def rules(bus: Bus) -> Check:
@@ -221,11 +219,11 @@ async def rules(bus: Bus) -> Check:
     try:
         await bus.publish(topics.SYNCED.at(node=f"doctor-{secrets.token_hex(8)}"), Synced(epoch=0, count=0))
     except RefusedError:
-        return ok(name, "what an operator must not do is refused")
+        return ok(name, "forbidden publishes are denied")
     except BusError as error:
-        return problem(name, str(error), "look at the broker's log")
+        return problem(name, str(error), "see the broker's log")
     do = "give the broker the access rules of this version: docs/security.md"
-    return warning(name, "no access rules: we could speak to nodes as the global manager does", do)
+    return warning(name, "no access rules: this user can publish to nodes as the global manager", do)
 
 
 def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:

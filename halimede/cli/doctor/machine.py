@@ -40,9 +40,9 @@ def check_allocator(port: int, proc: Path = PROC) -> Check | None:
         if missing:
             do = f"set in the broker's environment: {' '.join(missing)} (docs/security.md)"
             return warning(
-                "allocator", "not pinned: frames of about 1 MB may take several times as long in the broker", do
+                "allocator", "not tuned: the broker may take several times as long for frames of about 1 MB", do
             )
-        return ok("allocator", "the broker's is pinned for large frames")
+        return ok("allocator", "tuned in the broker for large frames")
     return None
 
 
@@ -72,11 +72,11 @@ def check_congestion(file: Path = CONGESTION_FILE) -> Check | None:
 def judge_congestion(control: str) -> Check:
     """Judge a TCP congestion control by its name, for a broker that is reached over loopback."""
     if not control.startswith("bbr"):
-        return ok("congestion", f"TCP's control is {control}, which does not pace what stays on this machine")
-    found = f"TCP's control is {control}, which paces: a broker on this machine spends a quarter more on large frames"
+        return ok("congestion", f"TCP uses {control}, without pacing on this machine")
+    found = f"TCP uses {control}, which paces: a broker on this machine needs 25 % more time for large frames"
     do = (
-        "`sysctl -w net.ipv4.tcp_congestion_control=cubic`, then start the broker again (connections keep what they "
-        "were made with); leave it if this machine sends over a long, lossy way, which BBR is for"
+        "`sysctl -w net.ipv4.tcp_congestion_control=cubic`, then restart the broker (open connections do not "
+        "change); leave it if this machine sends over a long, lossy link, for which BBR is made"
     )
     return warning("congestion", found, do)
 
@@ -84,7 +84,7 @@ def judge_congestion(control: str) -> Check:
 def disks(home: Path) -> list[Check]:
     """Check the free space where a local system stores its files."""
     if not home.exists():
-        return [ok("disk", f"no system keeps files on this machine ({home})")]
+        return [ok("disk", f"no system has files on this machine ({home})")]
     checks, seen = [], set()
     for folder in (home, *(home / part for part in ("gm", "nodes", "broker", "logs"))):
         if not folder.exists() or (device := folder.stat().st_dev) in seen:
@@ -92,7 +92,7 @@ def disks(home: Path) -> list[Check]:
         seen.add(device)
         free = shutil.disk_usage(folder).free
         found = f"{free / 2**30:.1f} GiB free at {folder}"
-        do = "make room: stores, models and logs are kept there"
+        do = "free some space: stores, models and logs are there"
         judge = problem if free < LEAST else warning
         checks.append(ok("disk", found) if free >= ENOUGH else judge("disk", found, do))
     return checks

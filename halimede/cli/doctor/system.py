@@ -30,11 +30,11 @@ SHOWN = 5
 #: cameras that are checked, and how many of these are named
 MOST_CAMERAS, SHOWN_CAMERAS = 1000, 10
 CAMERA_REMEDIES = {
-    "Gone": "start again who read it; if it is gone for good, clear {topic}: an empty retained message",
-    "Forbidden": "name it in source.url by an address that its node allows: docs/security.md, Downloads",
+    "Gone": "restart the process that read it; if it is gone for good, publish an empty retained message on {topic}",
+    "Forbidden": "set source.url to an address that its node allows: docs/security.md, Downloads",
     "Unauthorized": "check its user and password: docs/cameras.md, Secrets",
 }
-CAMERA_REMEDY = "check its address, and that it is on: docs/cameras.md says what each reason means"
+CAMERA_REMEDY = "check its address and its power; docs/cameras.md explains each reason"
 
 
 async def examine(client: Client) -> AsyncGenerator[Check, None]:
@@ -92,10 +92,10 @@ def manager(said: Mapping[str, Any], stores: set[str]) -> Check:
     """Check GM: there must be one, of this version."""
     name, theirs = "global manager", said.get("version")
     if len(stores) > 1:
-        return problem(name, f"{len(stores)} of them announce themselves", "stop all but one: a broker has one")
+        return problem(name, f"{len(stores)} are online", "stop all but one: one broker serves one global manager")
     if theirs != halimede.__version__:
-        do = "install the same version here and there"
-        return warning(name, f"its version is {theirs}, this command's {halimede.__version__}", do)
+        do = "install the same version on both"
+        return warning(name, f"its version is {theirs}, this command's is {halimede.__version__}", do)
     return ok(name, f"one, version {theirs}, epoch {said.get('epoch')}")
 
 
@@ -105,20 +105,20 @@ def clock(theirs: str, asked: datetime, took_s: float) -> Check:
     try:
         offset = (datetime.fromisoformat(theirs) - asked).total_seconds() - took_s / 2
     except (ValueError, TypeError):
-        return warning(name, "the global manager does not tell its time", "install the same version here and there")
+        return warning(name, "the global manager does not send its time", "install the same version on both")
     if abs(offset) > CLOCK_S + took_s / 2:
         side = "ahead of" if offset > 0 else "behind"
-        do = "set the clocks by NTP: certificates and the times of logs and events rest on them"
-        return warning(name, f"the global manager's clock is {abs(offset):.1f} s {side} ours", do)
-    return ok(name, f"the global manager's and ours agree within {abs(offset) + took_s / 2:.2f} s")
+        do = "synchronize the clocks with NTP: certificates, logs and events depend on them"
+        return warning(name, f"the global manager's clock is {abs(offset):.1f} s {side} this machine's", do)
+    return ok(name, f"the global manager's and this machine's agree within {abs(offset) + took_s / 2:.2f} s")
 
 
 def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
     """Compare the times of workers' last reports with this clock: only a time in the future proves a wrong clock."""
     ahead = {f"{node.get('node')} (+{-age:.0f} s)" for _, node, age in _reports(bodies, now) if age < -CLOCK_S}
     if ahead:
-        return warning("node clocks", f"ahead of ours: {_some(sorted(ahead))}", "set the clocks by NTP")
-    return ok("node clocks", "agree with ours as far as workers tell their time")
+        return warning("node clocks", f"ahead of this clock: {_some(sorted(ahead))}", "synchronize the clocks with NTP")
+    return ok("node clocks", "no worker's time is ahead of this machine's")
 
 
 def worker_reports(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
@@ -129,7 +129,7 @@ def worker_reports(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
         if age > REPORT_S and node.get("online") and node.get("phase") == "Running"
     }
     if silent:
-        do = "they hang, or are cut off from the broker: `halimede logs NAME`; a worker that is ended is started again"
+        do = "see `halimede logs NAME`: they hang or have no connection; LC restarts a worker that ends"
         return warning("reports", f"no report: {_some(sorted(silent))}", do)
     return ok("reports", f"every running worker has reported within {REPORT_S:g} s")
 
@@ -165,7 +165,7 @@ def on_services(found: Mapping[str, Sequence[Mapping[str, Any]]], models: Sequen
             make = problem if task.about in failed else warning
             checks.append(make("models" if kind == "model" else "services", f"{task.about}: {task.what}", task.do))
     number = sum(map(len, found.values()))
-    return checks or [ok("services", f"{number} services and {len(models)} models, all as they should be")]
+    return checks or [ok("services", f"{number} services and {len(models)} models, without problems")]
 
 
 def dead_letters(letters: Sequence[DeadLetter]) -> Check:
@@ -174,7 +174,7 @@ def dead_letters(letters: Sequence[DeadLetter]) -> Check:
         return ok("dead letters", f"none in {LISTEN_S:g} s")
     first = letters[0]
     found = f"{len(letters)} in {LISTEN_S:g} s; the first: {first.topic}: {first.reason}"
-    return warning("dead letters", found, "find who publishes there, and mend it: `halimede events --type Warning`")
+    return warning("dead letters", found, "find the client that publishes there (`halimede events --type Warning`)")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ async def test_without_a_broker_it_says_what_to_start() -> None:
 
 async def test_without_a_manager_it_says_what_to_start(broker: BrokerAddress) -> None:
     async with Client.to(broker, patience_s=0.1) as client:
-        with pytest.raises(UnreachableError, match=r"no global manager listens .*make up"):
+        with pytest.raises(UnreachableError, match=r"no global manager is connected .*make up"):
             await client.nodes()
 
 

@@ -197,9 +197,9 @@ async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_cam
         async with asyncio.timeout(30):
             await record.record_frames(broker, str(tmp_path / "rec"), "cam0", "default", limits)
     assert sum(p.stat().st_size for p in (tmp_path / "rec").glob("*.png")) <= 2000
-    assert "would go over --max-bytes 2000" in capsys.readouterr().out
+    assert "would exceed --max-bytes 2000" in capsys.readouterr().out
     await record.record_frames(broker, str(tmp_path / "none"), "cam9", "default", RecordLimits(0.3, 100, 2000))
-    assert "nothing came: nobody publishes camera cam9" in capsys.readouterr().err
+    assert "no frame arrived: camera cam9" in capsys.readouterr().err
 
 
 async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
@@ -213,7 +213,7 @@ async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(PNG)
     await replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0))
-    assert "3 of them reached nobody" in capsys.readouterr().err
+    assert "3 of them had no subscriber" in capsys.readouterr().err
     listening = Reader()
     waiting = asyncio.create_task(
         replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0, wait=True))

@@ -101,7 +101,7 @@ async def test_frames_that_nobody_takes_are_told(
     broker: BrokerAddress, bus: MqttBus, tmp_path: Path, capsys: Output
 ) -> None:
     await publish.publish_pictures(broker, plan(folder(tmp_path, 3), camera="cam7"))
-    assert "3 of them reached nobody: no edge worker takes camera cam7" in capsys.readouterr().err
+    assert "3 of them had no subscriber: no edge worker reads camera cam7" in capsys.readouterr().err
 
 
 async def test_an_endless_loop_says_how_many_it_sent_when_it_is_ended(
@@ -130,7 +130,7 @@ async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
     tmp_path = tmp_path / "pictures"
     tmp_path.mkdir()
     (tmp_path / "notes.png").write_text("no picture")
-    with pytest.raises(HalimedeError, match=r"notes\.png: it is neither a JPEG nor a PNG"):
+    with pytest.raises(HalimedeError, match=r"notes\.png: this is neither JPEG nor PNG"):
         await publish.publish_pictures(broker, plan(str(tmp_path / "notes.png")))
     with pytest.raises(HalimedeError, match="there is no JPEG or PNG"):
         await publish.publish_pictures(broker, plan(str(tmp_path)))
@@ -138,7 +138,7 @@ async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
         await publish.publish_pictures(broker, plan(str(tmp_path / "absent")))
     folder(tmp_path, 1)
     await publish.publish_pictures(broker, plan(str(tmp_path)))
-    assert "neither JPEG nor PNG, left out: 1" in capsys.readouterr().err
+    assert "skipped 1 files that are neither JPEG nor PNG" in capsys.readouterr().err
     assert len(await reader.frames(1)) == 1
 
 
@@ -191,7 +191,7 @@ async def test_results_are_a_table_for_people_even_without_a_manager(
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["CAMERA", "SEQ", "LABEL", "SCORE", "BY", "MS", "NOTE"]
     assert row.split()[:6] == ["cam0", "41", "5", "0.970", "cloud", "6.10"]
-    assert row.endswith("hard, the edge said 3")
+    assert row.endswith("hard, the edge answered 3")
 
 
 def test_a_result_shows_why_it_is_degraded_and_no_escape_sequence() -> None:
@@ -249,7 +249,7 @@ async def test_a_video_is_published_frame_by_frame(
     [
         (["/nonexistent.mp4"], "NotFound: there is nothing of that name"),
         (["rtsp://me:hidden@cam/x"], "others can read command lines"),
-        (["a.mp4", "b.mp4"], "one video, stream or device at a time"),
+        (["a.mp4", "b.mp4"], "give only one video, stream or device"),
         (["@/nonexistent"], "make it a small text file"),
     ],
 )

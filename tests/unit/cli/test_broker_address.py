@@ -44,7 +44,7 @@ def test_the_run_file_of_a_killed_system_is_not_followed(tmp_path: Path) -> None
     with subprocess.Popen(["true"]) as process:
         process.wait()
     run_file(tmp_path, json.dumps({"broker": "mqtt://127.0.0.1:1000", "pid": process.pid}))
-    with pytest.raises(HalimedeError, match="runs no more"):
+    with pytest.raises(HalimedeError, match="was killed"):
         find("", environment(tmp_path))
 
 

@@ -108,14 +108,14 @@ def test_rotation_of_one_of_all_and_of_the_authority(site: Path) -> None:
     assert run("show", site).count("authority") == 2
     assert "has no certificate of the new authority" in run("rotate", "--finish", site, code=1)
     run("rotate", site)
-    assert "the new authority alone counts" in run("rotate", "--finish", site)
-    assert "nothing to finish" in run("rotate", "--finish", site)
+    assert "the old authority is removed" in run("rotate", "--finish", site)
+    assert "nothing to do" in run("rotate", "--finish", site)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (["init", "FOLDER"], 1, "--node: '' is not accepted: name at least one node"),
+        (["init", "FOLDER"], 1, "--node: '' is not accepted: give at least one node"),
         (["init", "--node", "a/b", "FOLDER"], 1, "site.nodes[0]: 'a/b' is not accepted"),
         (["init", "--node", "a", "--node", "a", "FOLDER"], 1, "it is there twice"),
         (["init", "--node", "a", "--broker", "a b", "FOLDER"], 1, "write a host name or an address"),
@@ -124,13 +124,13 @@ def test_rotation_of_one_of_all_and_of_the_authority(site: Path) -> None:
         (["init", "--node", "a", "--install", "here", "FOLDER"], 1, "write an absolute path"),
         (["init", "--node", "a", "--days", "0", "FOLDER"], 2, "--days"),
         (["init", "--node", "a", "/proc/nowhere"], 1, "cannot be used"),
-        (["show", "FOLDER"], 1, "there is no site.yaml: make a site with `halimede certs init`"),
+        (["show", "FOLDER"], 1, "it has no site.yaml: create a site with `halimede certs init`"),
         (["add", "--node", "edge0", "SITE"], 1, "nodes: 'edge0' is not accepted: it is in this site already"),
-        (["add", "SITE"], 1, "name somebody"),
+        (["add", "SITE"], 1, "give --node"),
         (["remove", "--node", "edge9", "SITE"], 1, "it is not in this site"),
-        (["init", "--node", "edge9", "SITE"], 1, "there is another site"),
+        (["init", "--node", "edge9", "SITE"], 1, "it has another site"),
         (["rotate", "--only", "lc.edge9", "SITE"], 1, "name: 'lc.edge9' is not accepted: it is not in this site"),
-        (["rotate", "--ca", "--finish", "SITE"], 2, "exclude one another"),
+        (["rotate", "--ca", "--finish", "SITE"], 2, "give only one of"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, site: Path, words: list[str], code: int, part: str) -> None:

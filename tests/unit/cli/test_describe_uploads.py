@@ -28,17 +28,17 @@ def described(**edge: Any) -> str:
 @pytest.mark.parametrize(
     ("edge", "words"),
     [
-        ({"maxBytes": 60_000}, "samples go up as they came, of at most 60000 bytes"),
-        ({"encoding": "png", "maxBytes": 5000}, "samples go up as png, of at most 5000 bytes"),
-        ({"encoding": "raw"}, "samples go up as raw"),
+        ({"maxBytes": 60_000}, "uploads unchanged, at most 60000 bytes each"),
+        ({"encoding": "png", "maxBytes": 5000}, "uploads as png, at most 5000 bytes each"),
+        ({"encoding": "raw"}, "uploads as raw"),
     ],
 )
 def test_how_samples_go_up_is_said(edge: dict[str, Any], words: str) -> None:
     said = described(**edge)
     assert words in said
-    assert "by Learned samples go up as jpeg" in said  # the tier's
+    assert "by Learned uploads as jpeg" in said  # the tier's
 
 
 def test_what_goes_up_as_it_came_is_not_spoken_of() -> None:
-    assert described().count("samples go up") == 1
-    assert "samples go up as they came" not in described(encoding="as-it-came")
+    assert described().count("uploads ") == 1
+    assert "uploads unchanged" not in described(encoding="as-it-came")

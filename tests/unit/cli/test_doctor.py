@@ -38,7 +38,7 @@ def levels(checks: list[Check]) -> list[str]:
         (Grants(wildcards=False), "problem", "wildcard"),
         (Grants(max_qos=0), "problem", "QoS 1"),
         (Grants(max_packet=65536), "warning", "65536 bytes"),
-        (Grants(receive_maximum=20), "warning", "20 messages at a time"),
+        (Grants(receive_maximum=20), "warning", "20 messages in flight"),
     ],
 )
 def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, part: str) -> None:
@@ -115,7 +115,7 @@ def test_cameras_that_give_nothing_are_named_and_where_none_is_read_nothing_is_s
     stalled, gone = on_cameras([said("running"), said("stalled", "Stalled", "nothing came"), said("gone", "Gone")])
     assert (stalled.level, gone.level) == ("warning", "warning")
     assert "stalled: Stalled: nothing came" in stalled.found
-    assert "clear default/sedna/cameras/a/status" in gone.do
+    assert "empty retained message on default/sedna/cameras/a/status" in gone.do
 
 
 async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroker) -> None:
@@ -154,9 +154,9 @@ async def answered(answering: Answering) -> Check:
     ("answer", "level", "part"),
     [
         (b"\x20\x03\x00\x87\x00", "ok", "MQTT v5"),
-        (b"\x20\x02\x00\x01", "problem", "MQTT 3.1.1 only"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "problem", "without a word"),
-        (b"", "problem", "without a word"),
+        (b"\x20\x02\x00\x01", "problem", "only MQTT 3.1.1"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "problem", "without a reply"),
+        (b"", "problem", "without a reply"),
     ],
 )
 async def test_the_protocol_is_read_from_the_first_answer(answer: bytes, level: str, part: str) -> None:
@@ -177,7 +177,7 @@ async def test_a_broker_that_answers_the_older_version_alone_is_found_out() -> N
         writer.write(b"\x20\x02\x00\x05" if level == V311 else b"")
         writer.close()
 
-    assert "3.1.1 only" in (await answered(server)).found
+    assert "only MQTT 3.1.1" in (await answered(server)).found
 
 
 async def test_what_cannot_be_reached_ends_the_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ class Line:
     [
         (Line(0.1, 0.4, 2.0), "ok", "ok", ""),
         (Line(0.1, 44.0, 45.0), "warning", "ok", "set_tcp_nodelay true"),
-        (Line(60.0, 62.0, 80.0), "warning", "ok", "it is the network"),
+        (Line(60.0, 62.0, 80.0), "warning", "ok", "the network is slow"),
         (Line(60.0, 102.0, 80.0), "warning", "ok", "set_tcp_nodelay true"),
         (Line(15.0, 16.0, 1500.0), "ok", "warning", "encoding"),
         (Line(15.0, 16.0, 120_000.0), "ok", "warning", "encoding"),

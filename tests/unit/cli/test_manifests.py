@@ -172,8 +172,8 @@ def test_broken_yaml_is_named_with_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "there is no resource in it"),
-        ("---\n---\n", "there is no resource in it"),
+        ("", "it contains no resource"),
+        ("---\n---\n", "it contains no resource"),
         ("a: 1\na: 2\n", 'found duplicate key "a"'),
         ("just text", "write a mapping"),
         ("[1, 2]", "write a mapping"),

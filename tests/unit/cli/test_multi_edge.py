@@ -53,14 +53,14 @@ def test_a_description_says_it_in_words_and_names_no_secret() -> None:
     parse(body)
     said = described(body)
     assert "balance(ttl=600), installed" in said
-    assert "north: model small, objects found by finder, on node edge0" in said
+    assert "north: model small, detector finder, on node edge0" in said
     assert "south: model small, on node edge1 frames from camera south" in said
-    assert "findings come together on node cloud0" in said
+    assert "joint on node cloud0" in said
     assert "secret" not in said
     assert "north edge0 Running 7" in said
     assert "NodeOffline: node edge1 is offline" in said
     del body["spec"]["cloudWorker"]
-    assert "at the edge worker that has been there longest" in described(body)
+    assert "joint at the edge worker that has run longest" in described(body)
 
 
 def test_logs_are_looked_for_where_the_workers_are() -> None:

@@ -68,7 +68,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_bad_one_is_named(tmp_path: Pa
     with pytest.raises(HalimedeError, match="line 1"):
         recording.load(folder)
     index.write_bytes(b'{"file":"../x","offset_ms":0,"size":1,"encoding":"png"}\n')
-    with pytest.raises(HalimedeError, match="names no file of this folder"):
+    with pytest.raises(HalimedeError, match="a file of this folder or a time is missing"):
         recording.load(folder)
 
 

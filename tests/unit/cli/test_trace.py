@@ -67,10 +67,10 @@ def test_an_edge_alone_needs_no_remarks() -> None:
 
 def test_a_cloud_that_nobody_asked_is_left_out_and_one_without_an_edge_has_its_own_clock() -> None:
     (timeline,) = timelines([edge(), cloud(0.0, "c7")])
-    assert timeline.remarks == ["e remembers no request to c7: its steps are left out"]
+    assert timeline.remarks == ["e has no request to c7: steps left out"]
     (alone,) = timelines([cloud(5.0)])
     assert at(alone, "c1", "receive") == 0
-    assert alone.remarks == ["no edge worker remembers it: c1's own clock"]
+    assert alone.remarks == ["no edge worker has it: times of c1's clock"]
 
 
 def test_a_tiers_own_request_is_where_the_next_tiers_steps_stand() -> None:
