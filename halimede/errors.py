@@ -76,6 +76,13 @@ class InvalidFieldError(HalimedeError):
         self.fix = fix
         super().__init__(f"{one_line(field)}: {self.value} is not accepted: {fix}")
 
+    def moved(self, before: str, after: str) -> InvalidFieldError:
+        """Return it with the path ``before`` of its field replaced by ``after``: the same check, made elsewhere."""
+        if self.field.startswith(before):
+            self.field = after + self.field.removeprefix(before)
+            self.args = (f"{one_line(self.field)}: {self.value} is not accepted: {self.fix}",)
+        return self
+
 
 class DecodeError(HalimedeError):
     """Bytes that are not a valid message of their topic. The text is safe to log: it contains no payload."""

@@ -1,15 +1,16 @@
 """The resources: typed, one file for each kind. A new kind is one new file with ``@register``.
 
-Only ``parse`` creates resources: it checks them field by field.
+Only ``parse`` creates resources: it checks them field by field. ``admit`` checks those that a user writes further.
 """
 
 from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune
-from halimede.api.base import Kind, Resource, kind_of, kinds, parse, plurals
+from halimede.api.base import Kind, Resource, admit, kind_of, kinds, parse, plurals
 from halimede.api.placement import matches, placements
 
 __all__ = [
     "Kind",
     "Resource",
+    "admit",
     "dataset",
     "inferencemodel",
     "jointinference",

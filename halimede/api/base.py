@@ -68,6 +68,8 @@ class Resource(Generic[S]):
 class Kind:
     """A registered kind. ``check`` checks what types cannot express, and raises InvalidFieldError.
 
+    ``admit`` checks more of a resource that a user creates or changes (see the function ``admit``).
+
     ``columns`` and ``name_limit`` are for the API server: the columns of ``kubectl get``, and the longest name with
     which services and labels can be named after the resource (0: any resource name is valid).
 
@@ -84,6 +86,7 @@ class Kind:
     short_names: tuple[str, ...]
     spec: type[Spec]
     check: Callable[[Any], None]
+    admit: Callable[[Any], None]
     columns: tuple[PrinterColumn, ...] = ()
     name_limit: int = 0
     order: int = LAST
@@ -100,6 +103,7 @@ def register(
     plural: str,
     *short_names: str,
     check: Callable[[Any], None] = lambda _: None,
+    admit: Callable[[Any], None] = lambda _: None,
     columns: tuple[PrinterColumn, ...] = (),
     name_limit: int = 0,
     order: int = LAST,
@@ -112,7 +116,18 @@ def register(
         if (api_version, kind) in _kinds:
             raise ValueError(f"{api_version} {kind} is registered twice")
         _kinds[api_version, kind] = Kind(
-            api_version, kind, plural, short_names, spec, check, columns, name_limit, order, relative_url, versioned
+            api_version,
+            kind,
+            plural,
+            short_names,
+            spec,
+            check,
+            admit,
+            columns,
+            name_limit,
+            order,
+            relative_url,
+            versioned,
         )
         return spec
 
@@ -161,6 +176,17 @@ def parse(body: object) -> Resource[Any]:
     spec = convert(body.get("spec"), kind.spec, "spec")
     kind.check(spec)
     return Resource(kind, metadata, spec, body)
+
+
+def admit(body: object) -> Resource[Any]:
+    """Check a resource that a user creates or changes: as ``parse``, and for what its workers would not start with.
+
+    A stored resource is only parsed: one that an earlier version has accepted must stay readable. Raises
+    InvalidFieldError.
+    """
+    resource = parse(body)
+    resource.kind.admit(resource.spec)
+    return resource
 
 
 T = TypeVar("T")

@@ -5,11 +5,13 @@ Used by the edge worker of a joint inference service and by each tier between it
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from halimede.api.base import Spec
+from halimede.api.mining import AFTER, Mode, check_mining
+from halimede.api.podtemplate import brings_code
 from halimede.api.schema import ObjectName, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
@@ -43,9 +45,9 @@ class HardExampleMining(Spec, kw_only=True):
     ]
     parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
     mode: Annotated[
-        Literal["inference-then-mining", "mining-then-inference"],
+        Mode,
         Meta(description="Whether it judges what the small model answers, or the sample itself before any model."),
-    ] = "inference-then-mining"
+    ] = AFTER
 
 
 class Deferral(Spec, kw_only=True):
@@ -90,3 +92,16 @@ def check_deferral(at: str, deferral: Deferral) -> None:
         check_name(f"{at}.calibration.name", deferral.calibration.name)
     elif deferral.fusion == "mixture":
         raise InvalidFieldError(f"{at}.fusion", deferral.fusion, MIXTURE_FIX)
+
+
+def admit_deferral(at: str, deferral: Deferral, template: dict[str, Any]) -> None:
+    """Check mining as the worker of a pod template does; ``at`` is the path of the field. Raises InvalidFieldError."""
+    mining = deferral.hard_example_mining
+    check_mining(
+        f"{at}.hardExampleMining",
+        mining.name,
+        {parameter.key: parameter.value for parameter in mining.parameters},
+        mining.mode,
+        own=brings_code(template),
+        calibrated=deferral.calibration is not None,
+    )

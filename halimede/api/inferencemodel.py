@@ -18,7 +18,7 @@ from halimede.api.base import SEDNA, Resource, Spec, register
 from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, RolloutSpec
 from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
-from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_processing
+from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody
@@ -115,6 +115,12 @@ def check(spec: InferenceModelSpec) -> None:
     _check_versions(spec)
 
 
+def admit(spec: InferenceModelSpec) -> None:
+    """Check what a worker would not start with."""
+    if is_ours(spec):  # other servers read their own fields
+        check_postprocess(spec.postprocess)
+
+
 def _check_versions(spec: InferenceModelSpec) -> None:
     if spec.image:
         return
@@ -129,7 +135,15 @@ def _check_versions(spec: InferenceModelSpec) -> None:
 
 def _register(group: str) -> Callable[[type[InferenceModelSpec]], type[InferenceModelSpec]]:
     return register(
-        group, "InferenceModel", *NAMES, check=check, columns=COLUMNS, name_limit=NAME_LIMIT, order=2, versioned=True
+        group,
+        "InferenceModel",
+        *NAMES,
+        check=check,
+        admit=admit,
+        columns=COLUMNS,
+        name_limit=NAME_LIMIT,
+        order=2,
+        versioned=True,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, convert, register
-from halimede.api.deferral import Deferral, ModelRef, check_deferral
+from halimede.api.deferral import Deferral, ModelRef, admit_deferral, check_deferral
 from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
 from halimede.api.schema import (
     AGE,
@@ -225,6 +225,13 @@ def check(spec: JointInferenceServiceSpec) -> None:
     _check_tiers(spec.tiers)
 
 
+def admit(spec: JointInferenceServiceSpec) -> None:
+    """Check what its workers would not start with."""
+    admit_deferral("spec.edgeWorker", spec.edge_worker, spec.edge_worker.template)
+    for i, tier in enumerate(spec.tiers):
+        admit_deferral(f"spec.tiers[{i}]", tier, tier.template)
+
+
 def check_template(at: str, template: dict[str, Any]) -> None:
     """Check a worker's pod template at the path ``at``, and the node that it names. Raises InvalidFieldError."""
     pod = convert(template, PodTemplate, at).spec
@@ -256,6 +263,7 @@ def _check_tiers(tiers: list[TierWorker]) -> None:
     "ji",
     "jointinferenceservice",
     check=check,
+    admit=admit,
     columns=COLUMNS,
     name_limit=NAME_LIMIT,
 )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
-from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_processing
+from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 
@@ -88,7 +88,24 @@ def check(spec: ModelSpec) -> None:
     check_processing(spec.preprocess, spec.postprocess)
 
 
-@register(SEDNA, "Model", PLURAL, "model", check=check, columns=COLUMNS, order=0, relative_url=True, versioned=True)
+def admit(spec: ModelSpec) -> None:
+    """Check what a worker would not start with."""
+    if spec.is_onnx:  # the user's code reads other formats
+        check_postprocess(spec.postprocess)
+
+
+@register(
+    SEDNA,
+    "Model",
+    PLURAL,
+    "model",
+    check=check,
+    admit=admit,
+    columns=COLUMNS,
+    order=0,
+    relative_url=True,
+    versioned=True,
+)
 class ModelSpec(Spec, kw_only=True):
     """A model: where its file is, how a frame becomes its input, and how its output is read."""
 

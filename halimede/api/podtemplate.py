@@ -6,6 +6,7 @@ to its template.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
@@ -14,6 +15,8 @@ from halimede.api.base import Spec, convert
 from halimede.api.schema import OptionalName, Path, ValidationRule
 from halimede.errors import InvalidFieldError
 
+#: an image of halimede's own worker, which needs no command; in any registry, of any variant
+OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
 #: Linux' limit of one argument or environment variable
 Argument = Annotated[str, Meta(max_length=131_072)]
 PartName = Annotated[str, Meta(max_length=63)]
@@ -138,3 +141,11 @@ def check_autoscaler(value: object, path: str) -> None:
     hpa = convert(value, Autoscaler, path)
     if hpa.min_replicas > hpa.max_replicas:
         raise InvalidFieldError(f"{path}.minReplicas", hpa.min_replicas, "must not be more than maxReplicas")
+
+
+def brings_code(template: dict[str, Any]) -> bool:
+    """Whether the worker of a checked template may run code that halimede does not know."""
+    worker = convert(template, PodTemplate, "template").spec.containers[0]
+    foreign = bool(worker.image) and not OWN_IMAGE.fullmatch(worker.image)
+    added = worker.command or worker.working_dir or any(variable.name == "PYTHONPATH" for variable in worker.env)
+    return foreign or bool(added)

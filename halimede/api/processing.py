@@ -198,3 +198,21 @@ def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -
         raise InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX)
     if postprocess and postprocess.task != "classification" and postprocess.features:
         raise InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX)
+
+
+def check_postprocess(postprocess: Postprocess | None) -> None:
+    """Check that the fields of a post-processing fit together. Raises InvalidFieldError."""
+    postprocess = postprocess or Postprocess()
+    boxes = postprocess.boxes or Boxes()
+    at, activation = "spec.postprocess", postprocess.activation
+    if activation != "none":
+        if postprocess.task == "detection" and boxes.decode == "rows" and not boxes.output:
+            fix = "use none: boxes come with their final scores"
+            raise InvalidFieldError(f"{at}.activation", activation, fix)
+        if postprocess.task == "embedding":
+            raise InvalidFieldError(f"{at}.activation", activation, "use none: features are read as they are")
+    if boxes.decode != "rows" and boxes.output:
+        fix = "leave it out: boxes.output names an output of boxes alone"
+        raise InvalidFieldError(f"{at}.boxes.decode", boxes.decode, fix)
+    if boxes.classes and not boxes.output:
+        raise InvalidFieldError(f"{at}.boxes.classes", boxes.classes, "name the output of boxes too, in boxes.output")

@@ -6,7 +6,6 @@ which a worker does not need.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +28,6 @@ from halimede.api.placement import Placement
 
 #: seconds between a worker's reports to its LC, unless its template sets another value
 LC_PERIOD = "1"
-#: an image of halimede's own worker, which needs no command; in any registry, of any variant
-OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

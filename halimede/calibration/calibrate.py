@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from halimede.api.mining import AFTER
 from halimede.calibration.deferral import FOLDS, fit_learned, folds, hardness_by
 from halimede.calibration.temperature import Truth, Vector, calibrate, calibration_error, temperature
 from halimede.calibration.thresholds import (
@@ -35,7 +36,6 @@ from halimede.messages import Prediction
 from halimede.mining import MiningError, create, names, parameters_at
 from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference
 from halimede.mining.mixture import mix
-from halimede.mining.pre_inference import AFTER
 from halimede.stats.agreement import wilson
 
 LEARNED = "Learned"

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 
 from halimede.api.base import SEDNA
+from halimede.api.mining import AFTER
 from halimede.calibration.calibrate import LEARNED, Calibrated, Goal, fit, part
 from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
-from halimede.mining.pre_inference import AFTER
 
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]

@@ -107,7 +107,7 @@ def _check(body: Any, source: str, number: int, folder: Path, namespace: str) ->
     except (TypeError, ValueError, RecursionError) as error:
         fix = "use only text, numbers, lists and maps with text keys"
         raise InvalidFieldError("resource", str(error), fix) from error
-    return Manifest(api.parse(plain), source, number, missing)
+    return Manifest(api.admit(plain), source, number, missing)
 
 
 def _text(source: str) -> str:

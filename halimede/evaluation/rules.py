@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from halimede.api.deferral import Deferral
+from halimede.api.mining import AFTER, BEFORE
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.service import EvaluatedTier
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict, create, judge, names
-from halimede.mining.pre_inference import AFTER, BEFORE, check_mode, judge_sample, modes_of
+from halimede.mining.pre_inference import check_mode, judge_sample, modes_of
 from halimede.mining.random_ import Random
 
 FIELD = "--rules"

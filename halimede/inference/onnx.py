@@ -21,8 +21,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from halimede.api.model import ModelSpec
-from halimede.api.processing import Boxes, Crop, Grayscale, Letterbox, Postprocess, Resize
-from halimede.errors import InvalidFieldError
+from halimede.api.processing import Boxes, Crop, Grayscale, Letterbox, Postprocess, Resize, check_postprocess
 from halimede.inference import preprocess
 from halimede.inference.batching import BatchGain
 from halimede.inference.detection import BoxReader
@@ -147,31 +146,8 @@ class OnnxModel(Model):
 
 def open_onnx(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> OnnxModel:
     """Load an ONNX file. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
-    check_spec(spec)
+    check_postprocess(spec.postprocess)
     return fit(open_session(Path(path), spec.format, threads), spec)
-
-
-def check_spec(spec: ModelSpec) -> None:
-    """Refuse a spec that contradicts itself. Raises InvalidFieldError."""
-    postprocess = spec.postprocess or Postprocess()
-    boxes = postprocess.boxes or Boxes()
-    rows = postprocess.task == "detection" and boxes.decode == "rows" and not boxes.output
-    if rows and postprocess.activation != "none":
-        raise InvalidFieldError(
-            "spec.postprocess.activation", postprocess.activation, "use none: boxes come with their final scores"
-        )
-    if postprocess.task == "embedding" and postprocess.activation != "none":
-        raise InvalidFieldError(
-            "spec.postprocess.activation", postprocess.activation, "use none: features are read as they are"
-        )
-    if boxes.decode != "rows" and boxes.output:
-        raise InvalidFieldError(
-            "spec.postprocess.boxes.decode", boxes.decode, "leave it out: boxes.output names an output of boxes alone"
-        )
-    if boxes.classes and not boxes.output:
-        raise InvalidFieldError(
-            "spec.postprocess.boxes.classes", boxes.classes, "name the output of boxes too, in boxes.output"
-        )
 
 
 def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:

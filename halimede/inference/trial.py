@@ -25,10 +25,11 @@ import numpy as np
 
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
+from halimede.api.processing import check_postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.model import Array, ModelError, SampleError, UnsafeModelError
-from halimede.inference.onnx import check_spec, fit, open_session
+from halimede.inference.onnx import fit, open_session
 from halimede.inference.onnx_io import Declared, choose_input
 from halimede.inference.onnx_tensors import Port, TensorModel
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
@@ -64,7 +65,7 @@ def attempt(job: TrialJob) -> Trial:
             return Trial(
                 ok=True, skipped=True, message=f"not tried: only a user's estimator reads the format {spec.format!r}"
             )
-        check_spec(spec)
+        check_postprocess(spec.postprocess)
     except InvalidFieldError as error:
         return _refused(TrialReason.INVALID, str(error))
     began, before = time.monotonic(), _memory("VmRSS")

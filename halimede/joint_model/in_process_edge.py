@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from halimede import topics
+from halimede.api.mining import BEFORE
 from halimede.bus.acked_publisher import Done
 from halimede.bus.message import SUCCESS
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
@@ -22,7 +23,6 @@ from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Reply, Result
 from halimede.mining import create as create_miner
-from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError, OffloadReason

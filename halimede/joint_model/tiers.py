@@ -17,7 +17,7 @@ from halimede.api.base import convert
 from halimede.api.deferral import Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
-from halimede.errors import InvalidFieldError, one_line
+from halimede.errors import InvalidFieldError
 from halimede.inference import Array, Model
 from halimede.mining import create
 from halimede.names import check_label
@@ -63,7 +63,7 @@ class Rule:
         try:
             create(self.mining, self.texts(), self.calibration, self.mode)
         except InvalidFieldError as error:
-            raise _renamed(error, SPEC, at) from None
+            raise error.moved(SPEC, at) from None
 
     def texts(self) -> dict[str, str]:
         """Return the parameters in the form of a service: all as text."""
@@ -178,7 +178,7 @@ def from_manifests(manifests: Sequence[Path]) -> TierPlan:
     try:
         found = read_chain(manifests)
     except InvalidFieldError as error:
-        raise _renamed(error, OPTION, "manifest") from None
+        raise error.moved(OPTION, "manifest") from None
     stages = _stages(found)
     meta = found.service.metadata
     return TierPlan(
@@ -194,14 +194,6 @@ def edge_of(plan: TierPlan) -> TierPlan:
     """Return the local part of a service's plan if its other tiers run elsewhere."""
     asked = plan.stages[1].name if plan.tiers else ""
     return replace(plan, stages=plan.stages[:1], next_tier=asked)
-
-
-def _renamed(error: InvalidFieldError, before: str, after: str) -> InvalidFieldError:
-    """Return an error about a field as one about its argument."""
-    if error.field.startswith(before):
-        error.field = after + error.field.removeprefix(before)
-        error.args = (f"{one_line(error.field)}: {error.value} is not accepted: {error.fix}",)
-    return error
 
 
 def _stages(found: Chain) -> list[RunnableTier]:

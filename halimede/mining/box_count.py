@@ -8,32 +8,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta
-
+from halimede.api.mining import MOST_BOXES, BoxCountParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness
 from halimede.mining.registry import register
-from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores
-
-#: most boxes of a prediction
-MOST_BOXES = 10_000
-
-Boxes = Annotated[int, Meta(ge=1, le=MOST_BOXES, description="a whole number from 1 to 10000")]
+from halimede.mining.scores import empty_hardness, own_scores
 
 
 @register("BoxCount")
 @dataclass(frozen=True, slots=True)
-class BoxCount(ByHardness):
+class BoxCount(BoxCountParameters, ByHardness):
     """Hard when the boxes with score >= ``score`` are ``threshold_count`` or more.
 
     ``empty`` defines the result for a frame without any such box. Predictions without boxes raise MiningError.
     """
-
-    threshold_count: Boxes = 5
-    score: Ratio = 0.0
-    empty: Empty = "hard"
 
     @property
     def cut(self) -> float:

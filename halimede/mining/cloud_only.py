@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halimede.api.mining import CloudOnlyParameters
 from halimede.messages import Prediction
 from halimede.mining.registry import register
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @register("CloudOnly")
 @dataclass(frozen=True, slots=True)
-class CloudOnly:
+class CloudOnly(CloudOnlyParameters):
     """Every sample is hard. A budget has no cut to move: samples above it are answered here, degraded."""
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it ignores the prediction)

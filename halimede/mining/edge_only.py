@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halimede.api.mining import EdgeOnlyParameters
 from halimede.messages import Prediction
 from halimede.mining.registry import register
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @register("EdgeOnly")
 @dataclass(frozen=True, slots=True)
-class EdgeOnly:
+class EdgeOnly(EdgeOnlyParameters):
     """Every sample is easy, and only audits are uploaded, not even samples that the small model fails on."""
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it ignores the prediction)

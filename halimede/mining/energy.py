@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta
-
-from halimede.errors import InvalidFieldError
+from halimede.api.mining import MOST_ENERGY, EnergyParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness
-from halimede.mining.registry import FIELD, register
+from halimede.mining.registry import register
 from halimede.mining.scores import distribution, raw_scores
 
-LIMIT = 1e6
 #: temperature for probabilities; at 1 their energy is constant
 HALF = 0.5
-
-Level = Annotated[float, Meta(ge=-LIMIT, le=LIMIT, description="a number from -1e6 to 1e6")]
-Temperature = Annotated[float, Meta(ge=0.01, le=1000, description="a number from 0.01 to 1000")]
 
 
 @register("Energy")
 @dataclass(frozen=True, slots=True)
-class Energy(ByHardness):
+class Energy(EnergyParameters, ByHardness):
     """Hard when the energy -T ln(sum(exp(f / T))) >= ``threshold_energy``, for the class scores f.
 
     With ``logits: true`` f are the model's raw outputs (activation none), and T is 1 by default: samples of an unknown
@@ -38,16 +31,6 @@ class Energy(ByHardness):
     for a certain answer and (1 - T) ln K for equal probabilities. A single p counts as p and 1 - p. Boxes raise
     MiningError.
     """
-
-    threshold_energy: Level = 0.25
-    logits: bool = False
-    temperature: Temperature | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a temperature at which the energy of probabilities is constant. Raises InvalidFieldError."""
-        if not self.logits and self.temperature is not None and self.temperature >= 1:
-            fix = "give a number below 1, or set logits to true for a model that gives raw scores"
-            raise InvalidFieldError(f"{FIELD}.parameters.temperature", self.temperature, fix)
 
     @property
     def cut(self) -> float:
@@ -68,4 +51,4 @@ class Energy(ByHardness):
 
     def parameters_at(self, cut: float) -> dict[str, str]:
         """Return the parameter for a cut."""
-        return {"threshold_energy": repr(min(max(cut, -LIMIT), LIMIT))}
+        return {"threshold_energy": repr(min(max(cut, -MOST_ENERGY), MOST_ENERGY))}

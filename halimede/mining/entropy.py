@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from halimede.api.mining import EntropyParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio, distribution, entropy, ratio
+from halimede.mining.scores import distribution, entropy, ratio
 
 
 @register("Entropy")
 @dataclass(frozen=True, slots=True)
-class Entropy(ByHardness):
+class Entropy(EntropyParameters, ByHardness):
     """Hard when -sum(p ln p) / ln K >= ``threshold_entropy``, for K class probabilities p.
 
     The entropy (Shannon 1948) over its maximum: 0 for a certain answer, 1 for equal probabilities, for any K. It orders
     samples as CrossEntropy does, but large numbers are hard. A single p counts as p and 1 - p. Boxes raise MiningError.
     """
-
-    threshold_entropy: Ratio = 0.5
 
     @property
     def cut(self) -> float:

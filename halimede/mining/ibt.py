@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from halimede.api.mining import IBTParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness
 from halimede.mining.registry import register
-from halimede.mining.scores import Empty, Ratio, box_scores, empty_hardness, ratio
+from halimede.mining.scores import box_scores, empty_hardness, ratio
 
 
 @register("IBT")
 @dataclass(frozen=True, slots=True)
-class IBT(ByHardness):
+class IBT(IBTParameters, ByHardness):
     """Hard when (boxes with score <= ``threshold_box``) / boxes >= 1 - ``threshold_img``.
 
     A classification counts as one box with its top score. ``empty`` defines the result for a frame without boxes.
     """
-
-    threshold_img: Ratio = 0.5
-    threshold_box: Ratio = 0.5
-    empty: Empty = "hard"
 
     @property
     def cut(self) -> float:

@@ -12,15 +12,13 @@ import math
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-from msgspec import Meta
-
+from halimede.api.mining import FIELD, LearnedParameters
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining.calibration_file import FORMAT_FIX, Head, LearnedRule, read_artefact
 from halimede.mining.miner import ByHardness, MiningError
-from halimede.mining.registry import FIELD, register
+from halimede.mining.registry import register
 from halimede.mining.scores import distribution
 
 #: the best classes, whose probabilities are separate features
@@ -30,22 +28,16 @@ MAX_ONE_HOT = 256
 #: lower bound of probabilities before logarithms
 FLOOR = 1e-6
 
-Path_ = Annotated[str, Meta(min_length=1, description="the path of a file that `halimede calibrate` wrote")]
-Cut = Annotated[float, Meta(ge=-1, le=1, description="a number from -1 to 1")]
-
 
 @register("Learned")
 @dataclass(slots=True)
-class Learned(ByHardness):
+class Learned(LearnedParameters, ByHardness):
     """Hard when P(cloud right and edge wrong) - P(edge right and cloud wrong) >= ``cut``, both as fitted.
 
     ``calibration`` is the file of `halimede calibrate`; with ``calibration`` in the service's spec it is the default.
     ``cut`` defaults to that of the calibration. Boxes raise MiningError.
     """
 
-    calibration: Path_
-    #: NaN: the calibration's cut
-    cut: Cut = math.nan
     _rule: LearnedRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

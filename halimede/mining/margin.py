@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from halimede.api.mining import MarginParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio, distribution, ratio
+from halimede.mining.scores import distribution, ratio
 
 
 @register("Margin")
 @dataclass(frozen=True, slots=True)
-class Margin(ByHardness):
+class Margin(MarginParameters, ByHardness):
     """Hard when the highest class probability leads the second by less than ``threshold_margin``.
 
     A single p counts as p and 1 - p. Boxes raise MiningError.
     """
-
-    threshold_margin: Ratio = 0.5
 
     @property
     def cut(self) -> float:

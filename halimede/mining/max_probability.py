@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from halimede.api.mining import MaxProbabilityParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio, ratio, top_score
+from halimede.mining.scores import ratio, top_score
 
 
 @register("MaxProbability")
 @dataclass(frozen=True, slots=True)
-class MaxProbability(ByHardness):
+class MaxProbability(MaxProbabilityParameters, ByHardness):
     """Hard when the highest class probability is below ``threshold_probability``.
 
     A prediction with only a score is judged by that. Boxes raise MiningError.
     """
-
-    threshold_probability: Ratio = 0.5
 
     @property
     def cut(self) -> float:

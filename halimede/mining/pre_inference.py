@@ -6,10 +6,10 @@ checks it when a service is configured, not at its first sample.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from halimede.errors import InvalidFieldError
-from halimede.mining.miner import Miner, MiningError, Verdict, failed, finite
+from halimede.api.mining import AFTER, BEFORE, Mode, check_supported
+from halimede.mining.miner import MiningError, Verdict, failed, finite
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
     #: [height, width] or [height, width, channels], as the camera sent it; one row for data other than pictures
     Image: TypeAlias = NDArray[np.generic]
-
-Mode: TypeAlias = Literal["inference-then-mining", "mining-then-inference"]
-
-AFTER: Mode = "inference-then-mining"
-BEFORE: Mode = "mining-then-inference"
-FIELD = "spec.edgeWorker.hardExampleMining.mode"
 
 
 @runtime_checkable
@@ -69,16 +63,9 @@ def modes_of(miner: object) -> tuple[Mode, ...]:
     return given or ((AFTER, BEFORE) if _kinds(miner)[0] else (AFTER,))
 
 
-def check_mode(miner: Miner, mode: str) -> None:
+def check_mode(miner: object, mode: str) -> None:
     """Refuse a mode that an algorithm does not support. Raises InvalidFieldError."""
-    modes = modes_of(miner)
-    if mode in modes:
-        return
-    if mode not in {AFTER, BEFORE}:
-        raise InvalidFieldError(FIELD, mode, f"use one of {AFTER}, {BEFORE}")
-    looks = "the sample itself" if modes == (BEFORE,) else "what the small model answers"
-    others = ", or an algorithm that looks at samples, such as Sharpness or Random" if mode == BEFORE else ""
-    raise InvalidFieldError(FIELD, mode, f"{type(miner).__name__} looks at {looks}: use {modes[0]}{others}")
+    check_supported(type(miner).__name__, modes_of(miner), mode)
 
 
 def _kinds(miner: Any) -> tuple[bool, bool]:

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from msgspec import Meta
-
+from halimede.api.mining import RandomParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio, ratio
+from halimede.mining.scores import ratio
 
 if TYPE_CHECKING:
     from halimede.mining.pre_inference import Image
 
-Seed = Annotated[int, Meta(ge=0, description="a whole number from 0")]
-
 
 @register("Random")
 @dataclass(slots=True)
-class Random(ByHardness):
+class Random(RandomParameters, ByHardness):
     """Hard if a uniform random number from 0..1 is below ``random_ratio``; a ``seed`` makes runs repeatable.
 
     It can judge samples before inference (mining-then-inference).
     """
 
-    random_ratio: Ratio = 0.3
-    seed: Seed | None = None
     _source: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

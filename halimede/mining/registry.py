@@ -2,29 +2,25 @@
 
 A new algorithm is one new file in this package, or an entry point of the group ``halimede.mining`` in any installed
 distribution: a dataclass under ``@register("Name")`` that is callable with a prediction. Its fields are its parameters;
-their types define the allowed values. Names are case-insensitive, and listed as registered.
+their types define the allowed values. Those of this package inherit them from ``halimede.api.mining``. Names are
+case-insensitive, and listed as registered.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TypeVar
 
-import msgspec
-
+from halimede.api.mining import FIELD, GROUP, instead, read_parameters
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.mining.miner import Miner
 from halimede.mining.pre_inference import check_mode
-
-GROUP = "halimede.mining"
-FIELD = "spec.edgeWorker.hardExampleMining"
 
 M = TypeVar("M", bound=type[Miner])
 
@@ -65,17 +61,7 @@ def create(name: str, parameters: Mapping[str, str], calibration: Path | None = 
     the algorithm itself refuses, and an unsupported mode.
     """
     algorithm = _find(name)
-    hints = get_type_hints(algorithm, include_extras=True)
-    known = {field.name: field for field in fields(algorithm) if field.init}  # type: ignore[arg-type]  # register checked
-    if calibration is not None and "calibration" in known:
-        parameters = {"calibration": str(calibration), **parameters}
-    for key, text in parameters.items():
-        if key not in known:
-            raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, _instead(key, known))
-    for key, field in known.items():
-        if key not in parameters and field.default is MISSING and field.default_factory is MISSING:
-            raise InvalidFieldError(f"{FIELD}.parameters.{key}", None, f"it is required: give {_expected(hints[key])}")
-    values = {key: _read(key, text, hints[key]) for key, text in parameters.items()}
+    values = read_parameters(algorithm, parameters, str(calibration) if calibration else "")
     try:
         miner = algorithm(**values)
     except HalimedeError:
@@ -117,7 +103,7 @@ def _find(name: str) -> type[Miner]:
         failures = [text for point in entry_points(group=GROUP) if (text := _load(point))]
     found = _algorithms.get(name.lower())
     if found is None:
-        fix = _instead(name, [known for known, _ in _algorithms.values()])
+        fix = instead(name, [known for known, _ in _algorithms.values()])
         raise InvalidFieldError(f"{FIELD}.name", name, "; ".join([fix, *failures]))
     return found[1]
 
@@ -132,30 +118,3 @@ def _load(point: EntryPoint) -> str:
     except Exception as error:  # noqa: BLE001 (a plug-in's code may raise any error)
         return f"plug-in {point.name} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
     return ""
-
-
-def _read(key: str, text: str, wanted: Any) -> object:
-    """Convert a parameter's text to its field's type; accept numbers that a caller has converted."""
-    try:
-        return msgspec.convert(text.strip() if isinstance(text, str) else text, wanted, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, f"give {_expected(wanted)}") from error
-
-
-def _expected(wanted: Any) -> str:
-    """Return a description of the values of a field's type."""
-    if get_origin(wanted) is Annotated:
-        base, *extras = get_args(wanted)
-        said = [extra.description for extra in extras if isinstance(extra, msgspec.Meta) and extra.description]
-        return said[0] if said else _expected(base)
-    if get_origin(wanted) is Literal:
-        return "one of " + ", ".join(map(str, get_args(wanted)))
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    return words.get(wanted) or " or ".join(_expected(part) for part in get_args(wanted) if part is not type(None))
-
-
-def _instead(given: str, known: Iterable[str]) -> str:
-    listed = sorted(known)
-    close = difflib.get_close_matches(given.lower(), [name.lower() for name in listed], n=1)
-    hint = next((f"did you mean {name}? " for name in listed if close and name.lower() == close[0]), "")
-    return f"{hint}use one of {', '.join(listed)}" if listed else "remove it: the algorithm has no parameters"

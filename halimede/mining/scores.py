@@ -6,9 +6,7 @@ import math
 import random
 import reprlib
 from collections.abc import Iterable
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from halimede.messages import Prediction
 from halimede.mining.miner import MiningError
@@ -21,17 +19,6 @@ SUM_SLACK = 0.05
 HARDEST, EASIEST = 1e6, -1e6
 
 DETECTORS = "IBT, Threshold or UncertainBoxes"
-
-Ratio = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
-
-#: result for a frame without boxes; Sedna calls it easy, and so never uploads objects that its small model missed
-Empty = Annotated[
-    str,
-    Meta(
-        pattern=r"^(hard|easy|sample\((0(\.\d*)?|0?\.\d+|1(\.0*)?)\))$",
-        description="hard, easy or sample(p): hard with probability p from 0 to 1",
-    ),
-]
 
 
 def box_scores(prediction: Prediction) -> list[float]:

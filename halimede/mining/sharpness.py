@@ -6,26 +6,20 @@ Small models fail first on blurred and dark pictures, and both can be measured w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Meta
-
+from halimede.api.mining import BEFORE, MOST_SHARPNESS, SharpnessParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import MiningError, just_over
-from halimede.mining.pre_inference import BEFORE, Mode
 from halimede.mining.registry import register
 
 if TYPE_CHECKING:
     from halimede.mining.pre_inference import Image
 
-LIMIT = 1e9
-
-Level = Annotated[float, Meta(ge=0, le=LIMIT, description="a number from 0 to 1e9")]
-
 
 @register("Sharpness")
 @dataclass(frozen=True, slots=True)
-class Sharpness:
+class Sharpness(SharpnessParameters):
     """Hard when the variance of the Laplacian of the grey picture is below ``threshold_sharpness``.
 
     The Laplacian is that of the four neighbours, [[0, 1, 0], [1, -4, 1], [0, 1, 0]], without the outermost pixels; grey
@@ -35,10 +29,6 @@ class Sharpness:
     1280 x 720 pixels takes some milliseconds. Works only in mining-then-inference; raises MiningError for data other
     than pictures.
     """
-
-    modes: ClassVar[tuple[Mode, ...]] = (BEFORE,)
-
-    threshold_sharpness: Level = 100.0
 
     @property
     def cut(self) -> float:
@@ -59,7 +49,7 @@ class Sharpness:
 
     def parameters_at(self, cut: float) -> dict[str, str]:
         """Return the parameter for a cut."""
-        return {"threshold_sharpness": repr(min(max(just_over(-cut), 0.0), LIMIT))}
+        return {"threshold_sharpness": repr(min(max(just_over(-cut), 0.0), MOST_SHARPNESS))}
 
 
 def variance_of_laplacian(image: Image) -> float:

@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta
-
+from halimede.api.mining import MOST_SIDE, SmallestBoxParameters
 from halimede.messages import Box, Prediction
 from halimede.mining.miner import ByHardness, MiningError, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores
-
-#: the longest side of a frame
-LIMIT = 65_535.0
-
-Side = Annotated[float, Meta(ge=0, le=LIMIT, description="a number of pixels from 0 to 65535")]
+from halimede.mining.scores import empty_hardness, own_scores
 
 
 @register("SmallestBox")
 @dataclass(frozen=True, slots=True)
-class SmallestBox(ByHardness):
+class SmallestBox(SmallestBoxParameters, ByHardness):
     """Hard when sqrt(width * height) of the smallest box is below ``threshold_side``, in pixels of the frame.
 
     Boxes with a score below ``score`` do not count; ``empty`` defines the result for a frame without other boxes.
     Predictions without boxes raise MiningError.
     """
-
-    threshold_side: Side = 32.0
-    score: Ratio = 0.0
-    empty: Empty = "hard"
 
     @property
     def cut(self) -> float:
@@ -46,11 +35,11 @@ class SmallestBox(ByHardness):
         """Minus the side of a square with the area of the smallest box."""
         pairs = zip(prediction.boxes or (), own_scores(prediction), strict=True)
         sides = [side(box) for box, score in pairs if score >= self.score]
-        return -min(*sides, LIMIT) if sides else empty_hardness(self.empty)
+        return -min(*sides, MOST_SIDE) if sides else empty_hardness(self.empty)
 
     def parameters_at(self, cut: float) -> dict[str, str]:
         """Return the parameter for a cut."""
-        return {"threshold_side": repr(min(max(just_over(-cut), 0.0), LIMIT))}
+        return {"threshold_side": repr(min(max(just_over(-cut), 0.0), MOST_SIDE))}
 
 
 def side(box: Box) -> float:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from halimede.api.mining import ThresholdParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Empty, Ratio, box_scores, empty_hardness, ratio
+from halimede.mining.scores import box_scores, empty_hardness, ratio
 
 
 @register("Threshold")
 @dataclass(frozen=True, slots=True)
-class Threshold(ByHardness):
+class Threshold(ThresholdParameters, ByHardness):
     """Hard when the mean score of the boxes is below ``threshold``.
 
     A classification counts as one box with its top score. ``empty`` defines the result for a frame without boxes.
     """
-
-    threshold: Ratio = 0.5
-    empty: Empty = "hard"
 
     @property
     def cut(self) -> float:

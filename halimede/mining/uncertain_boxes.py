@@ -8,31 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from halimede.errors import InvalidFieldError
+from halimede.api.mining import UncertainBoxesParameters
 from halimede.messages import Prediction
 from halimede.mining.miner import ByHardness
-from halimede.mining.registry import FIELD, register
-from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores, ratio
+from halimede.mining.registry import register
+from halimede.mining.scores import empty_hardness, own_scores, ratio
 
 
 @register("UncertainBoxes")
 @dataclass(frozen=True, slots=True)
-class UncertainBoxes(ByHardness):
+class UncertainBoxes(UncertainBoxesParameters, ByHardness):
     """Hard when (boxes with ``low`` <= score < ``high``) / (boxes with ``low`` <= score) >= ``threshold_share``.
 
     ``empty`` defines the result for a frame without boxes of score ``low`` or more. Predictions without boxes raise
     MiningError.
     """
-
-    threshold_share: Ratio = 0.5
-    low: Ratio = 0.15
-    high: Ratio = 0.5
-    empty: Empty = "hard"
-
-    def __post_init__(self) -> None:
-        """Refuse limits with an empty range. Raises InvalidFieldError."""
-        if self.high <= self.low:
-            raise InvalidFieldError(f"{FIELD}.parameters.high", self.high, f"give a number over low, {self.low}")
 
     @property
     def cut(self) -> float:

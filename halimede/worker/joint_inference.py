@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 
 from halimede import topics
+from halimede.api.mining import BEFORE
 from halimede.messages import Count
 from halimede.mining import create as create_miner
-from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will

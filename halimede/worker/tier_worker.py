@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from halimede.api.mining import BEFORE
 from halimede.errors import InvalidFieldError
 from halimede.messages.counters import Count
 from halimede.mining import Miner
 from halimede.mining import create as create_miner
-from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will

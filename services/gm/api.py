@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from halimede import __version__
-from halimede.api import parse
+from halimede.api import admit
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
 from halimede.bus.rpc import RpcServer
@@ -157,7 +157,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
     async def _apply(self, request: ApiRequest) -> ApiReply:
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
-        resource = parse(_without_server_set(request.object))
+        resource = admit(_without_server_set(request.object))
         # nodes receive the translated form: it must be valid as well
         self._check_size(CONTROLLERS[resource.key.plural].entry(resource))
         applied = await self._editor.apply(resource)

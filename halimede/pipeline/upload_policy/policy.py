@@ -17,11 +17,12 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from halimede.api.mining import BEFORE
 from halimede.messages import Prediction
 from halimede.mining import Graded, Miner, Verdict
 from halimede.mining.calibration_file import CalibrationFile, read_artefact
 from halimede.mining.edge_only import EdgeOnly
-from halimede.mining.pre_inference import BEFORE, PreInferenceByNumber
+from halimede.mining.pre_inference import PreInferenceByNumber
 from halimede.offload.errors import OffloadReason
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget, check_shares

@@ -17,13 +17,14 @@ from prometheus_client.metrics_core import Metric
 from halimede import __version__, topics
 from halimede import log as logging
 from halimede.api import inferencemodel
+from halimede.api.mining import AFTER
 from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import NO_NODE
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import StatusDocument
 from halimede.mining import create
-from halimede.mining.pre_inference import AFTER, modes_of
+from halimede.mining.pre_inference import modes_of
 from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry

@@ -14,7 +14,8 @@ from typing import Any
 from halimede.api import Resource, worker_environment
 from halimede.api.jointinference import EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.placement import Placement, Program
-from halimede.api.worker_environment import OWN_IMAGE, WorkerEnvironment, common
+from halimede.api.podtemplate import OWN_IMAGE
+from halimede.api.worker_environment import WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names

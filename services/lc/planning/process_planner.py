@@ -27,8 +27,9 @@ from halimede.api.inferencemodel import (
 )
 from halimede.api.model import ModelSpec
 from halimede.api.placement import Placement, Service, worker_name
+from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.quantity import quantity
-from halimede.api.worker_environment import LC_PERIOD, OWN_IMAGE, MountedModel, WorkerEnvironment, common
+from halimede.api.worker_environment import LC_PERIOD, MountedModel, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts, ModelOutput
 from halimede.models.desired_state import Desired, DesiredModel

@@ -20,9 +20,9 @@ from typing import Any
 
 from halimede.api.base import convert
 from halimede.api.placement import Program
-from halimede.api.podtemplate import Container, EnvVar, PodTemplate, Volume
+from halimede.api.podtemplate import OWN_IMAGE, Container, EnvVar, PodTemplate, Volume
 from halimede.api.quantity import quantity
-from halimede.api.worker_environment import OWN_IMAGE, WorkerEnvironment
+from halimede.api.worker_environment import WorkerEnvironment
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.lc.supervisor.process import WORKER, NeededPath, ProcessSpec
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from halimede import codec
+from halimede.api import parse
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.codec import MAX_JSON
 from halimede.messages import ApiReply, ApiRequest
@@ -66,6 +67,30 @@ async def test_a_mistake_names_the_field(ask: Ask) -> None:
     assert error(await ask("list", plural=MODELS, namespace="#")) == ("Invalid", "namespace")
     assert error(await ask("delete", plural=MODELS, name="+")) == ("Invalid", "name")
     assert (await ask("list", plural=MODELS)).items == []
+
+
+def margin(threshold: str = "threshold_margin") -> dict[str, Any]:
+    body = service()
+    parameters = [{"key": threshold, "value": "0.2"}]
+    body["spec"]["edgeWorker"]["hardExampleMining"] = {"name": "Margin", "parameters": parameters}
+    return body
+
+
+@asking
+async def test_an_edit_that_its_workers_would_not_start_with_changes_nothing(ask: Ask) -> None:
+    good = (await ask("apply", object=margin())).object
+    refused = await ask("apply", object=margin("threshold_margn"))
+    assert error(refused) == ("Invalid", "spec.edgeWorker.hardExampleMining.parameters.threshold_margn")
+    assert refused.error is not None
+    assert "did you mean threshold_margin?" in refused.error.message
+    assert (await ask("get", plural=SERVICES, name="helmet")).object == good
+
+
+async def test_a_store_with_such_an_edit_of_an_earlier_version_is_opened_as_it_is(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "store.db") as cluster:
+        await cluster.apply(parse(margin("threshold_margn")))
+    async with LocalCluster(tmp_path / "store.db") as cluster:
+        assert [stored.key.name for stored in cluster.resources()] == ["helmet"]
 
 
 @asking

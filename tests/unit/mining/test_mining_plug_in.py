@@ -19,7 +19,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from halimede.mining import ByHardness, MiningError, register
-from halimede.mining.scores import Ratio
+from halimede.api.mining import Ratio
 
 
 @register("Backlight")

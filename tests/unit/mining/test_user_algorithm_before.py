@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 
+from halimede.api.mining import AFTER, BEFORE
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import PreInferenceMiner, Verdict, check_mode, create, judge, judge_sample
-from halimede.mining.pre_inference import AFTER, BEFORE
 from halimede.mining.sharpness import variance_of_laplacian
 
 MODE = "spec.edgeWorker.hardExampleMining.mode"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from halimede.api import kinds, parse
+from halimede.api import admit, kinds, parse
 from halimede.errors import InvalidFieldError
 from halimede.messages import Status
 from halimede.names import Key
@@ -101,7 +101,8 @@ def custom(api: ApiResource, body: Object) -> Custom:
     status = _status(raw)
     stored, problem = None, ""
     try:
-        stored = StoredResource(parse(body), status)
+        # what is being deleted needs no more than its name: it must still be removed from the nodes
+        stored = StoredResource(parse(body) if metadata.get("deletionTimestamp") else admit(body), status)
     except InvalidFieldError as error:
         problem = str(error)
     return Custom(

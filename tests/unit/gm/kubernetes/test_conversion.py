@@ -80,6 +80,16 @@ def test_a_resource_that_cannot_be_read_says_which_field_is_to_blame() -> None:
     assert (read.uid, read.version, read.generation) == ("u1", "12", 3)
 
 
+def test_a_resource_that_its_workers_would_not_start_with_says_so_unless_it_is_being_deleted() -> None:
+    contradiction = {"task": "embedding", "activation": "softmax"}
+    body = {**model(), "spec": {"url": "/models/m.onnx", "format": "onnx", "postprocess": contradiction}}
+    read = custom(MODELS, body)
+    assert read.stored is None
+    assert read.problem.startswith("spec.postprocess.activation: 'softmax' is not accepted")
+    body["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    assert custom(MODELS, body).stored is not None
+
+
 def test_a_status_that_nobody_here_wrote_is_none_and_is_replaced_as_a_whole() -> None:
     read = custom(MODELS, {**model(), "status": {"phase": 5, "old": {"a": 1}}})
     assert read.stored is not None
