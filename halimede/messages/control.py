@@ -28,7 +28,7 @@ class Synced(Message, kw_only=True):
     count: NonNegative
 
 
-class WorkerInfo(Message, kw_only=True):
+class WorkerInfo(Message, kw_only=True, omit_defaults=False):
     """A worker tells its LC how it fares (the seed's body; ``ownerInfo`` is Sedna's name for ``taskInfo``)."""
 
     name: Name
@@ -63,7 +63,7 @@ class ModelOutput(Message, kw_only=True):
     url: Annotated[Text, Meta(description="Where it is, without secrets.")]
 
 
-class Output(Message, kw_only=True):
+class Output(Message, kw_only=True, omit_defaults=False):
     """The seed's ``output``: the models in use and the counts of the node."""
 
     models: Annotated[list[ModelOutput], Meta(max_length=64, description="The models in use.")] = []
@@ -89,13 +89,16 @@ class WorkerReport(Message, kw_only=True):
 
 
 class NodeStatus(Message, kw_only=True):
-    """One node's report on one resource (the seed's phase, status, output; then what identity needs)."""
+    """One node's report on one resource (the seed's phase, status, output; then what identity needs).
+
+    Without ``uid``, as in the seed, it is of the resource that has the name now, and acknowledges no generation.
+    """
 
     phase: Literal["Pending", "Running", "Failed", "Ready"]
     status: Short = ""
     output: Output | None = None
-    uid: Uid
-    observed_generation: NonNegative
+    uid: Annotated[str, Meta(max_length=64)] = ""
+    observed_generation: NonNegative = 0
     reason: Short = ""
     message: Text = ""
     workers: Annotated[list[WorkerReport], Meta(max_length=256)] = []

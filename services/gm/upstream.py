@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import structlog
 
 from halimede.bus import Bus, Delivery
 from halimede.bus.ordering import SequenceNumber, check_epoch
 from halimede.errors import InvalidFieldError
-from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
+from halimede.messages import DeadLetter, NodeStatus, Presence, Sync, WorkerReport
+from halimede.messages.control import WorkerRole
 from halimede.names import Key
 from halimede.topics import DEAD_LETTER, NODE_STATUS, PRESENCE, SYNC
-from services.gm.cluster.port import Cluster
+from services.gm.cluster.port import Cluster, StoredResource
 from services.gm.control_plane import ControlPlane
 from services.gm.rate_limit import RateLimit
 
@@ -220,12 +222,16 @@ class Upstream:
         await self._offer(delivery, partial(self._take_status, node, key, delivery.body, stamp))
 
     async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: SequenceNumber) -> None:
-        stored = self._cluster.get(key)
+        stored, named = self._cluster.get(key), bool(told.uid)
+        if not named:
+            if stored is None:
+                return  # nothing on the node can be named in a delete
+            told = attributed(told, stored, self._plane.index.belongs(key, node) or frozenset())
         if stored is None or stored.uid != told.uid:
             # an earlier uid of that name: a retained report, or an old insert has reached the node late
             await self._plane.unknown(node, key, told)
         elif self._plane.reports.take(key, node, told, stamp):
-            done = self._plane.downstream.acknowledged(node, key, told.uid, told.observed_generation)
+            done = named and self._plane.downstream.acknowledged(node, key, told.uid, told.observed_generation)
             # users wait for the last node's acknowledgement, not for counts
             self._plane.queue.add(key, spaced=not done)
 
@@ -281,6 +287,21 @@ class Upstream:
             letter = delivery.body
             text = f"{letter.topic[:MAX_TOPIC_SHOWN]}: {letter.reason} ({letter.size} bytes)"
             await self._cluster.record("Warning", "DeadLetter", f"client/{delivery.names['client']}", text)
+
+
+def attributed(told: NodeStatus, stored: StoredResource, roles: Collection[str]) -> NodeStatus:
+    """Return a report without uid and workers, as in the seed, as one on the present resource and its workers there."""
+    workers = [
+        WorkerReport(name=role, role=role, phase=told.phase)
+        for role in get_args(WorkerRole)
+        if role in roles and told.phase != "Ready"
+    ]
+    return msgspec.structs.replace(
+        told,
+        uid=stored.uid,
+        observed_generation=stored.resource.metadata.generation,
+        workers=told.workers or workers,
+    )
 
 
 def _stamp(delivery: Delivery[Any]) -> SequenceNumber:

@@ -222,11 +222,10 @@ def status_of(
 ) -> NodeStatus:
     """Return a report whose phase is the worst of ``views`` (at least one)."""
     worst = min(views, key=lambda view: (WORST_FIRST.index(view.phase), not view.reason))
-    models = list(standing.models)
     return NodeStatus(
         phase=worst.phase,
         status=worst.phase.lower(),
-        output=Output(models=models, task_info=counts) if models or counts else None,
+        output=Output(models=list(standing.models), task_info=counts),
         uid=standing.uid,
         observed_generation=standing.generation,
         reason=worst.reason[:MAX_REASON],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
+from halimede.messages import Histogram, NodeStatus, Output, TaskInfo, WorkerReport
 from halimede.stats import histogram
 from halimede.stats.totals import add_up
 from services.lc.paths import NodePaths, Worker
@@ -90,7 +90,7 @@ def test_a_cloud_worker_beside_an_edge_worker_adds_its_own_work_alone() -> None:
 
 def test_counts_that_are_not_known_are_left_out_and_not_zero() -> None:
     standing = ResourceState(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
-    assert compose(standing, {}, {CLOUD: TaskInfo(served=7)}).output is None
+    assert compose(standing, {}, {CLOUD: TaskInfo(served=7)}).output == Output()
 
 
 def test_long_messages_are_cut_to_what_a_body_may_hold() -> None:
