@@ -18,7 +18,7 @@ class Condition(Message, kw_only=True, omit_defaults=False):
     type: Annotated[Short, Meta(description="What is stated, such as Running or NameConflict.")]
     status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")] = "True"
     observed_generation: Annotated[NonNegative, Meta(description="The generation of the spec that it is about.")] = 0
-    last_heartbeat_time: Annotated[Time, Meta(description="When it was last looked at.")] = ""
+    last_heartbeat_time: Annotated[Time, Meta(description="When GM last checked it: at least every five minutes.")] = ""
     last_transition_time: Annotated[Time, Meta(description="When its status last changed.")] = ""
     reason: Annotated[Short, Meta(description="Why, in one word.")] = ""
     message: Annotated[Text, Meta(description="Why, in words, with names and what to do.")] = ""
@@ -82,7 +82,7 @@ class Status(Message, kw_only=True, omit_defaults=False):
     conditions: Annotated[
         list[Condition], Meta(max_length=16, description="Statements on it; the present one is last and alone True.")
     ] = []
-    start_time: Annotated[Time, Meta(description="When it first ran.")] = ""
+    start_time: Annotated[Time, Meta(description="When GM accepted it.")] = ""
     active: Annotated[NonNegative, Meta(description="Workers that run; of a Model or Dataset: nodes that have it.")] = 0
     failed: Annotated[NonNegative, Meta(description="Workers that have failed.")] = 0
     metrics: Annotated[list[Metric], Meta(max_length=64, description="Counts and latencies, as text.")] = []

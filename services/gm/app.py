@@ -111,6 +111,7 @@ class GlobalManager:
                             "gm intake": self._upstream.intake.run(),
                             "gm memory": self._remember_always(),
                             "gm store": self._repair_always(),
+                            "gm heartbeats": plane.reconciler.run_heartbeats(),
                             "gm page": self.feed.run(),
                             "gm broker watch": self._complain(),
                         }.items():

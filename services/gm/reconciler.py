@@ -59,6 +59,8 @@ from services.gm.workqueue import TICK, WorkQueue, reached
 log = structlog.get_logger()
 #: seconds between two writes of one status: if only counts differ, and if phase or reason differ
 STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
+#: seconds in which the heartbeats of all statuses are due once: two rounds, if resources are added, are below 300
+HEARTBEAT = 120.0
 #: pause in seconds for each message to send before a status is summed up, and the longest pause
 HEAD_START, LONGEST_HEAD_START = 5e-5, 0.1
 #: seconds until a missing Secret is read again: Secrets are not watched
@@ -165,6 +167,8 @@ class Reconciler:
         self._chosen = chosen
         self._written: dict[Key, float] = {}
         self._refused: dict[Key, dict[Ref, _Refusal]] = {}
+        #: resources whose status must be written even if only its times differ
+        self._heartbeats: set[Key] = set()
 
     def decide(self, key: Key, node: str) -> Iterable[Delivery]:
         """Decide what one node shall hold of a resource."""
@@ -189,6 +193,17 @@ class Reconciler:
             case Forget(node, key, uid, generation):
                 self._downstream.forget(node, key, uid, generation)
 
+    async def run_heartbeats(self) -> None:
+        """Write each status at least every five minutes, so that its conditions show that GM checks them."""
+        while True:
+            keys = [stored.key for stored in self._cluster.resources()]
+            for key in keys:
+                await asyncio.sleep(HEARTBEAT / len(keys))
+                self._heartbeats.add(key)
+                self.queue.add(key)
+            if not keys:
+                await asyncio.sleep(HEARTBEAT)
+
     async def _reconcile(self, key: Key) -> None:
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
@@ -197,8 +212,9 @@ class Reconciler:
             self._written.pop(key, None)
             self._snapshots.troubles.pop(key, None)
             self._refused.pop(key, None)
+            self._heartbeats.discard(key)
             return
-        observed = self._snapshots.at(stored, entry)
+        observed = replace(self._snapshots.at(stored, entry), heartbeat=key in self._heartbeats)
         if self._pods and entry.roles and not stored.deleting:
             observed = await self._snapshots.at_pods(observed, entry, self._pods)
             if observed.pods and None in observed.pods.workers.secrets.values():
@@ -275,6 +291,7 @@ class Reconciler:
         if not reached(due):
             return due
         self._written[key] = asyncio.get_running_loop().time()
+        self._heartbeats.discard(key)
         return 0.0
 
     async def _write(self, action: WriteStatus, stored: StoredResource) -> None:

@@ -8,8 +8,8 @@ What the phases of a service mean:
 - Running: every expected worker runs the present generation.
 - Degraded: an edge worker runs, so samples are answered, but something else differs from the spec. If a worker ran in
   this generation when its node went offline, it is assumed to run still.
-- Pending: no edge worker runs yet; something is missing, offline or still starting. Recovers by itself or when that
-  appears.
+- Pending: no edge worker runs yet, or no cloud worker of a joint inference service has ever started; something is
+  missing, offline or still starting. Recovers by itself or when that appears.
 - Failed: no edge worker runs, and a worker has failed.
 """
 
@@ -47,6 +47,8 @@ UPDATING = "Updating"
 ANSWERING = frozenset({"edge", "serve"})
 #: the reason if a worker keeps another model than the desired one, because the desired one failed
 REFUSED = "RolloutFailed"
+#: the name of a joint inference service's cloud worker, and phases in which one has started
+CLOUD, STARTED = "cloud", frozenset({"Running", "Degraded"})
 #: problems after the first that a message names
 NAMED = 3
 
@@ -87,29 +89,40 @@ class Share:
         """The node's last report, None if the node no longer holds the service."""
         return self.report.status if self.report and self.report.live else None
 
+    @property
+    def clouds(self) -> int:
+        """Cloud workers that have started there."""
+        clouds = (w for w in (self.reported.workers if self.reported else ()) if (w.part or w.role) == CLOUD)
+        return sum(w.phase != "Pending" or w.restarts > 0 for w in clouds)
+
 
 @dataclass(slots=True)
 class ReadinessTally:
     """The counts and problems of all nodes, each list in the order of the nodes.
 
-    ``active`` workers run; ``edges`` includes edge workers that ran when their node went offline.
+    ``active`` workers run; ``edges`` includes edge workers that ran when their node went offline; ``clouds`` are the
+    cloud workers that have started, whether or not they run.
     """
 
     active: int = 0
     edges: int = 0
+    clouds: int = 0
     failed: list[Problem] = field(default_factory=list)
     offline: list[Problem] = field(default_factory=list)
     waiting: list[Problem] = field(default_factory=list)
 
 
-def judge(tally: ReadinessTally, missing: Sequence[Problem]) -> Readiness:
-    """Return the phase of a service, with the first problem and the number of others."""
+def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = True) -> Readiness:
+    """Return the phase of a service, with the first problem and the number of others.
+
+    ``started``: a cloud worker has started, or the service needs none.
+    """
     problems = [*missing, *tally.failed, *tally.offline, *tally.waiting]
     if not problems:
         return Readiness("Running", "AllWorkersRun", f"{tally.active} workers run")
-    if tally.edges:
+    if tally.edges and started:
         phase = "Degraded"
-    elif missing or not tally.failed:
+    elif tally.edges or missing or not tally.failed:
         phase = "Pending"
     else:
         phase = "Failed"
@@ -123,6 +136,7 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
     if share.known is None:
         return  # a named node that was never online is among the missing resources
     told = share.reported
+    tally.clouds += share.clouds
     if not share.online:
         gone = f"node {share.node} is offline (gone for good: `halimede delete node {share.node}`)"
         tally.offline.append(Problem("NodeOffline", gone))
@@ -179,6 +193,7 @@ def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Readi
         up = [view for view in pods if view.phase == "Running" and view.ready]
         tally.active += len(up)
         tally.edges += sum(view.role in ANSWERING for view in up)
+        tally.clouds += sum(role == CLOUD and (view.phase != "Pending" or view.restarts > 0) for view in pods)
         tally.failed += [_pod_trouble(view, "WorkerFailed") for view in pods if view.phase == "Failed"]
         if sum(view.current for view in up) >= number:
             continue
@@ -272,13 +287,14 @@ def service_status(
     now: str,
     pods: Sequence[PodView] | None = None,
     wanted: Mapping[str, int] | None = None,
+    cloud: bool = False,
 ) -> Status:
     """Return a service's status.
 
     ``generation`` is the one in messages to nodes, ``shown`` the user's, if they differ. ``left`` are reports of nodes
     where the service is no longer placed: only their counts matter. ``missing`` are references that do not exist.
     With ``pods``, the workers are pods: ``wanted`` is their desired number by role, and the nodes' reports only have
-    counts.
+    counts. ``cloud``: the service has not started before its cloud worker has.
     """
     tally = ReadinessTally()
     if pods is None:
@@ -289,22 +305,23 @@ def service_status(
     gone = list(left)
     shown_first = sorted(shares, key=lambda share: share.reported is not None and share.reported.phase == "Running")
     summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
-    summaries += [_left(report) for report in gone if report.edge and report.status.output]
+    summaries += [_left(report) for report in gone if report.edge and report.task_info]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     counting += [report for report in gone if report.edge]
     here = [share.report for share in shares if share.report]
     working = [*here, *gone]
     agreement = joint_accuracy(info for report in counting for info in _edge_infos(report))
-    started = previous.start_time if previous else ""
+    accepted = previous.start_time if previous else ""
+    started = not cloud or tally.clouds > 0 or any(c.type in STARTED for c in (previous.conditions if previous else ()))
     status = Status(
         active=tally.active,
         failed=len(tally.failed),
-        start_time=started or (now if tally.active else ""),
+        start_time=accepted or now,
         metrics=metrics(_task_infos(counting), _task_infos(working), agreement),
         nodes=summaries[:MAX_SHOWN_NODES],
     )
     known = generation if shown is None else shown
-    status = conclude(status, judge(tally, missing), previous, known, now)
+    status = conclude(status, judge(tally, missing, started=started), previous, known, now)
     drift = _drift_condition(status.conditions, _task_infos(here), agreement, known, now)
     others = [condition for condition in status.conditions if condition.type != DRIFT]
     return msgspec.structs.replace(status, conditions=[*others[:-1], *filter(None, [drift]), others[-1]])

@@ -146,6 +146,7 @@ class Observed:
         unheld: the resource or references whose deletion would not wait for the nodes yet.
         as_pods: whether the cluster runs workers as pods; local controllers then only prepare and count.
         pods: the objects and pods of the service in such a cluster.
+        heartbeat: whether the status must be written even if only its times differ.
 
     """
 
@@ -161,6 +162,7 @@ class Observed:
     unheld: tuple[StoredResource, ...] = ()
     as_pods: bool = False
     pods: Pods | None = None
+    heartbeat: bool = False
 
     @property
     def shares(self) -> list[Share]:
@@ -242,7 +244,7 @@ def then(desired: Resource[Any], observed: Observed) -> list[Action]:
     if built is not None and observed.pods is not None:
         actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)
     status = controller.status(desired, observed, built)
-    if same(status, observed.status):
+    if same(status, observed.status) and not observed.heartbeat:
         return actions
     actions.append(WriteStatus(desired.key, status))
     current = status.conditions[-1]

@@ -98,6 +98,7 @@ class WorkersController(Controller):
             now=observed.now,
             pods=pods,
             wanted=wanted,
+            cloud=desired.kind.plural == JOINT_INFERENCE,
         )
         before = observed.status.chosen if observed.status else []
         return msgspec.structs.replace(status, chosen=choices(asked, observed.models, before))

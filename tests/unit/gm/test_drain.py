@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from halimede.messages import Presence
+from halimede.messages import Condition, Presence, Status
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.base import Forget, WriteStatus
@@ -16,6 +16,7 @@ from tests.unit.gm.test_plan import CLOUD, NODES, node, report, seen, stored
 
 HELMET = stored(service())
 SITE = {"site": "north"}
+RAN = Status(phase="Running", conditions=[Condition(type="Running")])
 
 
 def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
@@ -113,4 +114,5 @@ def test_without_its_cloud_node_a_service_is_degraded_for_the_edge_answers() -> 
     observed = seen(
         placed={"edge0": frozenset({"edge"})}, nodes=drained, reports={"edge0": report(HELMET, "edge0", "edge")}
     )
-    assert verdict(HELMET, observed)[:2] == ("Degraded", "NodeDrained")
+    assert verdict(HELMET, replace(observed, status=RAN))[:2] == ("Degraded", "NodeDrained")
+    assert verdict(HELMET, observed)[:2] == ("Pending", "NodeDrained"), "it has never started"

@@ -52,6 +52,30 @@ CRASH = WorkerReport(name="w", role="cloud", phase="Pending", restarts=4, reason
 
 
 @pytest.mark.parametrize(
+    ("cloud", "phase"),
+    [
+        (share("c", C, reported=False), "Pending"),
+        (share("c", C, phase="Pending"), "Pending"),
+        (share("c", C, online=False, phase="Pending"), "Pending"),
+        (Share("c", frozenset({C}), None, None), "Pending"),
+        (share("c", C, phase="Failed"), "Degraded"),
+        (share("c", C, worker=CRASH), "Degraded"),
+        (share("c", C, online=False), "Degraded"),
+    ],
+)
+def test_a_service_of_which_no_cloud_worker_has_started_is_pending_though_its_edge_answers(
+    cloud: Share, phase: str
+) -> None:
+    missing = [] if cloud.known else [Problem("NodeNotFound", "c")]
+    first = status(share("e", E), cloud, cloud=True, missing=missing)
+    assert first.phase == phase
+    ran = status(share("e", E), share("c", C), cloud=True, previous=first)
+    assert ran.phase == "Running"
+    again = status(share("e", E), cloud, cloud=True, missing=missing, previous=ran)
+    assert again.phase == "Degraded", "it had started"
+
+
+@pytest.mark.parametrize(
     ("shares", "missing", "phase", "reason"),
     [
         ([share("e", E), share("c", C)], [], "Running", "AllWorkersRun"),
@@ -106,7 +130,7 @@ def test_exactly_one_condition_is_current_and_it_is_last_and_the_others_remember
         ("Pending", "True", "t4"),
     ]
     assert third.conditions[-1].last_heartbeat_time == "t3"
-    assert [s.start_time for s in (first, second, third, fourth)] == ["", "t2", "t2", "t2"]
+    assert [s.start_time for s in (first, second, third, fourth)] == ["t1", "t1", "t1", "t1"], "when it was accepted"
 
 
 def test_samples_are_counted_where_they_were_accepted() -> None:
