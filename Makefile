@@ -131,7 +131,7 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/python -m halimede.serving.generate_descriptor --check
 	@echo 'All checks passed.'
 
-contract: setup ## Write topics.md and deploy/crds anew from the code
+contract: setup ## Write topics.md, docs/schemas, docs/asyncapi.json and deploy/crds anew from the code
 	@$(BIN)/python -m halimede.contract --write
 	@$(BIN)/python -m halimede.api.crd --write
 	@$(BIN)/python -m halimede.serving.generate_descriptor --write

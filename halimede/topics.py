@@ -18,8 +18,8 @@ INSERT = Topic(
     m.ResourceBody,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="A resource for this node, as the API server gives it, in sedna.io form. User properties `epoch` (GM's) and "
-    "`number` (which GM message of that epoch this is): what was said later stands.",
+    doc="A resource for this node, in the form of the API server and of group sedna.io. User properties: `epoch` "
+    "(of GM) and `number` (counts GM's messages of that epoch). The message with the highest number is valid.",
 )
 DELETE = Topic(
     "delete",
@@ -27,7 +27,7 @@ DELETE = Topic(
     m.Delete,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="The node shall forget this resource. User properties `epoch` and `number` as with an insert.",
+    doc="The node must remove this resource. User properties `epoch` and `number` as for insert.",
 )
 SYNCED = Topic(
     "synced",
@@ -35,7 +35,7 @@ SYNCED = Topic(
     m.Synced,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="All that the node's sync asked for has been sent.",
+    doc="GM has sent every resource that the node's sync asked for.",
 )
 
 # --- upstream: a node to GM -------------------------------------------------------------------------------------------
@@ -47,9 +47,9 @@ NODE_STATUS = Topic(
     retain=True,
     publishers=(Role.LC, Role.GM),
     subscribers=(Role.GM,),
-    doc="This node's report on the resource. Cleared (empty, retained) once the node has forgotten it; GM "
-    "clears it when a user deletes the node. User properties `epoch` (of the connection) and `number`: what was said "
-    "later stands.",
+    doc="The node's report on a resource. The LC clears it (empty, retained) when it has removed the resource, "
+    "and GM when a user deletes the node. User properties: `epoch` (of the connection) and `number`. The "
+    "message with the highest number is valid.",
 )
 SYNC = Topic(
     "sync",
@@ -57,8 +57,9 @@ SYNC = Topic(
     m.Sync,
     publishers=(Role.LC,),
     subscribers=(Role.GM,),
-    doc="What the node holds: sent on every connection, on a new GM epoch and every few minutes. User properties "
-    "`epoch` (of the connection) and `number`: what was said later stands.",
+    doc="The resources that the node holds. Published on every connection, on a new epoch of GM, and every few "
+    "minutes. User properties: `epoch` (of the connection) and `number`. The message with the highest number "
+    "is valid.",
 )
 PRESENCE = Topic(
     "presence",
@@ -67,8 +68,8 @@ PRESENCE = Topic(
     retain=True,
     publishers=(Role.LC, Role.GM),
     subscribers=(Role.GM, Role.LC, Role.OPERATOR),
-    doc="Birth and will of the node's LC, both with the connection's epoch. GM clears it when a user deletes the node. "
-    "An LC listens to its own: another one under its name shows there.",
+    doc="Birth and will of the node's LC, both with the epoch of the connection. GM clears it when a user deletes "
+    "the node. An LC subscribes to its own presence, and so detects a second LC with its name.",
 )
 WORKER_INFO = Topic(
     "worker-info",
@@ -76,7 +77,7 @@ WORKER_INFO = Topic(
     m.WorkerInfo,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.LC,),
-    doc="How a worker fares: on every change, at most once a second.",
+    doc="A worker's report on itself, on every change, at most once a second, and at least every three seconds.",
 )
 
 # --- Samples: from a camera to an edge worker, to the cloud and back, and their results -------------------------------
@@ -88,9 +89,9 @@ CAMERA_FRAME = Topic(
     encoding=BodyEncoding.BYTES,
     publishers=(Role.CAMERA, Role.OPERATOR),
     subscribers=(Role.EDGE, Role.OPERATOR),
-    doc="One frame: ours (msgpack, see `request`), or a bare JPEG or PNG from any MQTT client. QoS 0 or 1, "
-    "the publisher's choice. The edge workers of a service share one subscription per camera. User properties "
-    "`traceparent` and `tracestate` (W3C Trace Context) may name the trace that it belongs to; else its id does.",
+    doc="One frame: a msgpack map (see `request`), or a bare JPEG or PNG from any MQTT client, with QoS 0 or 1. "
+    "The edge workers of a service share one subscription for each camera. User properties `traceparent` and "
+    "`tracestate` (W3C Trace Context) may name the frame's trace; without them its id identifies the trace.",
     shared=True,
 )
 REQUEST = Topic(
@@ -100,8 +101,8 @@ REQUEST = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE,),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for whichever cloud worker is next (response topic and correlation data are required). "
-    "User properties `traceparent` and `tracestate`: its place in the frame's trace.",
+    doc="A hard sample for any cloud worker. Response topic and correlation data are required. User properties "
+    "`traceparent` and `tracestate` name its place in the frame's trace.",
     shared=True,
 )
 REQUEST_TO = Topic(
@@ -111,8 +112,8 @@ REQUEST_TO = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for one cloud worker, chosen by its advertised load. Where a service has tiers, each asks a "
-    "worker of the next one here.",
+    doc="A hard sample for one cloud worker, selected by its advertised load. In a service with tiers, each tier "
+    "sends requests to a worker of the next tier here.",
 )
 REPLY = Topic(
     "reply",
@@ -121,7 +122,7 @@ REPLY = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.CLOUD,),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="The answer to the worker that asked, with its correlation data.",
+    doc="The answer to the worker that sent the request, with its correlation data.",
 )
 LOAD = Topic(
     "load",
@@ -131,7 +132,7 @@ LOAD = Topic(
     retain=True,
     publishers=(Role.CLOUD,),
     subscribers=(Role.EDGE, Role.CLOUD, Role.OPERATOR),
-    doc="A cloud worker's free credits and service time. Cleared by its will.",
+    doc="A cloud worker's free credits and service time. Its will clears it.",
 )
 RESULT = Topic(
     "result",
@@ -139,8 +140,8 @@ RESULT = Topic(
     m.Result,
     publishers=(Role.EDGE,),
     subscribers=(Role.CONSUMER, Role.OPERATOR),
-    doc="Every final answer, once for each frame id; consumers drop repeated ids. User properties `traceparent` and "
-    "`tracestate` where the frame came with them, or the worker exports traces.",
+    doc="The final answer to each frame id. A consumer drops repeated ids. User properties `traceparent` and "
+    "`tracestate`, if the frame had them or the worker exports traces.",
 )
 HARD_SAMPLE = Topic(
     "hard-sample",
@@ -150,7 +151,7 @@ HARD_SAMPLE = Topic(
     qos=0,
     publishers=(Role.EDGE,),
     subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER),
-    doc="A glimpse of a hard sample, as a thumbnail: at most one a second from each edge worker.",
+    doc="A thumbnail of a hard sample: at most one a second from each edge worker.",
 )
 
 EDGE_PEER = Topic(
@@ -160,7 +161,7 @@ EDGE_PEER = Topic(
     retain=True,
     publishers=(Role.EDGE,),
     subscribers=(Role.EDGE, Role.OPERATOR),
-    doc="An edge worker of the service is there. Cleared by its will: the oldest of the others then goes on with its "
+    doc="An edge worker of the service is connected. Its will clears it; then the oldest other worker answers its "
     "frames.",
 )
 
@@ -173,8 +174,8 @@ PEER = Topic(
     retain=True,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.EDGE, Role.CLOUD, Role.OPERATOR),
-    doc="A worker of a multi-edge service is there, and what it can take. Cleared by its will: the others then go on "
-    "with its frames.",
+    doc="A worker of a multi-edge service is connected, with its load. Its will clears it; then another worker "
+    "answers its frames.",
 )
 HOP_REQUEST = Topic(
     "hop-request",
@@ -183,8 +184,8 @@ HOP_REQUEST = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE,),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="From one stage to the next, at another worker: a frame that a peer shall answer (hop `share`), or what was "
-    "found in one, without its pixels (hop `join`).",
+    doc="A request of one worker to another: a frame to answer (hop `share`), or the findings in a frame without "
+    "its pixels (hop `join`).",
 )
 HOP_REPLY = Topic(
     "hop-reply",
@@ -193,7 +194,7 @@ HOP_REPLY = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.EDGE,),
-    doc="The answer to the worker that asked, with its correlation data.",
+    doc="The answer to the worker that sent the request, with its correlation data.",
 )
 MULTI_RESULT = Topic(
     "multi-result",
@@ -201,8 +202,8 @@ MULTI_RESULT = Topic(
     m.Result,
     publishers=(Role.EDGE,),
     subscribers=(Role.CONSUMER, Role.OPERATOR),
-    doc="Every final answer of a multi-edge service, once for each frame id; after a worker's death perhaps twice, so "
-    "consumers drop repeated ids.",
+    doc="The final answer to each frame id of a multi-edge service. After the failure of a worker an id may be "
+    "repeated: a consumer drops repeated ids.",
 )
 TRACK = Topic(
     "track",
@@ -210,7 +211,7 @@ TRACK = Topic(
     m.Track,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.EDGE, Role.CLOUD, Role.CONSUMER, Role.OPERATOR),
-    doc="An object was seen, and who it is across all cameras (re-identification).",
+    doc="An object was seen, with its identity across all cameras (re-identification).",
 )
 GALLERY = Topic(
     "gallery",
@@ -218,7 +219,7 @@ GALLERY = Topic(
     m.Track,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="What is known of one object, to a worker that has just come: so any of them can go on (re-identification).",
+    doc="One known identity, for a worker that has just connected, so that it can take over re-identification.",
 )
 FUSED = Topic(
     "fused",
@@ -226,7 +227,7 @@ FUSED = Topic(
     m.Fused,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.CONSUMER, Role.OPERATOR),
-    doc="What several sources say of one instant (fusion).",
+    doc="The common answer of several sources for one instant (fusion).",
 )
 IDENTITY_QUERY = Topic(
     "identity-query",
@@ -234,7 +235,8 @@ IDENTITY_QUERY = Topic(
     m.IdentityQuery,
     publishers=(Role.OPERATOR, Role.CONSUMER),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Where was this one seen? Every worker that keeps a gallery hears it; the one that decides answers.",
+    doc="Asks where an identity was seen. All workers with a gallery receive it, and the one that runs the re- "
+    "identification answers.",
 )
 IDENTITY_ANSWER = Topic(
     "identity-answer",
@@ -251,8 +253,8 @@ CAMERA_STATUS = Topic(
     retain=True,
     publishers=(Role.CAMERA, Role.OPERATOR),
     subscribers=(Role.GM, Role.CONSUMER, Role.OPERATOR),
-    doc="How a camera fares, by whoever reads it: frame rate, resolution, last frame, error. Its will says that it is "
-    "gone.",
+    doc="The state of a camera, from the process that reads it: frame rate, resolution, last frame, error. The "
+    "will sets the state `gone`.",
 )
 NODE_CAMERA_STATUS = Topic(
     "node-camera-status",
@@ -261,7 +263,7 @@ NODE_CAMERA_STATUS = Topic(
     retain=True,
     publishers=(Role.EDGE, Role.OPERATOR),
     subscribers=(Role.GM, Role.CONSUMER, Role.OPERATOR),
-    doc="How a camera fares that an edge worker of the node reads itself (`source.url`).",
+    doc="The state of a camera that an edge worker of the node reads itself (`source.url`).",
 )
 
 # --- Observation and operation: topics of people and their tools ------------------------------------------------------
@@ -273,8 +275,8 @@ STATUS = Topic(
     retain=True,
     publishers=(Role.GM,),
     subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER),
-    doc="GM's view of a resource. Cleared (empty, retained) once it is deleted. A GM that starts looks for what an "
-    "earlier one has left.",
+    doc="GM's status of a resource. GM clears it (empty, retained) when the resource is deleted. At its start GM "
+    "reads the documents of an earlier GM, and clears those without a resource.",
 )
 GM_PRESENCE = Topic(
     "gm-presence",
@@ -283,7 +285,7 @@ GM_PRESENCE = Topic(
     retain=True,
     publishers=(Role.GM,),
     subscribers=(Role.LC, Role.GM, Role.OPERATOR),
-    doc="Birth and will of GM, with its epoch. A GM looks whether another one is there.",
+    doc="Birth and will of GM, with its epoch. A GM subscribes to it, and so detects a second GM.",
 )
 API_REQUEST = Topic(
     "api-request",
@@ -291,7 +293,7 @@ API_REQUEST = Topic(
     m.ApiRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.GM,),
-    doc="The standalone API: apply, get, list, delete, events, nodes, version.",
+    doc="A request to GM's API: apply, get, list, delete, events, nodes, version.",
 )
 API_REPLY = Topic(
     "api-reply",
@@ -307,7 +309,7 @@ LOGS_REQUEST = Topic(
     m.LogsRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.LC,),
-    doc="Ask a node for a part of one of its workers' logs.",
+    doc="Asks a node for a part of the log of one of its workers.",
 )
 LOGS_REPLY = Topic(
     "logs-reply",
@@ -323,7 +325,7 @@ TRACE_REQUEST = Topic(
     m.TraceRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Ask all workers what they remember of one frame.",
+    doc="Asks all workers for the recorded steps of one frame.",
 )
 TRACE_REPLY = Topic(
     "trace-reply",
@@ -331,7 +333,7 @@ TRACE_REPLY = Topic(
     m.TraceReply,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.OPERATOR,),
-    doc="The steps that one worker remembers, to the client that asked.",
+    doc="The steps that one worker has recorded, for the client that asked.",
 )
 KEPT_REQUEST = Topic(
     "kept-request",
@@ -339,7 +341,7 @@ KEPT_REQUEST = Topic(
     m.KeptRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.EDGE,),
-    doc="Ask edge workers for the hard samples that they keep: a page of them, or one with its picture.",
+    doc="Asks edge workers for the hard samples that they store: one page of entries, or one sample with its picture.",
 )
 KEPT_REPLY = Topic(
     "kept-reply",
@@ -348,7 +350,7 @@ KEPT_REPLY = Topic(
     encoding=BodyEncoding.MSGPACK,
     publishers=(Role.EDGE,),
     subscribers=(Role.OPERATOR,),
-    doc="What one worker keeps, to the client that asked.",
+    doc="The samples that one worker stores, for the client that asked.",
 )
 
 # --- Blobs: files identified by their digest, for nodes that reach only the broker ------------------------------------
@@ -359,8 +361,8 @@ BLOB_REQUEST = Topic(
     m.BlobRequest,
     publishers=(Role.LC, Role.GM, Role.OPERATOR),
     subscribers=(Role.LC, Role.GM, Role.OPERATOR),
-    doc="Ask a source (`gm`, `lc.<node>`) for a piece of a file. Files are known by their SHA-256 alone, never by a "
-    "path. QoS 0 will do where a lost request is repeated.",
+    doc="Asks a source (`gm`, `lc.<node>`) for a piece of a file. A file is identified by its SHA-256, never by a "
+    "path. QoS 0 is enough if the client repeats a lost request.",
     speaker="asker",
     listener="source",
 )
@@ -372,7 +374,7 @@ BLOB_CHUNK = Topic(
     qos=0,
     publishers=(Role.LC, Role.GM, Role.OPERATOR),
     subscribers=(Role.LC, Role.GM, Role.OPERATOR),
-    doc="The piece, with the request's correlation data. What is lost is asked for again.",
+    doc="The requested piece, with the request's correlation data. A client requests a lost piece again.",
     speaker="source",
     listener="asker",
 )
@@ -383,7 +385,7 @@ BLOB_QUERY = Topic(
     qos=0,
     publishers=(Role.LC, Role.GM, Role.OPERATOR),
     subscribers=(Role.LC, Role.GM),
-    doc="Ask all sources who has a file.",
+    doc="Asks all sources whether they have a file.",
     speaker="asker",
 )
 BLOB_ORDER = Topic(
@@ -392,7 +394,7 @@ BLOB_ORDER = Topic(
     m.BlobOrder,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.LC, Role.GM),
-    doc="Have a source keep a file, list its files, or remove one.",
+    doc="Tells a source to store a file, list its files, or remove one.",
     speaker="asker",
     listener="source",
 )
@@ -416,7 +418,8 @@ DEAD_LETTER = Topic(
     qos=0,
     publishers=(Role.GM, Role.LC, Role.EDGE, Role.CLOUD),
     subscribers=(Role.GM, Role.OPERATOR),
-    doc="A message that its receiver could not read: at most ten a second from each client. GM has no node: `none`.",
+    doc="A message that its receiver could not read: at most ten a second from each client. GM uses the node name "
+    "`none`.",
 )
 
 #: all topics

@@ -61,6 +61,12 @@ SERVICE: m.ResourceBody = {
         },
     },
 }
+MODEL: m.ResourceBody = {
+    "apiVersion": "sedna.io/v1alpha1",
+    "kind": "Model",
+    "metadata": {"name": "digits-small", "namespace": "default"},
+    "spec": {"url": "/models/small.onnx", "format": "onnx"},
+}
 COUNTS = m.TaskInfo(
     inference_number=899,
     hard_example_number=171,
@@ -71,7 +77,6 @@ COUNTS = m.TaskInfo(
     current_time=NOON,
     update_time=NOON,
     edge_latency=m.Histogram(buckets={"-9": 640, "-4": 259}),
-    offload_latency=m.Histogram(buckets={"33": 171}),
 )
 PROBABILITIES = [0.02, 0.01, 0.02, 0.48, 0.0, 0.41, 0.0, 0.02, 0.03, 0.01]
 EDGE_SAYS = m.Prediction(label="3", score=0.48, probabilities=PROBABILITIES)
@@ -131,8 +136,8 @@ EXAMPLES: dict[str, Any] = {
         owner_uid=UID,
         role="edge",
         status="running",
-        period_s=10,
-        task_info=COUNTS,
+        period_s=3,
+        task_info=m.TaskInfo(inference_number=899, hard_example_number=171, upload_cloud_ratio=0.19),
     ),
     t.CAMERA_FRAME.id: PNG,
     t.REQUEST.id: FRAME,
@@ -184,8 +189,8 @@ EXAMPLES: dict[str, Any] = {
                     observed_generation=1,
                     last_heartbeat_time=NOON,
                     last_transition_time=NOON,
-                    reason="AllWorkersRunning",
-                    message="2 of 2 workers run",
+                    reason="AllWorkersRun",
+                    message="2 workers run",
                 )
             ],
             start_time=NOON,
@@ -202,8 +207,8 @@ EXAMPLES: dict[str, Any] = {
         ),
     ),
     t.GM_PRESENCE.id: m.GmPresence(epoch=12, online=True, version="0.1.0", store="5f1d7a84e2d94f0b"),
-    t.API_REQUEST.id: m.ApiRequest(op="apply", object=SERVICE),
-    t.API_REPLY.id: m.ApiReply(outcome="created", object=SERVICE),
+    t.API_REQUEST.id: m.ApiRequest(op="apply", object=MODEL),
+    t.API_REPLY.id: m.ApiReply(outcome="created", object=MODEL),
     t.LOGS_REQUEST.id: m.LogsRequest(namespace="default", worker=EDGE, offset=-4096),
     t.LOGS_REPLY.id: m.LogsReply(text='{"event": "started", "level": "info"}\n', offset=38),
     t.TRACE_REQUEST.id: m.TraceRequest(id=FRAME_ID.hex()),
@@ -230,12 +235,8 @@ EXAMPLES: dict[str, Any] = {
                 kept_ns=1_795_262_400_000_000_000,
                 camera="cam0",
                 by="cloud",
-                hardness=0.93,
-                cut=0.8,
                 edge_label="3",
-                edge_score=0.48,
                 label="5",
-                score=0.97,
                 image=m.KeptImage(form="png", size=len(PNG), sha256=DIGEST, width=1, height=1),
             )
         ],
@@ -335,7 +336,7 @@ EXAMPLES |= {
     **dict.fromkeys(
         (t.CAMERA_STATUS.id, t.NODE_CAMERA_STATUS.id),
         m.CameraStatus(
-            camera="door",
+            camera="cam0",
             state="running",
             source="rtsp://***@10.0.0.7/stream1",
             codec="mjpeg",

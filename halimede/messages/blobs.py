@@ -16,7 +16,7 @@ Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, max_length=64)]
 
 
 class BlobRequest(Message, kw_only=True):
-    """Ask one source for a piece of a file. The correlation data says what it is an answer to."""
+    """Asks one source for a piece of a file. The correlation data identifies the answer."""
 
     digest: Digest
     offset: NonNegative = 0
@@ -24,9 +24,9 @@ class BlobRequest(Message, kw_only=True):
 
 
 class BlobChunk(Message, kw_only=True, omit_defaults=False):
-    """A piece of a file, or why there is none. ``data`` comes last, so that it is not copied.
+    """A piece of a file, or the reason why there is none. ``data`` comes last, so that it is not copied.
 
-    ``size`` is that of the whole file. A piece may be shorter than what was asked for; it is empty at the end alone.
+    ``size`` is that of the whole file. A piece may be shorter than requested; it is empty only at the end.
     """
 
     v: Literal[1] = 1
@@ -39,13 +39,13 @@ class BlobChunk(Message, kw_only=True, omit_defaults=False):
 
 
 class BlobQuery(Message, kw_only=True):
-    """Ask all sources who has a file. Nothing is said by one that has it not."""
+    """Asks all sources whether they have a file. A source without it does not answer."""
 
     digest: Digest
 
 
 class BlobOrder(Message, kw_only=True):
-    """An operator's wish. ``keep``: bring the file of this digest from him who asks; ``list``, ``remove``."""
+    """An operator's order to a source: ``keep`` a file (fetched from the client), ``list`` files, ``remove`` one."""
 
     op: Literal["keep", "list", "remove"]
     digest: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
@@ -62,7 +62,7 @@ class BlobEntry(Message, kw_only=True):
 
 
 class BlobAnswer(Message, kw_only=True):
-    """What a source answers to a query or an order. ``has``: to a query; ``refused`` says why in ``message``."""
+    """A source's answer to a query (``has``) or an order. With ``refused``, ``message`` has the reason."""
 
     outcome: Literal["has", "kept", "listed", "removed", "refused"]
     size: NonNegative = 0

@@ -15,21 +15,21 @@ WorkerRole = Literal["edge", "cloud", "serve"]
 
 
 class Delete(Message, kw_only=True):
-    """GM tells a node to forget one resource. The uid keeps it from hitting a re-created one of the same name."""
+    """GM tells a node to remove one resource. The uid protects a newer resource of the same name."""
 
     uid: Uid
     generation: NonNegative
 
 
 class Synced(Message, kw_only=True):
-    """GM has sent all that a sync asked for."""
+    """GM has sent all resources that a sync asked for."""
 
     epoch: NonNegative
     count: NonNegative
 
 
 class WorkerInfo(Message, kw_only=True, omit_defaults=False):
-    """A worker tells its LC how it fares (the seed's body; ``ownerInfo`` is Sedna's name for ``taskInfo``)."""
+    """A worker's report to its LC (the seed's body; ``ownerInfo`` is Sedna's name for ``taskInfo``)."""
 
     name: Name
     namespace: Label
@@ -57,7 +57,7 @@ class WorkerInfo(Message, kw_only=True, omit_defaults=False):
 
 
 class ModelOutput(Message, kw_only=True):
-    """A model as it stands on a node."""
+    """A model on a node."""
 
     format: Annotated[Short, Meta(description="Its format, such as onnx.")]
     url: Annotated[Text, Meta(description="Where it is, without secrets.")]
@@ -89,7 +89,7 @@ class WorkerReport(Message, kw_only=True):
 
 
 class NodeStatus(Message, kw_only=True):
-    """One node's report on one resource (the seed's phase, status, output; then what identity needs).
+    """One node's report on one resource: the seed's phase, status and output, then what identifies it.
 
     Without ``uid``, as in the seed, it is of the resource that has the name now, and acknowledges no generation.
     """
@@ -118,7 +118,7 @@ class Held(Message, kw_only=True):
 
 
 class Sync(Message, kw_only=True):
-    """An LC tells GM all that it holds and asks for what it should hold."""
+    """An LC reports all resources that it holds, and asks for those that it should hold."""
 
     epoch: NonNegative
     #: the highest known epoch of GM: the node ignores lower ones
@@ -127,9 +127,10 @@ class Sync(Message, kw_only=True):
 
 
 class Presence(Message, kw_only=True):
-    """Birth (online) and will (offline) of an LC. Both carry the connection's epoch: an old will is told apart.
+    """Birth (online) and will (offline) of an LC.
 
-    ``store`` tells two LCs apart that keep different stores: only one may use a node's name.
+    Both carry the epoch of the connection, so that an old will is recognized. ``store`` identifies the LC's store:
+    only one LC may use a node's name.
     """
 
     node: Name
@@ -149,7 +150,7 @@ class Presence(Message, kw_only=True):
 class GmPresence(Message, kw_only=True):
     """Birth and will of GM. A node follows the highest epoch that it has seen.
 
-    ``store`` tells two GMs apart that keep different stores: only one may use a broker.
+    ``store`` identifies GM's store: only one GM may use a broker.
     """
 
     epoch: NonNegative
@@ -161,7 +162,7 @@ class GmPresence(Message, kw_only=True):
 
 
 class DeadLetter(Message, kw_only=True):
-    """A message that could not be read: taken off the topic, counted, and named here for whoever looks into it."""
+    """A message that could not be read. Its receiver acknowledged and counted it."""
 
     client: Short
     topic: Text

@@ -170,7 +170,7 @@ class Histogram(Message, kw_only=True):
 
 
 class TaskInfo(Message, kw_only=True, omit_defaults=False):
-    """What a worker, a node or a service has done since its start. The first five fields are the seed's."""
+    """Counts of a worker, a node or a service since its start. The first five fields are the seed's."""
 
     inference_number: Annotated[NonNegative, Count.ANSWERED.described] = 0
     hard_example_number: Annotated[NonNegative, Count.HARD.described] = 0

@@ -27,7 +27,7 @@ class TensorInfo(Message, kw_only=True):
 
 
 class ModelFacts(Message, kw_only=True):
-    """A model's file on a node: what was verified, how large it is, and what it declares of itself."""
+    """The file of a model on a node: what was verified, its size, and its declared inputs and outputs."""
 
     digest: Annotated[Digest, Meta(description="SHA-256 of the content.")] = ""
     size: Annotated[NonNegative, Meta(description="Bytes of the content.")] = 0
@@ -39,7 +39,7 @@ class ModelFacts(Message, kw_only=True):
 
 
 class ClassCount(Message, kw_only=True):
-    """How many samples of a dataset are of one class."""
+    """The number of samples of one class in a dataset."""
 
     name: Annotated[Short, Meta(description="The class.")]
     count: Annotated[NonNegative, Meta(description="Its samples (of a detection dataset: its objects).")]
@@ -53,7 +53,7 @@ class BrokenEntry(Message, kw_only=True):
 
 
 class DatasetFacts(Message, kw_only=True):
-    """What is in a dataset, as the node that owns it has counted."""
+    """The content of a dataset, as counted by the node that has it."""
 
     number_of_samples: Annotated[NonNegative, Meta(description="How many samples there are.")] = 0
     size: Annotated[NonNegative, Meta(description="Bytes of the content.")] = 0
@@ -67,10 +67,10 @@ class DatasetFacts(Message, kw_only=True):
 
 
 class ModelInUse(Message, kw_only=True):
-    """Which model a worker or server answers with, and what became of the one that it was asked to take instead.
+    """The model that a worker or server uses, and whether it accepted the latest desired one.
 
-    ``refused``: the digest that it did not take; ``reason`` and ``message`` say why. ``mark`` tells an answer to the
-    present wish from one to the wish before.
+    ``refused``: the digest that it did not accept; ``reason`` and ``message`` have the cause. ``mark`` identifies
+    the desired state that this report answers.
     """
 
     digest: Annotated[Digest, Meta(description="SHA-256 of the model in use.")] = ""

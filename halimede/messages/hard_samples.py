@@ -16,9 +16,9 @@ PAGE = 256
 
 
 class KeptImage(Message, kw_only=True):
-    """A kept sample's file: a PNG or JPEG, or ``npy`` (NumPy's own format) of numbers that are no picture.
+    """The file of a stored sample: PNG, JPEG, or ``npy`` (NumPy's format) for arrays that are no picture.
 
-    ``size`` is in bytes, ``width`` and ``height`` are pixels; 0 of what is no picture.
+    ``size`` is in bytes, ``width`` and ``height`` are pixels; 0 if it is no picture.
     """
 
     form: Literal["png", "jpeg", "npy"]
@@ -29,11 +29,11 @@ class KeptImage(Message, kw_only=True):
 
 
 class KeptSample(Message, kw_only=True):
-    """A hard sample with all that was said of it. ``kept_ns``: nanoseconds since 1970 by the node's clock.
+    """A stored hard sample with all predictions. ``kept_ns``: nanoseconds since 1970 by the node's clock.
 
-    ``result`` is the final answer; ``edge`` what the small model said, none where it could not answer. Features of
-    predictions are left out. ``edge_model`` and ``edge_digest`` tell the small model's file, ``result.model`` the
-    version of whose answer the result is.
+    ``result`` is the final answer, ``edge`` the small model's prediction, none if it failed. Features of
+    predictions are left out. ``edge_model`` and ``edge_digest`` identify the small model's file, ``result.model``
+    the version of the model that gave the result.
     """
 
     v: Literal[1] = 1
@@ -48,7 +48,7 @@ class KeptSample(Message, kw_only=True):
 
 
 class KeptEntry(Message, kw_only=True):
-    """A kept sample in short. ``number`` orders those of one worker by age."""
+    """A stored sample without its predictions. ``number`` orders the samples of one worker by age."""
 
     id: FrameId
     number: NonNegative
@@ -67,10 +67,10 @@ class KeptEntry(Message, kw_only=True):
 
 
 class KeptRequest(Message, kw_only=True):
-    """Ask edge workers for kept samples: a page of those that fit, the newest first, or with ``id`` for one.
+    """Asks edge workers for stored samples: one page of matching ones, the newest first, or with ``id`` for one.
 
-    What is empty says nothing of which. ``label`` is either model's, or the final one; ``since_ns`` the node's clock.
-    ``before``: only of a lower number, as a page's ``next`` says.
+    An empty field matches all samples. ``label`` matches the label of either model, or the final one; ``since_ns``
+    is a time of the node's clock. ``before`` selects lower numbers, as a page's ``next`` says.
     """
 
     id: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
@@ -89,9 +89,9 @@ class KeptRequest(Message, kw_only=True):
 
 
 class KeptReply(Message, kw_only=True, omit_defaults=False):
-    """What one worker says: how many it keeps and the bytes that they take, a page, or one sample with its file.
+    """The answer of one worker: the number and the bytes of its samples, a page, or one sample with its file.
 
-    ``next``: where the following page begins, 0 after the last one. ``error``: why it cannot say.
+    ``next``: where the following page begins, 0 after the last one. ``error``: why there is no result.
     """
 
     v: Literal[1] = 1

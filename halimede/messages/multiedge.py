@@ -11,13 +11,13 @@ from halimede.messages.samples import Box, Load
 
 
 class Peer(Message, kw_only=True):
-    """One worker of a multi-edge service, as the others see it: retained, and cleared by its will.
+    """One worker of a service, as its other workers see it: retained, and cleared by its will.
 
-    ``rank`` is one more than the highest that it saw when it came: the lowest one there is the eldest, and where there
-    is no cloud worker findings come together at it. ``life`` tells two lives of one name apart. ``intake`` is the
-    client id of its connection for frames: whoever takes over from it when it has died goes on with that session.
-    ``holds`` are those of workers that have died, with which it goes on: whoever comes after it goes on with them too.
-    ``leaving``: it stops in good order, and has answered what it had.
+    ``rank`` is one more than the highest rank that existed when the worker connected. The worker with the lowest
+    rank is the oldest; without a cloud worker it runs the join. ``life`` differs between two processes of one name.
+    ``intake`` is the client id of its connection for frames: a worker that takes over continues that session.
+    ``holds`` are the sessions of failed workers that it continues; its successor continues them as well.
+    ``leaving``: it stops, and has answered all that it accepted.
     """
 
     rank: NonNegative
@@ -47,10 +47,10 @@ class Sighting(Message, kw_only=True):
 
 
 class Track(Message, kw_only=True):
-    """An object that was seen: its identity across all cameras of the service, and where it was just seen.
+    """An object that was seen: its identity across all cameras of the service, and the latest sighting.
 
-    ``embedding`` is the mean of its features (float16, little endian, of length 1): those who keep a gallery beside
-    the one that decides follow it so.
+    ``embedding`` is the mean of its features (float16, little endian, of length 1), with which other workers update
+    their galleries.
     """
 
     identity: Uid
@@ -63,9 +63,10 @@ class Track(Message, kw_only=True):
 
 
 class IdentityQuery(Message, kw_only=True):
-    """Ask where somebody was seen: by identity, or by features (``embedding``, float16), or for all (neither).
+    """Asks where an object was seen: by identity, by features (``embedding``, float16), or for all objects (neither).
 
-    ``since`` and ``until`` are seconds since 1970; 0: no bound. ``limit`` bounds sightings, or identities.
+    ``since`` and ``until`` are seconds since 1970; 0: no bound. ``limit`` bounds the number of sightings, or of
+    identities.
     """
 
     identity: Annotated[str, Meta(max_length=64)] = ""
@@ -98,10 +99,11 @@ class IdentityAnswer(Message, kw_only=True):
 
 
 class CameraStatus(Message, kw_only=True):
-    """How one camera fares: retained, and replaced by its will when the process that reads it dies.
+    """The state of one camera: retained, and replaced by the will of the process that reads it.
 
-    ``source`` is its URL without secrets. ``frames`` were published, ``skipped`` were passed over for newer ones,
-    ``refused`` were too large or unreadable, ``reconnects`` counts how often it had to be opened again.
+    ``source`` is its URL without secrets. ``frames`` were published, ``skipped`` were dropped for newer ones,
+    ``refused`` were too large or unreadable. ``reconnects`` is the number of times that the source was opened
+    again.
     """
 
     camera: Label
@@ -129,7 +131,7 @@ class CameraStatus(Message, kw_only=True):
 
 
 class FusedFrom(Message, kw_only=True):
-    """What one source said of an instant that several saw."""
+    """The prediction of one source for an instant that several saw."""
 
     camera: Short
     worker: Short = ""
@@ -140,7 +142,7 @@ class FusedFrom(Message, kw_only=True):
 
 
 class Fused(Message, kw_only=True):
-    """An instant that several sources saw, and what they say together."""
+    """One instant that several sources saw, and their common answer."""
 
     instant: Finite
     rule: Short

@@ -13,7 +13,7 @@ from halimede.messages.file_facts import DatasetFacts, Digest, ModelFacts
 
 
 class Condition(Message, kw_only=True, omit_defaults=False):
-    """One statement on a resource, in the form of the seeds and of Kubernetes. The current one is last."""
+    """One condition of a resource, in the form of the seeds and of Kubernetes. The current one is last."""
 
     type: Annotated[Short, Meta(description="What is stated, such as Running or NameConflict.")]
     status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")] = "True"
@@ -25,7 +25,7 @@ class Condition(Message, kw_only=True, omit_defaults=False):
 
 
 class Metric(Message, kw_only=True):
-    """A count or ratio as Sedna's status shows it: text."""
+    """A count or ratio as text, as in Sedna's status."""
 
     key: Annotated[Short, Meta(description="What is counted, such as inferenceNumber or uploadCloudRatio.")]
     value: Annotated[Short, Meta(description="The number as text.")]
@@ -65,7 +65,7 @@ class ServedVersion(Message, kw_only=True):
 
 
 class ChosenModel(Message, kw_only=True):
-    """The Model that a worker of a service has by its selector."""
+    """The Model that a worker's selector has selected."""
 
     worker: Annotated[Short, Meta(description="The worker: edge or cloud.")]
     model: Annotated[Short, Meta(description="The Model's name; empty: none fits.")] = ""
@@ -75,7 +75,7 @@ class ChosenModel(Message, kw_only=True):
 
 
 class Status(Message, kw_only=True, omit_defaults=False):
-    """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
+    """GM's view of a resource. ``metrics`` have the seed's counts as text."""
 
     phase: Annotated[Short, Meta(description="How it fares: Pending, Running, Degraded, Failed, ...")] = "Pending"
     observed_generation: Annotated[NonNegative, Meta(description="The generation of the spec that this is about.")] = 0
@@ -138,7 +138,7 @@ class StatusDocument(Message, kw_only=True):
 
 
 class Event(Message, kw_only=True):
-    """Something that happened to a resource or a node, kept in GM's event log."""
+    """An event of a resource or a node, stored in GM's event log."""
 
     sequence: NonNegative = 0
     time: Short
@@ -175,12 +175,12 @@ class NodeInfo(Message, kw_only=True):
 
 
 class ApiRequest(Message, kw_only=True):
-    """What a client asks of the standalone GM. Fields that an operation does not use are left out.
+    """A client's request to the standalone GM. Fields that an operation does not use are left out.
 
-    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it a stale one is refused. ``get`` and
+    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it, an outdated one is refused. ``get`` and
     ``delete`` need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes
     ``after``, ``before`` (0: no end) and ``about``; ``nodes`` takes ``name``, or nothing for all; ``delete-node``
-    needs ``name``, of a node that is gone for good; ``drain`` and ``uncordon`` need ``name``, of a node.
+    needs the ``name`` of a node that was removed; ``drain`` and ``uncordon`` need the ``name`` of a node.
     """
 
     op: Literal["apply", "get", "list", "delete", "events", "nodes", "delete-node", "drain", "uncordon", "version"]
@@ -195,7 +195,7 @@ class ApiRequest(Message, kw_only=True):
 
 
 class ApiError(Message, kw_only=True):
-    """Why a request was refused. ``field`` is set where a field is to blame."""
+    """Why a request was refused. ``field`` names the invalid field, if there is one."""
 
     reason: Literal["Invalid", "NotFound", "Conflict", "NotAllowed", "Internal"]
     message: Text
@@ -203,7 +203,7 @@ class ApiError(Message, kw_only=True):
 
 
 class ApiReply(Message, kw_only=True):
-    """The answer: ``error``, or what was asked for. ``outcome`` of apply: created, configured or unchanged."""
+    """The answer: ``error`` or the result. ``outcome`` of apply: created, configured or unchanged."""
 
     error: ApiError | None = None
     outcome: Short = ""
@@ -217,9 +217,9 @@ class ApiReply(Message, kw_only=True):
 
 
 class LogsRequest(Message, kw_only=True):
-    """Ask a node for the log of one of its workers, from byte ``offset`` (negative: that many bytes from the end).
+    """Asks a node for the log of one of its workers, from byte ``offset`` (negative: from the end).
 
-    The names are checked by whoever answers, so that a bad one gets an answer too.
+    The receiver checks the names, so that a request with an invalid name gets an answer.
     """
 
     namespace: Short
@@ -229,7 +229,7 @@ class LogsRequest(Message, kw_only=True):
 
 
 class LogsReply(Message, kw_only=True):
-    """A part of a log. ``offset`` is where the next part begins; a smaller one than asked for: the log was rotated."""
+    """A part of a log. ``offset`` is the start of the next part; below the requested one if the log was rotated."""
 
     error: Text = ""
     text: str = ""

@@ -23,7 +23,7 @@ class Box(Message, array_like=True):
 
 
 class Prediction(Message, kw_only=True):
-    """What a model says of one sample: class probabilities, boxes, or any JSON value of a user's own estimator."""
+    """The output of a model for one sample: class probabilities, boxes, or any JSON value of a user's estimator."""
 
     label: Annotated[str, Meta(max_length=1024)] | None = None
     score: Finite | None = None
@@ -36,11 +36,12 @@ class Prediction(Message, kw_only=True):
 
 
 class Frame(Message, kw_only=True, omit_defaults=False):
-    """One sample on its way: camera to edge, or edge to cloud. ``data`` comes last, so that it is not copied.
+    """One sample: from a camera to an edge worker, or from the edge to the cloud.
 
-    ``id`` is 128 bits, chosen by whoever makes the frame, the same on every resend. ``deadline_ms`` is the time left
-    when it was sent: clocks of two machines are never compared. ``shape`` and ``dtype`` describe ``raw`` data
-    (C order, little endian); for ``jpeg`` and ``png`` they may be left out.
+    ``id`` is 128 random bits, chosen by the frame's creator, and the same on every resend. ``deadline_ms`` is the
+    time left when the frame was sent, because clocks of two machines are never compared. ``shape`` and ``dtype``
+    describe ``raw`` data (C order, little endian); for ``jpeg`` and ``png`` they may be left out. ``data`` comes
+    last, so that it is not copied.
     """
 
     v: Literal[1] = 1
@@ -115,23 +116,26 @@ class Result(Message, kw_only=True):
     model: Short = ""
     #: in a service with tiers, the tier whose model answered
     tier: Short = ""
-    #: the numbers of the edge's decision: hardness (the higher, the harder) and the cut that it was compared with
+    #: the edge's measure of the sample: the higher, the harder
     hardness: Finite | None = None
+    #: the threshold that ``hardness`` was compared with
     cut: Finite | None = None
     #: an easy sample that was uploaded as well, to measure the accuracy of easy ones
     audit: bool = False
     #: ``prediction`` is a calibrated mixture of ``edge`` and the next tier's answer
     mixed: bool = False
-    #: from acceptance to result, and the parts in the small model and in the offload
+    #: from acceptance to result
     total_ms: Millis = 0.0
+    #: in the small model
     edge_ms: Millis = 0.0
+    #: from the request to the next tier to its reply
     offload_ms: Millis = 0.0
 
 
 class Load(Message, kw_only=True):
-    """What a cloud worker can take now: free places in its queue, and the time one sample takes it.
+    """The capacity of a cloud worker: free places in its queue, and the time that it needs for one sample.
 
-    ``leaving``: it stops in good order, and answers what it has; without that word before it is gone, it has died.
+    ``leaving``: it stops, and answers what it has accepted. A worker that disconnects without this has failed.
     """
 
     credits: NonNegative
@@ -144,9 +148,9 @@ class Load(Message, kw_only=True):
 
 
 class HardSample(Message, kw_only=True, omit_defaults=False):
-    """A hard sample as a small picture, for people who want to see what the small model is unsure of.
+    """A thumbnail of a hard sample, for people who want to see what the small model is unsure of.
 
-    ``data`` is a JPEG or PNG thumbnail. It is a glimpse, at most one a second from a worker, never a record.
+    ``data`` is a JPEG or PNG. A worker publishes at most one a second: it is no record of all hard samples.
     """
 
     v: Literal[1] = 1
@@ -165,16 +169,16 @@ class HardSample(Message, kw_only=True, omit_defaults=False):
 
 
 class TraceRequest(Message, kw_only=True):
-    """Ask every worker what it remembers of one frame."""
+    """Asks every worker for the recorded steps of one frame."""
 
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class Span(Message, kw_only=True):
-    """One step of a frame's way through a worker: an OpenTelemetry span in short.
+    """One step of a frame in a worker: the essential part of an OpenTelemetry span.
 
-    ``start_ns`` is that worker's wall clock (nanoseconds since 1970), for show: clocks of machines differ. Within a
-    worker steps are in order; ``duration_ns`` is from a monotonic clock.
+    ``start_ns`` is the worker's wall clock (nanoseconds since 1970), for display only, because clocks of machines
+    differ. Within a worker steps are in order; ``duration_ns`` is from a monotonic clock.
     """
 
     name: Short
@@ -184,7 +188,7 @@ class Span(Message, kw_only=True):
 
 
 class TraceReply(Message, kw_only=True):
-    """What one worker remembers of a frame: nothing is said by one that knows nothing of it."""
+    """The steps of a frame that one worker has recorded. A worker without any does not answer."""
 
     worker: Name
     role: Literal["edge", "cloud"]

@@ -1,9 +1,10 @@
-"""topics.md says what the code does: generated, complete, with examples that hold."""
+"""The generated documents of the contract are complete, up to date and true."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,16 +13,18 @@ import msgspec
 import pytest
 
 from halimede import api, codec, topics
-from halimede.contract import render
+from halimede.contract import asyncapi, bodies, render
 from halimede.contract.examples import EXAMPLES, SERVICE, address
 from halimede.errors import DecodeError
+from halimede.messages import Result
 from halimede.topic import BodyEncoding, Topic
 from halimede.topics import CONTRACT
+from services.gm import service_status
 
 every_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
 
 
-def test_topics_md_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert render.main(["--check"]) == 0, capsys.readouterr().err
 
 
@@ -29,7 +32,7 @@ def test_every_topic_has_one_example_and_one_section() -> None:
     assert sorted(EXAMPLES) == sorted(topic.id for topic in CONTRACT)
     document = render.render()
     for topic in CONTRACT:
-        assert document.count(f"\n## {topic.id}\n") == 1
+        assert document.count(f"\n### {topic.id}\n") == 1
         assert f"| [`{topic.template}`](#{topic.id}) |" in document
 
 
@@ -42,9 +45,45 @@ def test_an_example_survives_encoding_and_decoding(topic: Topic[Any]) -> None:
 
 @every_topic
 def test_an_example_fits_the_schema_beside_it(topic: Topic[Any]) -> None:
-    jsonschema.Draft202012Validator.check_schema(render.schema(topic))
-    plain = json.loads(msgspec.json.encode(EXAMPLES[topic.id]))
-    jsonschema.validate(plain, render.schema(topic))
+    schema = asyncapi.schema(topic)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(msgspec.json.encode(EXAMPLES[topic.id])), schema)
+
+
+def test_asyncapi_has_every_topic_with_its_schema_and_what_clients_may_do() -> None:
+    document = asyncapi.document(CONTRACT)
+    assert {id_: channel["address"] for id_, channel in document["channels"].items()} == {
+        topic.id: topic.template for topic in CONTRACT
+    }
+    for topic in CONTRACT:
+        payload = document["components"]["messages"][topic.id]["payload"]
+        jsonschema.validate(json.loads(msgspec.json.encode(EXAMPLES[topic.id])), {**document, **payload})
+    assert document["operations"]["publish-camera-frame"]["action"] == "send"
+    assert document["operations"]["subscribe-result"]["action"] == "receive"
+    assert "publish-result" not in document["operations"], "only workers may publish results"
+
+
+def test_topics_md_is_short_enough_to_read() -> None:
+    assert len(render.render().encode()) <= 60_000
+
+
+def test_fields_are_described_by_the_comments_above_them() -> None:
+    described = {field.name: field.doc for field in bodies.fields(Result)}
+    assert described["degraded"] == "hard, but answered by the edge; `reason` has the cause"
+    assert f"| `degraded` | true or false | `false` | {described['degraded']} |" in render.render()
+    properties = asyncapi.schema(topics.RESULT)["$defs"]["Result"]["properties"]
+    assert properties["degraded"]["description"] == described["degraded"]
+
+
+def test_the_example_of_a_status_is_one_that_gm_publishes() -> None:
+    (condition,) = EXAMPLES[topics.STATUS.id].status.conditions
+    ready = service_status.judge(service_status.ReadinessTally(active=2), [])
+    assert (condition.type, condition.reason, condition.message) == (ready.phase, ready.reason, ready.message)
+
+
+def test_an_example_of_a_camera_has_the_name_in_its_topic() -> None:
+    for topic in (topics.CAMERA_STATUS, topics.NODE_CAMERA_STATUS):
+        assert topic.parse(address(topic).text)["camera"] == EXAMPLES[topic.id].camera
 
 
 @pytest.mark.parametrize("topic", [t for t in CONTRACT if t.encoding is BodyEncoding.MSGPACK], ids=lambda t: t.id)
@@ -67,21 +106,25 @@ def test_a_frame_example_holds_a_picture_that_opens() -> None:
     assert Image.open(io.BytesIO(EXAMPLES[topics.CAMERA_FRAME.id])).size == (1, 1)
 
 
-def test_a_changed_contract_is_caught_and_the_difference_is_shown(tmp_path: Any, capsys: Any) -> None:
-    file = tmp_path / "topics.md"
+def test_a_file_that_differs_is_caught_and_the_difference_is_shown(tmp_path: Path, capsys: Any) -> None:
+    assert render.main(["--write"], tmp_path) == 0
     changed = tuple(replace(t, qos=0, retain=True) if t is topics.RESULT else t for t in CONTRACT)
-    file.write_text(render.render(changed))
-    assert render.main(["--check"], file) == 1
-    said = capsys.readouterr().err
-    assert "+- QoS 1; JSON: Result" in said
-    assert said.strip().endswith("run `make contract`")
+    (tmp_path / render.FILE).write_text(render.render(changed))
+    (tmp_path / render.SCHEMAS / "gone.json").touch()
+    assert render.main(["--check"], tmp_path) == 1
+    shown = capsys.readouterr().err
+    assert "-| [`{ns}/sedna/inference/{service}/result`](#result) | edge worker | consumer, operator | 0 |" in shown
+    assert "docs/schemas/gone.json is of no topic" in shown
+    assert shown.strip().endswith("run `make contract`")
 
 
-def test_a_missing_topics_md_is_caught_and_written(tmp_path: Any) -> None:
-    file = tmp_path / "topics.md"
-    assert render.main(["--check"], file) == 1
-    assert render.main(["--write"], file) == 0
-    assert render.main(["--check"], file) == 0
+def test_missing_files_are_caught_and_written_and_old_ones_removed(tmp_path: Path) -> None:
+    assert render.main(["--check"], tmp_path) == 1
+    assert render.main(["--write"], tmp_path) == 0
+    (tmp_path / render.SCHEMAS / "gone.json").touch()
+    assert render.main(["--write"], tmp_path) == 0
+    assert not (tmp_path / render.SCHEMAS / "gone.json").exists()
+    assert render.main(["--check"], tmp_path) == 0
 
 
 def test_bytes_that_break_the_contract_of_an_example_are_refused() -> None:

@@ -1,0 +1,116 @@
+"""Describes the contract to tools: JSON schemas of all bodies, and an AsyncAPI 3 document.
+
+Source: AsyncAPI specification 3.0.0; bindings for MQTT 0.2.0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from halimede import __version__
+from halimede.contract import bodies
+from halimede.topic import BodyEncoding, Role, Topic
+
+#: msgspec's form of binary fields in JSON, and so in a JSON schema
+BINARY = {"type": "string", "contentEncoding": "base64"}
+CONTENT = {
+    BodyEncoding.JSON: "application/json",
+    BodyEncoding.MSGPACK: "application/msgpack",
+    BodyEncoding.BYTES: "application/octet-stream",
+}
+#: the roles of programs that are not part of halimede
+USERS = frozenset({Role.CAMERA, Role.CONSUMER, Role.OPERATOR})
+COMPONENTS = "#/components/schemas/{name}"
+
+
+def schema(topic: Topic[Any]) -> dict[str, Any]:
+    """Return the JSON schema of a topic's body. Binary fields are base64, as in JSON."""
+    found = msgspec.json.schema(topic.message, schema_hook=_hook)
+    _describe(found.get("$defs", {}), [topic.message])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tidy(found)}
+
+
+def document(contract: Sequence[Topic[Any]]) -> dict[str, Any]:
+    """Return the contract as AsyncAPI: a channel for each topic, operations for what a user's client may do."""
+    kinds = [topic.message for topic in contract]
+    found, components = msgspec.json.schema_components(kinds, schema_hook=_hook, ref_template=COMPONENTS)
+    _describe(components, kinds)
+    payloads = dict(zip((topic.id for topic in contract), found, strict=True))
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "halimede",
+            "version": __version__,
+            "description": "Edge-cloud collaborative inference over MQTT v5. topics.md describes the same for people.",
+        },
+        "defaultContentType": "application/json",
+        "servers": {"local": {"host": "127.0.0.1:1883", "protocol": "mqtt", "protocolVersion": "5"}},
+        "channels": {topic.id: _channel(topic) for topic in contract},
+        "operations": {name: body for topic in contract for name, body in _operations(topic).items()},
+        "components": {
+            "messages": {topic.id: _message(topic, _tidy(payloads[topic.id])) for topic in contract},
+            "schemas": _tidy(components),
+        },
+    }
+
+
+def _channel(topic: Topic[Any]) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "address": topic.template,
+        "description": topic.doc,
+        "messages": {topic.id: {"$ref": f"#/components/messages/{topic.id}"}},
+    }
+    if topic.fields:
+        body["parameters"] = {name: {"description": f"the name of the {name}"} for name in topic.fields}
+    return body
+
+
+def _message(topic: Topic[Any], payload: dict[str, Any]) -> dict[str, Any]:
+    return {"name": topic.id, "contentType": CONTENT[topic.encoding], "payload": payload}
+
+
+def _operations(topic: Topic[Any]) -> dict[str, Any]:
+    """Return what clients of users may do on a topic."""
+    found = {}
+    for verb, action, roles in (("publish", "send", topic.publishers), ("subscribe", "receive", topic.subscribers)):
+        if users := [role.value for role in roles if role in USERS]:
+            found[f"{verb}-{topic.id}"] = {
+                "action": action,
+                "channel": {"$ref": f"#/channels/{topic.id}"},
+                "summary": f"for {' and '.join(users)}",
+                "bindings": {"mqtt": {"qos": topic.qos, "retain": topic.retain, "bindingVersion": "0.2.0"}},
+            }
+    return found
+
+
+def _describe(schemas: dict[str, Any], kinds: Sequence[type]) -> None:
+    """Add the comments of fields to the schemas of their types."""
+    for kind in bodies.parts(kinds):
+        properties = schemas.get(kind.__name__, {}).get("properties", {})
+        for field in bodies.fields(kind):
+            if field.doc and field.name in properties:
+                properties[field.name] = {"description": field.doc, **properties[field.name]}
+
+
+def _hook(kind: type) -> dict[str, Any]:
+    if kind is memoryview:
+        return dict(BINARY)
+    raise NotImplementedError(kind)
+
+
+def _tidy(value: Any) -> Any:
+    """Remove the source's indentation and markup from docstrings, and describe base64 fields."""
+    if isinstance(value, list):
+        return [_tidy(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tidied = {key: _tidy(item) for key, item in value.items()}
+    if isinstance(value.get("description"), str):
+        tidied["description"] = " ".join(inspect.cleandoc(value["description"]).replace("``", "`").split())
+    if value.get("contentEncoding") == "base64":
+        tidied["description"] = "binary: raw bytes in the body, base64 only where this schema is applied to JSON"
+    return tidied
