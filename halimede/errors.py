@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self, TypeVar
 
 MAX_SHOWN = 160
 #: most characters of a value that are searched: an address is shorter
@@ -57,7 +58,12 @@ def one_line(text: str) -> str:
 
 
 class HalimedeError(Exception):
-    """Base of every error that a user or operator can act on."""
+    """Base of every error that a user or operator can act on.
+
+    ``others`` are further errors of the same input, where all of them are looked for.
+    """
+
+    others: tuple[Self, ...] = ()
 
 
 class InvalidFieldError(HalimedeError):
@@ -81,7 +87,36 @@ class InvalidFieldError(HalimedeError):
         if self.field.startswith(before):
             self.field = after + self.field.removeprefix(before)
             self.args = (f"{one_line(self.field)}: {self.value} is not accepted: {self.fix}",)
+        for each in self.others:
+            each.moved(before, after)
         return self
+
+
+E = TypeVar("E", bound=HalimedeError)
+
+
+def together(errors: Sequence[E]) -> E:
+    """Return the first of several errors (at least one), with the rest as its ``others``."""
+    first, *rest = [each for error in errors for each in (error, *error.others)]
+    first.others = tuple(rest)
+    return first
+
+
+def refuse(errors: Sequence[HalimedeError]) -> None:
+    """Raise the first of several errors, with the rest as its ``others``; nothing if there are none."""
+    if errors:
+        raise together(errors)
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Run all checks. Raises one InvalidFieldError with the errors of all."""
+    found: list[InvalidFieldError] = []
+    for check in checks:
+        try:
+            check()
+        except InvalidFieldError as error:
+            found.append(error)
+    refuse(found)
 
 
 class DecodeError(HalimedeError):

@@ -6,13 +6,16 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from functools import partial
+from itertools import islice
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
 
 from halimede.api.schema import PrinterColumn, ValidationRule
-from halimede.errors import InvalidFieldError, one_line
+from halimede.errors import InvalidFieldError, check_all, one_line, together
 from halimede.messages import ResourceBody
 from halimede.names import Key, check_label, check_name
 
@@ -21,6 +24,8 @@ S = TypeVar("S", bound="Spec")
 SEDNA = "sedna.io/v1alpha1"
 NEPTUNE = "neptune.io/v1alpha1"
 MAX_NODES_IN_BODY = 100_000
+#: most errors that are explained of one part of a body: a hostile one must not cost more
+MOST_ERRORS = 50
 NESTED = (dict, list)
 #: the order of a kind that refers to others
 LAST = 9
@@ -155,7 +160,14 @@ def kind_of(word: str) -> Kind:
 
 
 def parse(body: object) -> Resource[Any]:
-    """Check a resource as a user wrote it or the API server returned it. Raises InvalidFieldError."""
+    """Check a resource as a user wrote it or the API server returned it.
+
+    Raises InvalidFieldError with all invalid fields; what fields must be together is checked when each is valid.
+    """
+    return _checked(body, admission=False)
+
+
+def _checked(body: object, *, admission: bool) -> Resource[Any]:
     if not isinstance(body, dict):
         raise InvalidFieldError("resource", body, "write a mapping with apiVersion, kind, metadata and spec")
     _bound(body)
@@ -166,15 +178,27 @@ def parse(body: object) -> Resource[Any]:
             right = ", ".join(sorted(v for v, k in _kinds if k == word))
             raise InvalidFieldError("apiVersion", api_version, f"use {right} for kind {word}")
         raise InvalidFieldError("kind", word, "use one of " + ", ".join(sorted({k for _, k in _kinds})))
-    unknown = set(body) - {"apiVersion", "kind", "metadata", "spec", "status"}
-    if unknown:
-        field = min(map(str, unknown))
-        raise InvalidFieldError(field or "''", body.get(field, ""), "remove it: resources have no such field")
-    metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
-    check_name("metadata.name", metadata.name)
-    check_label("metadata.namespace", metadata.namespace)
-    spec = convert(body.get("spec"), kind.spec, "spec")
-    kind.check(spec)
+    found = [
+        InvalidFieldError(str(field) or "''", body[field], "remove it: resources have no such field")
+        for field in sorted(body, key=str)
+        if field not in {"apiVersion", "kind", "metadata", "spec", "status"}
+    ]
+    metadata = spec = None
+    try:
+        metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
+        check_all(
+            partial(check_name, "metadata.name", metadata.name),
+            partial(check_label, "metadata.namespace", metadata.namespace),
+        )
+    except InvalidFieldError as error:
+        found.append(error)
+    try:
+        spec = convert(body.get("spec"), kind.spec, "spec")
+        check_all(partial(kind.check, spec), *([partial(kind.admit, spec)] if admission else []))
+    except InvalidFieldError as error:
+        found.append(error)
+    if metadata is None or spec is None or found:
+        raise together(found)
     return Resource(kind, metadata, spec, body)
 
 
@@ -184,25 +208,62 @@ def admit(body: object) -> Resource[Any]:
     A stored resource is only parsed: one that an earlier version has accepted must stay readable. Raises
     InvalidFieldError.
     """
-    resource = parse(body)
-    resource.kind.admit(resource.spec)
-    return resource
+    return _checked(body, admission=True)
 
 
 T = TypeVar("T")
 
 
 def convert(value: object, wanted: type[T], path: str) -> T:
-    """Convert plain data to a type; raise InvalidFieldError with the field's full path."""
+    """Convert plain data to a type; raise InvalidFieldError with the full path of each invalid field."""
     try:
         return msgspec.convert(value, wanted)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise together(list(islice(_errors(value, wanted, path), MOST_ERRORS))) from error
+
+
+def _errors(value: object, wanted: Any, path: str) -> Iterator[InvalidFieldError]:
+    """Yield the errors of a value's fields and items, of itself if those are valid."""
+    try:
+        msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), value, wanted, path) from error
+        below = _errors_below(value, wanted, path)
+        yield next(below, None) or _explain(str(error), value, wanted, path)
+        yield from below
     except UnicodeEncodeError as error:
-        raise InvalidFieldError(path, error.object, "it holds half a character, which no text can") from error
+        yield InvalidFieldError(path, error.object, "it holds half a character, which no text can")
 
 
-def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldError:
+def _errors_below(value: object, wanted: Any, path: str) -> Iterator[InvalidFieldError]:
+    """Yield the errors of a mapping's fields, or of a list's items."""
+    if get_origin(wanted) is Annotated:
+        yield from _errors_below(value, get_args(wanted)[0], path)
+    elif get_origin(wanted) in {Union, UnionType}:
+        for each in get_args(wanted):
+            yield from _errors_below(value, each, path)
+    elif isinstance(value, list) and get_origin(wanted) is list:
+        for i, item in enumerate(value):
+            yield from _errors(item, get_args(wanted)[0], f"{path}[{i}]")
+    elif isinstance(value, dict) and isinstance(wanted, type) and issubclass(wanted, Struct):
+        yield from _errors_of_struct(value, wanted, path)
+
+
+def _errors_of_struct(value: Mapping[str, object], wanted: type[Struct], path: str) -> Iterator[InvalidFieldError]:
+    known = {field.encode_name: field for field in msgspec.structs.fields(wanted)}
+    config = wanted.__struct_config__
+    if config.tag_field and value.get(config.tag_field) != config.tag:
+        return  # another type of a union
+    for name, part in value.items():
+        if name in known:
+            yield from _errors(part, known[name].type, f"{path}.{name}")
+        elif config.forbid_unknown_fields and name != config.tag_field:
+            yield _explain(f"Object contains unknown field `{name}`", value, wanted, path)
+    for name, field in known.items():
+        if field.required and name not in value:
+            yield _explain(f"Object missing required field `{name}`", value, wanted, path)
+
+
+def _explain(text: str, value: object, wanted: Any, path: str) -> InvalidFieldError:
     """Convert msgspec's ``reason - at `$.a.b[0]``` to field, value and remedy."""
     reason, _, at = text.partition(" - at `")
     steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", at)
@@ -231,12 +292,12 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
     return InvalidFieldError(field, here, fix)
 
 
-def _fields_at(wanted: type, path: Iterable[str]) -> set[str]:
+def _fields_at(wanted: Any, path: Iterable[str]) -> set[str]:
     """Return the field names of the object at a path below a type ("": an item of a list), of all its alternatives."""
     return {name for part in _schemas_at(wanted, path) for name in part.get("properties", {})}
 
 
-def _schemas_at(wanted: type, path: Iterable[str]) -> list[Mapping[str, Any]]:
+def _schemas_at(wanted: Any, path: Iterable[str]) -> list[Mapping[str, Any]]:
     """Return the schemas of all types at a path below a type."""
     schema = msgspec.json.schema(wanted)
 
@@ -254,7 +315,7 @@ def _schemas_at(wanted: type, path: Iterable[str]) -> list[Mapping[str, Any]]:
     return here
 
 
-def _field_names(wanted: type) -> set[str]:
+def _field_names(wanted: Any) -> set[str]:
     """Return all field names that occur anywhere below a type, as users write them."""
     schema, parts = msgspec.json.schema(wanted), set[str]()
     for definition in schema.get("$defs", {}).values():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
@@ -20,7 +21,7 @@ from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
 from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.messages import ResourceBody
 from halimede.names import check_name
 
@@ -99,20 +100,26 @@ class Ingress(Spec, kw_only=True):
 
 def check(spec: InferenceModelSpec) -> None:
     """Check what types cannot express."""
-    if spec.node_name:
-        check_name("spec.nodeName", spec.node_name)
-    if spec.ingress:
-        for part, name in (("host", spec.ingress.host), ("className", spec.ingress.class_name),
-                            ("tlsSecret", spec.ingress.tls_secret)):  # fmt: skip
-            if name:
-                check_name(f"spec.ingress.{part}", name)
-        if not spec.ingress.path.startswith("/"):
-            raise InvalidFieldError("spec.ingress.path", spec.ingress.path, PATH_FIX)
-    for i, file in enumerate(spec.manifest):
-        if not file.download_url.startswith(SCHEMES):
-            raise InvalidFieldError(f"spec.manifest[{i}].downloadURL", file.download_url, SCHEME_FIX)
-    check_processing(spec.preprocess, spec.postprocess)
-    _check_versions(spec)
+    ingress = spec.ingress or Ingress()
+    names = {
+        "spec.nodeName": spec.node_name,
+        "spec.ingress.host": ingress.host,
+        "spec.ingress.className": ingress.class_name,
+        "spec.ingress.tlsSecret": ingress.tls_secret,
+    }
+    found = [
+        InvalidFieldError(f"spec.manifest[{i}].downloadURL", file.download_url, SCHEME_FIX)
+        for i, file in enumerate(spec.manifest)
+        if not file.download_url.startswith(SCHEMES)
+    ]
+    if not ingress.path.startswith("/"):
+        found.append(InvalidFieldError("spec.ingress.path", ingress.path, PATH_FIX))
+    check_all(
+        *(partial(check_name, at, name) for at, name in names.items() if name),
+        partial(refuse, found),
+        partial(check_processing, spec.preprocess, spec.postprocess),
+        partial(_check_versions, spec),
+    )
 
 
 def admit(spec: InferenceModelSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
@@ -21,7 +22,7 @@ from halimede.api.schema import (
     PrinterColumn,
     ValidationRule,
 )
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, check_all
 from halimede.messages import Label
 from halimede.names import check_label, check_name
 
@@ -213,47 +214,66 @@ def _check_model(at: str, model: ModelChoice) -> None:
 
 def check(spec: JointInferenceServiceSpec) -> None:
     """Check names, templates, and that a source has one kind."""
-    for role, worker in (("edgeWorker", spec.edge_worker), ("cloudWorker", spec.cloud_worker)):
-        _check_model(f"spec.{role}.model", worker.model)
-        check_template(f"spec.{role}.template", worker.template)
-        if worker.hpa is not None:
-            check_autoscaler(worker.hpa, f"spec.{role}.hpa")
-    if spec.dataset:
-        check_name("spec.dataset.name", spec.dataset.name)
-    check_source("spec.edgeWorker.source", spec.edge_worker.source)
-    check_deferral("spec.edgeWorker", spec.edge_worker)
-    _check_tiers(spec.tiers)
+    edge, cloud = spec.edge_worker, spec.cloud_worker
+    check_all(
+        partial(_check_model, "spec.edgeWorker.model", edge.model),
+        partial(check_pods, "spec.edgeWorker", edge.template, edge.hpa),
+        partial(check_source, "spec.edgeWorker.source", edge.source),
+        partial(check_deferral, "spec.edgeWorker", edge),
+        *(partial(_check_tier, i, spec.tiers) for i in range(len(spec.tiers))),
+        partial(_check_model, "spec.cloudWorker.model", cloud.model),
+        partial(check_pods, "spec.cloudWorker", cloud.template, cloud.hpa),
+        partial(check_dataset, spec.dataset),
+    )
 
 
 def admit(spec: JointInferenceServiceSpec) -> None:
     """Check what its workers would not start with."""
-    admit_deferral("spec.edgeWorker", spec.edge_worker, spec.edge_worker.template)
-    for i, tier in enumerate(spec.tiers):
-        admit_deferral(f"spec.tiers[{i}]", tier, tier.template)
+    check_all(
+        partial(admit_deferral, "spec.edgeWorker", spec.edge_worker, spec.edge_worker.template),
+        *(partial(admit_deferral, f"spec.tiers[{i}]", tier, tier.template) for i, tier in enumerate(spec.tiers)),
+    )
 
 
-def check_template(at: str, template: dict[str, Any]) -> None:
-    """Check a worker's pod template at the path ``at``, and the node that it names. Raises InvalidFieldError."""
+def check_pods(at: str, template: dict[str, Any], hpa: dict[str, Any] | None) -> None:
+    """Check the pod template, the node that it names, and the autoscaling of the worker at the path ``at``.
+
+    Raises InvalidFieldError.
+    """
+    checks = [partial(_check_template, f"{at}.template", template)]
+    if hpa is not None:
+        checks.append(partial(check_autoscaler, hpa, f"{at}.hpa"))
+    check_all(*checks)
+
+
+def check_dataset(dataset: DatasetRef | None) -> None:
+    """Check the name of a service's Dataset, if it has one. Raises InvalidFieldError."""
+    if dataset:
+        check_name("spec.dataset.name", dataset.name)
+
+
+def _check_template(at: str, template: dict[str, Any]) -> None:
     pod = convert(template, PodTemplate, at).spec
     if pod.node_name:
         check_name(f"{at}.spec.nodeName", pod.node_name)
 
 
-def _check_tiers(tiers: list[TierWorker]) -> None:
-    seen: set[str] = set()
-    for i, tier in enumerate(tiers):
-        at = f"spec.tiers[{i}]"
-        check_label(f"{at}.name", tier.name)
-        if tier.name in RESERVED:
-            raise InvalidFieldError(f"{at}.name", tier.name, NAME_FIX)
-        if tier.name in seen:
-            raise InvalidFieldError("spec.tiers", tier.name, UNIQUE_FIX)
-        seen.add(tier.name)
-        check_name(f"{at}.model.name", tier.model.name)
-        check_deferral(at, tier)
-        check_template(f"{at}.template", tier.template)
-        if tier.hpa is not None:
-            check_autoscaler(tier.hpa, f"{at}.hpa")
+def _check_tier(i: int, tiers: list[TierWorker]) -> None:
+    at, tier = f"spec.tiers[{i}]", tiers[i]
+    check_all(
+        partial(_check_tier_name, at, tier.name, [other.name for other in tiers[:i]]),
+        partial(check_name, f"{at}.model.name", tier.model.name),
+        partial(check_deferral, at, tier),
+        partial(check_pods, at, tier.template, tier.hpa),
+    )
+
+
+def _check_tier_name(at: str, name: str, before: list[str]) -> None:
+    check_label(f"{at}.name", name)
+    if name in RESERVED:
+        raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
+    if name in before:
+        raise InvalidFieldError("spec.tiers", name, UNIQUE_FIX)
 
 
 @register(

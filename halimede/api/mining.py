@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_o
 import msgspec
 from msgspec import Meta
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, check_all, refuse
 
 #: the group of entry points by which installed packages add algorithms
 GROUP = "halimede.mining"
@@ -236,8 +236,10 @@ def check_mining(at: str, name: str, parameters: Mapping[str, str], mode: str, *
         return
     declared = BUILT_IN[built_in]
     try:
-        declared(**read_parameters(declared, parameters, "calibration" if calibrated else ""))
-        check_supported(built_in, declared.modes, mode)
+        check_all(
+            lambda: declared(**read_parameters(declared, parameters, "calibration" if calibrated else "")),
+            lambda: check_supported(built_in, declared.modes, mode),
+        )
     except InvalidFieldError as error:
         raise error.moved(FIELD, at) from error
 
@@ -252,13 +254,23 @@ def read_parameters(declared: type[Any], given: Mapping[str, str], calibration: 
     known = {field.name: field for field in fields(declared) if field.init}
     if calibration and "calibration" in known:
         given = {"calibration": calibration, **given}
-    for key, text in given.items():
-        if key not in known:
-            raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, instead(key, known))
+    found = [
+        InvalidFieldError(f"{FIELD}.parameters.{key}", text, instead(key, known))
+        for key, text in given.items()
+        if key not in known
+    ]
     for key, field in known.items():
         if key not in given and field.default is MISSING and field.default_factory is MISSING:
-            raise InvalidFieldError(f"{FIELD}.parameters.{key}", None, f"it is required: give {_expected(hints[key])}")
-    return {key: _read(key, text, hints[key]) for key, text in given.items()}
+            fix = f"it is required: give {_expected(hints[key])}"
+            found.append(InvalidFieldError(f"{FIELD}.parameters.{key}", None, fix))
+    values = {}
+    for key in given.keys() & known.keys():
+        try:
+            values[key] = _read(key, given[key], hints[key])
+        except InvalidFieldError as error:
+            found.append(error)
+    refuse(found)
+    return values
 
 
 def check_supported(name: str, modes: Sequence[Mode], mode: str) -> None:

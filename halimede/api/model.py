@@ -6,6 +6,7 @@ A Model may have several versions; nodes receive only the version in force (``in
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import Meta, field
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, check_all, refuse
 
 PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
@@ -73,19 +74,20 @@ class RolloutSpec(Spec, kw_only=True):
 
 def check(spec: ModelSpec) -> None:
     """Check what types cannot express."""
-    if spec.url and not spec.url.startswith(SCHEMES):
-        raise InvalidFieldError("spec.url", spec.url, SCHEME_FIX)
-    if not spec.url and not spec.versions:
-        raise InvalidFieldError("spec.url", spec.url, URL_FIX)
     names = [version.version for version in spec.versions]
+    found = []
+    if spec.url and not spec.url.startswith(SCHEMES):
+        found.append(InvalidFieldError("spec.url", spec.url, SCHEME_FIX))
+    if not spec.url and not spec.versions:
+        found.append(InvalidFieldError("spec.url", spec.url, URL_FIX))
     for i, version in enumerate(spec.versions):
         if not version.url.startswith(SCHEMES):
-            raise InvalidFieldError(f"spec.versions[{i}].url", version.url, SCHEME_FIX)
+            found.append(InvalidFieldError(f"spec.versions[{i}].url", version.url, SCHEME_FIX))
         if version.version in names[:i]:
-            raise InvalidFieldError("spec.versions", version.version, ONCE_FIX)
+            found.append(InvalidFieldError("spec.versions", version.version, ONCE_FIX))
     if spec.target_version and spec.target_version not in names:
-        raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
-    check_processing(spec.preprocess, spec.postprocess)
+        found.append(InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX))
+    check_all(partial(refuse, found), partial(check_processing, spec.preprocess, spec.postprocess))
 
 
 def admit(spec: ModelSpec) -> None:

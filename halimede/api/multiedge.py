@@ -7,6 +7,7 @@ findings come together in the cloud worker, or without one in the edge worker th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -21,12 +22,12 @@ from halimede.api.jointinference import (
     FrameSourceSpec,
     Hpa,
     Template,
+    check_dataset,
+    check_pods,
     check_source,
-    check_template,
 )
-from halimede.api.podtemplate import check_autoscaler
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, check_all
 from halimede.messages import Label
 from halimede.names import check_label, check_name
 
@@ -123,29 +124,31 @@ def cameras(spec: MultiEdgeInferenceServiceSpec) -> list[str]:
 
 def check(spec: MultiEdgeInferenceServiceSpec) -> None:
     """Check names, templates, sources, and that no two workers share a name."""
-    seen: set[str] = set()
-    for name, at, worker in members(spec):
-        check_label(f"{at}.name", name)
-        if name in RESERVED and isinstance(worker, MemberWorker):
-            raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
-        if name in seen:
-            raise InvalidFieldError("spec.edgeWorkers", name, UNIQUE_FIX)
-        seen.add(name)
-        if worker.model:
-            check_name(f"{at}.model.name", worker.model.name)
-        check_template(f"{at}.template", worker.template)
-        if isinstance(worker, MemberWorker):
-            _check_member(at, worker)
-    if spec.dataset:
-        check_name("spec.dataset.name", spec.dataset.name)
+    workers = list(members(spec))
+    names = [name for name, _, _ in workers]
+    check_all(
+        *(partial(_check_worker, at, worker, name, names[:i]) for i, (name, at, worker) in enumerate(workers)),
+        partial(check_dataset, spec.dataset),
+    )
 
 
-def _check_member(at: str, worker: MemberWorker) -> None:
-    if worker.detector:
-        check_name(f"{at}.detector.name", worker.detector.name)
-    if worker.hpa is not None:
-        check_autoscaler(worker.hpa, f"{at}.hpa")
-    check_source(f"{at}.source", worker.source)
+def _check_worker(at: str, worker: MemberWorker | JointWorker, name: str, before: list[str]) -> None:
+    member = worker if isinstance(worker, MemberWorker) else None
+    models = {"model": worker.model, "detector": member.detector if member else None}
+    check_all(
+        partial(_check_worker_name, at, worker, name, before),
+        *(partial(check_name, f"{at}.{what}.name", model.name) for what, model in models.items() if model),
+        partial(check_pods, at, worker.template, member.hpa if member else None),
+        partial(check_source, f"{at}.source", member.source if member else None),
+    )
+
+
+def _check_worker_name(at: str, worker: MemberWorker | JointWorker, name: str, before: list[str]) -> None:
+    check_label(f"{at}.name", name)
+    if name in RESERVED and isinstance(worker, MemberWorker):
+        raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
+    if name in before:
+        raise InvalidFieldError("spec.edgeWorkers", name, UNIQUE_FIX)
 
 
 @register(

@@ -7,6 +7,7 @@ parameters become environment variables; the framework pair selects the image.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -16,7 +17,7 @@ from halimede.api.base import NEPTUNE, SEDNA, Resource, Spec, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import COLUMNS, NAME_LIMIT, PLURAL
 from halimede.api.schema import PHASE, ObjectName, PrinterColumn, ValidationRule
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.messages import ResourceBody
 from halimede.names import check_name
 
@@ -78,14 +79,23 @@ class NeptuneEdgeWorker(NeptuneCloudWorker, kw_only=True):
 
 def check(spec: NeptuneSpec) -> None:
     """Check names and paths."""
-    for role, worker in (("edgeWorker", spec.edge_worker), ("cloudWorker", spec.cloud_worker)):
-        check_name(f"spec.{role}.model.name", worker.model.name)
-        check_name(f"spec.{role}.nodeName", worker.node_name)
-        script = worker.worker_spec
-        if not script.script_dir.startswith("/") or ".." in script.script_dir.split("/"):
-            raise InvalidFieldError(f"spec.{role}.workerSpec.scriptDir", script.script_dir, FOLDER_FIX)
-        if script.script_boot_file.startswith("/") or ".." in script.script_boot_file.split("/"):
-            raise InvalidFieldError(f"spec.{role}.workerSpec.scriptBootFile", script.script_boot_file, FILE_FIX)
+    check_all(
+        partial(_check_worker, "spec.edgeWorker", spec.edge_worker),
+        partial(_check_worker, "spec.cloudWorker", spec.cloud_worker),
+    )
+
+
+def _check_worker(at: str, worker: NeptuneCloudWorker) -> None:
+    script, found = worker.worker_spec, []
+    if not script.script_dir.startswith("/") or ".." in script.script_dir.split("/"):
+        found.append(InvalidFieldError(f"{at}.workerSpec.scriptDir", script.script_dir, FOLDER_FIX))
+    if script.script_boot_file.startswith("/") or ".." in script.script_boot_file.split("/"):
+        found.append(InvalidFieldError(f"{at}.workerSpec.scriptBootFile", script.script_boot_file, FILE_FIX))
+    check_all(
+        partial(check_name, f"{at}.model.name", worker.model.name),
+        partial(check_name, f"{at}.nodeName", worker.node_name),
+        partial(refuse, found),
+    )
 
 
 @register(

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from halimede.api.base import Spec
 from halimede.api.schema import ValidationRule
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, refuse
 
 STD_FIX = "use values other than 0"
 STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
@@ -191,13 +191,16 @@ Postprocessing = Annotated[Postprocess | None, Meta(description="How the model's
 
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:
     """Check what types cannot express. Raises InvalidFieldError."""
-    for i, step in enumerate(preprocess):
-        if isinstance(step, Scale | Normalize) and 0 in step.std:
-            raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
+    found = [
+        InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
+        for i, step in enumerate(preprocess)
+        if isinstance(step, Scale | Normalize) and 0 in step.std
+    ]
     if postprocess and postprocess.task != "detection" and (postprocess.boxes or postprocess.nms):
-        raise InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX)
+        found.append(InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX))
     if postprocess and postprocess.task != "classification" and postprocess.features:
-        raise InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX)
+        found.append(InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX))
+    refuse(found)
 
 
 def check_postprocess(postprocess: Postprocess | None) -> None:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from halimede import api
 from halimede.codec import MAX_JSON
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, refuse
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
@@ -36,6 +37,10 @@ class ManifestError(HalimedeError):
     """A manifest that cannot be used; the text names the file, the document and, where possible, the line."""
 
 
+#: ``api.parse``, or ``api.admit`` for manifests that are to be applied
+Check = Callable[[Any], api.Resource[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One checked resource and its source. ``missing``: a local file that it names and that does not exist."""
@@ -46,20 +51,29 @@ class Manifest:
     missing: Path | None = None
 
 
-def load(paths: Sequence[str], namespace: str = "") -> list[Manifest]:
-    """Read and check all manifests, in the order in which they must be applied. Raises ManifestError.
+def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) -> list[Manifest]:
+    """Read and check all manifests, in the order in which they must be applied.
 
-    ``namespace`` is for resources that name none.
+    ``namespace`` is for resources that name none. Raises one ManifestError with the errors of all manifests.
     """
-    found = [manifest for path in paths for source in sources(path) for manifest in _read(source, namespace)]
+    found: list[Manifest] = []
+    wrong: list[ManifestError] = []
+    for path in paths:
+        try:
+            for source in sources(path):
+                found += _read(source, namespace, check, wrong)
+        except ManifestError as error:
+            wrong.append(error)
     seen: dict[str, Manifest] = {}
     for manifest in found:
         first = seen.setdefault(str(manifest.resource.key), manifest)
         if first is not manifest:
-            raise ManifestError(
+            text = (
                 f"{manifest.source}, document {manifest.document}: {manifest.resource.key} is already in "
                 f"{first.source}, document {first.document}: keep one of them"
             )
+            wrong.append(ManifestError(text))
+    refuse(wrong)
     return sorted(found, key=lambda m: m.resource.kind.order)
 
 
@@ -78,36 +92,46 @@ def sources(path: str) -> list[str]:
     return [path]
 
 
-def _read(source: str, namespace: str) -> Iterator[Manifest]:
-    text = _text(source)
+def _read(source: str, namespace: str, check: Check, wrong: list[ManifestError]) -> Iterator[Manifest]:
+    """Yield the valid resources of a file; add the errors of the others to ``wrong``."""
+    try:
+        yield from _read_documents(source, _text(source), namespace, check, wrong)
+    except ManifestError as error:
+        wrong.append(error)
+
+
+def _read_documents(
+    source: str, text: str, namespace: str, check: Check, wrong: list[ManifestError]
+) -> Iterator[Manifest]:
     folder = Path.cwd() if source == STDIN else Path(source).resolve().parent
     shown = "standard input" if source == STDIN else source
     count = 0
     for number, body in _documents(shown, text):
-        try:
-            for item in _items(body):
-                count += 1
-                yield _check(item, shown, number, folder, namespace)
-        except InvalidFieldError as error:
-            line = _line(text, number, error.field)
-            where = f"{shown}:{line}" if line else shown
-            raise ManifestError(f"{where}: document {number}: {error}") from error
+        for item in _items(body):
+            count += 1
+            try:
+                yield _check(item, shown, number, folder, namespace=namespace, check=check)
+            except InvalidFieldError as error:
+                for each in (error, *error.others):
+                    line = _line(text, number, each.field)
+                    where = f"{shown}:{line}" if line else shown
+                    wrong.append(ManifestError(f"{where}: document {number}: {each}"))
     if not count:
         raise ManifestError(f"{shown}: it contains no resource")
 
 
-def _check(body: Any, source: str, number: int, folder: Path, namespace: str) -> Manifest:
+def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str, check: Check) -> Manifest:
     missing = _resolve(body, folder)
     if namespace and isinstance(body, dict) and isinstance(body.get("metadata"), dict):
         body["metadata"].setdefault("namespace", namespace)
-    api.parse(body)
+    check(body)
     try:
         # values that JSON lacks (dates, sets) become text; others are refused here, before anything is sent
         plain = msgspec.json.decode(msgspec.json.encode(body))
     except (TypeError, ValueError, RecursionError) as error:
         fix = "use only text, numbers, lists and maps with text keys"
         raise InvalidFieldError("resource", str(error), fix) from error
-    return Manifest(api.admit(plain), source, number, missing)
+    return Manifest(check(plain), source, number, missing)
 
 
 def _text(source: str) -> str:
@@ -211,13 +235,10 @@ def _absolute(part: dict[str, Any], field: str, folder: Path, write: Callable[[P
 
 def _line(text: str, number: int, field: str) -> int | None:
     """Return the line of a field (or of the nearest part above it) in a document, from 1."""
-    try:
-        documents = _yaml().compose_all(text)
-        node: Node | None = next((node for i, node in enumerate(documents, start=1) if i == number), None)
-    except (YAMLError, RecursionError, ValueError):
+    nodes = _nodes(text)
+    if len(nodes) < number:
         return None
-    if node is None:
-        return None
+    node = nodes[number - 1]
     line: int = node.start_mark.line + 1
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
         if isinstance(node, MappingNode):
@@ -231,6 +252,15 @@ def _line(text: str, number: int, field: str) -> int | None:
         else:
             break
     return line
+
+
+@lru_cache(maxsize=1)  # a file with many errors is read twice, not once for each
+def _nodes(text: str) -> list[Node]:
+    """Return the documents of a file with the positions of their fields; fewer if the file is not valid YAML."""
+    nodes: list[Node] = []
+    with contextlib.suppress(YAMLError, RecursionError, ValueError):
+        nodes.extend(_yaml().compose_all(text))
+    return nodes
 
 
 def _yaml() -> YAML:

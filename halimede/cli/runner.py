@@ -33,7 +33,8 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     except typer.BadParameter:
         raise
     except HalimedeError as error:
-        fail(str(error))
+        for each in (error, *error.others):
+            fail(str(each))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from halimede.api import kind_of
+from halimede.api import admit, kind_of
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
@@ -31,8 +31,8 @@ def apply(
 ) -> None:
     """Create or update the resources in manifests.
 
-    Everything is checked before anything is sent. Models and Datasets go first. A relative url in a Model or Dataset
-    is relative to its manifest.
+    All manifests are checked before anything is sent, and all their errors are shown. Models and Datasets go first. A
+    relative url in a Model or Dataset is relative to its manifest.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def named(key: Key) -> str:
 
 async def apply_manifests(broker: BrokerAddress, paths: Sequence[str], namespace: str) -> int:
     """Apply manifests; one that GM refuses does not stop the others. Returns the exit code."""
-    manifests = load(paths, namespace)
+    manifests = load(paths, namespace, admit)
     failed = 0
     async with Client.to(broker) as client:
         for manifest in manifests:

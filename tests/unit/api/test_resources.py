@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede import api
+from halimede.api.base import MOST_ERRORS
 from halimede.api.neptune import ORIGIN, to_sedna
 from halimede.api.placement import HOSTNAME, matches, placements
 from halimede.errors import InvalidFieldError
@@ -236,3 +237,60 @@ def test_a_template_whose_parts_are_of_another_type_is_refused_by_name(path: str
     with pytest.raises(InvalidFieldError) as caught:
         api.parse(put(body, f"spec.edgeWorker.template.spec.{path}", value))
     assert caught.value.field == f"spec.edgeWorker.template.spec.{path.replace('.0', '[0]')}"
+
+
+def fields_of(body: object) -> list[str]:
+    with pytest.raises(InvalidFieldError) as caught:
+        api.admit(body)
+    return [error.field for error in (caught.value, *caught.value.others)]
+
+
+def test_all_invalid_fields_are_named_at_once() -> None:
+    body = put(sedna_service(), "spec.edgeWorker.deadlineMs", "soon")
+    body = put(body, "spec.edgeWorker.modle", {"name": "x"})
+    body = put(body, "spec.edgeWorker.hardExampleMining.parameters.0", {"value": 0.9, "kye": "k"})
+    body = put(body, "spec.cloudWorker.template", None)
+    body = put(body, "metadata.name", "Not A Name")
+    assert fields_of({**body, "extra": 1}) == [
+        "extra",
+        "metadata.name",
+        "spec.edgeWorker.hardExampleMining.parameters[0].value",
+        "spec.edgeWorker.hardExampleMining.parameters[0].kye",
+        "spec.edgeWorker.hardExampleMining.parameters[0].key",
+        "spec.edgeWorker.deadlineMs",
+        "spec.edgeWorker.modle",
+        "spec.cloudWorker.template",
+    ]
+
+
+def test_all_fields_that_do_not_fit_together_are_named_at_once() -> None:
+    body = put(sedna_service(), "spec.edgeWorker.source", {"cameras": ["c"], "path": "/x"})
+    body = put(body, "spec.edgeWorker.fusion", "mixture")
+    body = put(body, "spec.edgeWorker.hardExampleMining.parameters.0.key", "threshold_imgs")
+    body = put(body, "spec.cloudWorker.template.spec.containers", [])
+    body = put(body, "spec.cloudWorker.model.name", "a/b")
+    assert fields_of(body) == [
+        "spec.edgeWorker.source",
+        "spec.edgeWorker.fusion",
+        "spec.cloudWorker.model.name",
+        "spec.cloudWorker.template.spec.containers",
+        "spec.edgeWorker.hardExampleMining.parameters.threshold_imgs",
+    ]
+
+
+def test_an_error_in_one_step_of_several_forms_is_of_that_form() -> None:
+    steps = [{"op": "resize", "width": 0}, {"op": "warp"}, {"op": "cast", "dtype": "int4"}]
+    body = {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": "m"},
+        "spec": {"url": "/m.onnx", "format": "onnx", "preprocess": steps},
+    }
+    at = "spec.preprocess"
+    assert fields_of(body) == [f"{at}[0].width", f"{at}[0].height", f"{at}[1].op", f"{at}[2].dtype"]
+
+
+def test_a_body_of_many_errors_costs_no_more_than_some() -> None:
+    body = sedna_service()
+    body["spec"]["edgeWorker"] |= {f"field{i}": i for i in range(20_000)}
+    assert len(fields_of(body)) == MOST_ERRORS

@@ -109,6 +109,19 @@ def test_a_mistake_is_one_line_on_standard_error_with_exit_code_1(arguments: lis
     is_one_error(part, shown.exit_code, shown.stdout, shown.stderr)
 
 
+def test_apply_shows_each_mistake_of_a_manifest_on_a_line_of_its_own(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text("apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: A}\nspec: {fromat: onnx}\n")
+    shown = CliRunner().invoke(app, ["apply", "-f", str(manifest), *NOWHERE])
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    at = f"Error: {manifest}"
+    assert [line.partition(" is not accepted: ")[0] for line in shown.stderr.splitlines()] == [
+        f"{at}:3: document 1: metadata.name: 'A'",
+        f"{at}:4: document 1: spec.fromat: 'onnx'",
+        f"{at}:4: document 1: spec.format: None",
+    ]
+
+
 #: a name, an address, and a broker that is not there, as processes of their own
 @pytest.mark.parametrize(("arguments", "part"), [MISTAKES[0], MISTAKES[3], MISTAKES[4]])
 def test_and_so_it_is_in_a_shell(arguments: list[str], part: str) -> None:

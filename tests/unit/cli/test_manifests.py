@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from halimede.api import admit
 from halimede.cli.manifests import ManifestError, load
 from halimede.cli.output import to_yaml
 from halimede.errors import HalimedeError
@@ -246,3 +247,30 @@ def test_a_path_that_no_file_can_have_is_one_that_is_not_here(tmp_path: Path) ->
         )
         (found,) = load([str(file)])
         assert found.missing == tmp_path / url
+
+
+def test_all_errors_of_all_manifests_are_reported_at_once(tmp_path: Path) -> None:
+    wrong = model("A").replace("format: onnx", "fromat: onnx")
+    write(tmp_path, f"{wrong}---\n{model('good')}---\n{model('small', url='small?')}", "1.yaml")
+    write(tmp_path, f"{model('B')}---\nkind: [", "2.yaml")
+    write(tmp_path, model("good"), "3.yaml")
+    with pytest.raises(ManifestError) as caught:
+        load([str(tmp_path), str(tmp_path / "nowhere")])
+    shown = [str(error).removeprefix(f"{tmp_path}/") for error in (caught.value, *caught.value.others)]
+    begins = [
+        "1.yaml:3: document 1: metadata.name: 'A' is not accepted",
+        "1.yaml:6: document 1: spec.fromat: 'onnx' is not accepted: did you mean format?",
+        "1.yaml:4: document 1: spec.format: None is not accepted: it is required",
+        "2.yaml:3: document 1: metadata.name: 'B' is not accepted",
+        "2.yaml:8: document 2: not valid YAML",
+        "nowhere: there is no such file or folder",
+        "3.yaml, document 1: default/models/good is already in",
+    ]
+    assert [line[: len(begin)] for line, begin in zip(shown, begins, strict=True)] == begins
+
+
+def test_what_a_worker_would_not_start_with_is_not_applied_and_can_be_deleted(tmp_path: Path) -> None:
+    path = write(tmp_path, SERVICE.replace("{name: IBT}", "{name: IBT, parameters: [{key: treshold_img, value: '1'}]}"))
+    with pytest.raises(ManifestError, match=r"m.yaml:7: document 1: .*parameters.treshold_img: '1' is not accepted"):
+        load([path], check=admit)
+    assert [each.resource.metadata.name for each in load([path])] == ["helmet"]
