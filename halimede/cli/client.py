@@ -92,6 +92,10 @@ class Client:
         reply = await self._ask(ApiRequest(op="apply", object=body))
         return reply.outcome, reply.object or {}
 
+    async def try_apply(self, body: ResourceBody) -> str:
+        """Return what ``apply`` would do with a resource, and change nothing."""
+        return (await self._ask(ApiRequest(op="apply-dry-run", object=body))).outcome
+
     async def get(self, plural: str, name: str, namespace: str = "default") -> ResourceBody:
         """Return one resource with its status; raise ApiRefusedError (``NotFound``)."""
         reply = await self._ask(ApiRequest(op="get", plural=plural, namespace=namespace, name=name))

@@ -177,13 +177,26 @@ class NodeInfo(Message, kw_only=True):
 class ApiRequest(Message, kw_only=True):
     """A client's request to the standalone GM. Fields that an operation does not use are left out.
 
-    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it, an outdated one is refused. ``get`` and
+    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it, an outdated one is refused.
+    ``apply-dry-run`` is checked and answered as ``apply``, without the object, and changes nothing. ``get`` and
     ``delete`` need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes
     ``after``, ``before`` (0: no end) and ``about``; ``nodes`` takes ``name``, or nothing for all; ``delete-node``
     needs the ``name`` of a node that was removed; ``drain`` and ``uncordon`` need the ``name`` of a node.
     """
 
-    op: Literal["apply", "get", "list", "delete", "events", "nodes", "delete-node", "drain", "uncordon", "version"]
+    op: Literal[
+        "apply",
+        "apply-dry-run",
+        "get",
+        "list",
+        "delete",
+        "events",
+        "nodes",
+        "delete-node",
+        "drain",
+        "uncordon",
+        "version",
+    ]
     plural: Short = ""
     namespace: Short = ""
     name: Short = ""

@@ -125,7 +125,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
 
     async def _dispatch(self, request: ApiRequest) -> ApiReply:
         match request.op:
-            case "apply":
+            case "apply" | "apply-dry-run":
                 return await self._apply(request)
             case "delete":
                 return await self._delete(_key(request))
@@ -160,6 +160,8 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         resource = admit(_without_server_set(request.object))
         # nodes receive the translated form: it must be valid as well
         self._check_size(CONTROLLERS[resource.key.plural].entry(resource))
+        if request.op == "apply-dry-run":
+            return ApiReply(outcome=self._editor.try_apply(resource))
         applied = await self._editor.apply(resource)
         if applied.outcome != "unchanged":
             generation = applied.stored.resource.metadata.generation

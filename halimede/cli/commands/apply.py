@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from halimede.api import admit, kind_of
 from halimede.cli import options as o
@@ -20,12 +22,41 @@ from halimede.names import Key
 CHANGED = frozenset({"created", "configured"})
 
 
-def apply(
+class DryRun(StrEnum):
+    """Who checks manifests without applying them."""
+
+    NONE = "none"
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class ApplyCommand(TyperCommand):
+    """The command ``apply``: its option ``--dry-run`` alone means ``--dry-run=server``, as with kubectl."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Complete the option."""
+        return super().parse_args(ctx, ["--dry-run=server" if arg == "--dry-run" else arg for arg in args])
+
+
+apply = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@apply.command(cls=ApplyCommand)
+def main(
     files: o.Files = None,
     more: o.MoreFiles = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NAME", help="For resources that have none.", show_default=False)
     ] = "",
+    dry_run: Annotated[
+        DryRun,
+        typer.Option(
+            "--dry-run",
+            metavar="[=server|client]",
+            help="Change nothing: ask GM what it would do, or only check the manifests on this machine (client).",
+            show_default=False,
+        ),
+    ] = DryRun.NONE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -39,6 +70,7 @@ def apply(
       halimede apply -f examples/digits/
       halimede apply -f model.yaml -f service.yaml -n factory
       cat service.yaml | halimede apply -f -
+      halimede apply -f examples/digits/ --dry-run
     """
     if not files:
         raise typer.BadParameter("give -f FILE, -f FOLDER or -f - for standard input")
@@ -46,7 +78,7 @@ def apply(
 
     async def command() -> int:
         checked = o.namespace_of(namespace) if namespace else ""
-        return await apply_manifests(o.address(broker, credentials), paths, checked)
+        return await apply_manifests(o.address(broker, credentials), paths, checked, dry_run)
 
     run(command)
 
@@ -56,25 +88,31 @@ def named(key: Key) -> str:
     return f"{kind_of(key.plural).kind.lower()}/{key.name}"
 
 
-async def apply_manifests(broker: BrokerAddress, paths: Sequence[str], namespace: str) -> int:
+async def apply_manifests(
+    broker: BrokerAddress, paths: Sequence[str], namespace: str, dry_run: DryRun = DryRun.NONE
+) -> int:
     """Apply manifests; one that GM refuses does not stop the others. Returns the exit code."""
     manifests = load(paths, namespace, admit)
+    if dry_run is DryRun.CLIENT:
+        for manifest in manifests:
+            console().print(f"{named(manifest.resource.key)} valid (dry run)")
+        return 0
     failed = 0
     async with Client.to(broker) as client:
         for manifest in manifests:
-            failed += not await _apply_one(client, manifest)
+            failed += not await _apply_one(client, manifest, dry=dry_run is DryRun.SERVER)
     return 1 if failed else 0
 
 
-async def _apply_one(client: Client, manifest: Manifest) -> bool:
+async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> bool:
     resource = manifest.resource
     name = named(resource.key)
     try:
-        outcome, _ = await client.apply(resource.body)
+        outcome = await client.try_apply(resource.body) if dry else (await client.apply(resource.body))[0]
     except (ApiRefusedError, InvalidFieldError) as error:
         fail(f"{manifest.source}: {name}: {error}")
         return False
-    console().print(f"{name} {outcome}", style="green" if outcome in CHANGED else "")
+    console().print(f"{name} {outcome}{' (dry run)' if dry else ''}", style="green" if outcome in CHANGED else "")
     if manifest.missing:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
     return True

@@ -26,11 +26,12 @@ from services.gm.cluster.port import (
     EventType,
     Happening,
     Memory,
+    Outcome,
     Ref,
     StoredResource,
 )
 from services.gm.cluster.sqlite_file import Database, StoreError
-from services.gm.cluster.store import ResourceStore, require
+from services.gm.cluster.store import ResourceStore, outcome_of, require
 from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
@@ -255,13 +256,21 @@ class LocalCluster:
 
     async def apply(self, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError at the limit of resources."""
-        if resource.key not in self._resources and len(self._resources) >= MAX_RESOURCES:
-            raise ConflictError(f"there are {MAX_RESOURCES} resources already: delete what is not needed any more")
+        self._check_limit(resource)
         applied = self._store.apply(self._resources.get(resource.key), resource)
         if applied.outcome != "unchanged":
             self._resources[resource.key] = applied.stored
             self._announce(resource.key)
         return applied
+
+    def try_apply(self, resource: Resource[Any]) -> Outcome:
+        """Return what ``apply`` would do. Raises ConflictError as it does."""
+        self._check_limit(resource)
+        return outcome_of(self._resources.get(resource.key), resource)
+
+    def _check_limit(self, resource: Resource[Any]) -> None:
+        if resource.key not in self._resources and len(self._resources) >= MAX_RESOURCES:
+            raise ConflictError(f"there are {MAX_RESOURCES} resources already: delete what is not needed any more")
 
     async def delete(self, key: Key) -> StoredResource:
         """Request deletion."""

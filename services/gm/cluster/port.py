@@ -259,11 +259,15 @@ class Cluster(Protocol):
         """Return what was remembered."""
 
 
+#: what an apply does
+Outcome = Literal["created", "configured", "unchanged"]
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The result of an apply."""
 
-    outcome: Literal["created", "configured", "unchanged"]
+    outcome: Outcome
     stored: StoredResource
 
 
@@ -272,6 +276,9 @@ class Editor(Protocol):
 
     async def apply(self, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError (stale version, name taken by another group, being deleted)."""
+
+    def try_apply(self, resource: Resource[Any]) -> Outcome:
+        """Return what ``apply`` would do, and change nothing. Raises the same ConflictError."""
 
     async def delete(self, key: Key) -> StoredResource:
         """Request deletion. Raises UnknownResourceError."""

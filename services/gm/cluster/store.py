@@ -24,6 +24,7 @@ from services.gm.cluster.port import (
     EventType,
     Memory,
     NodeReport,
+    Outcome,
     StoredResource,
     UnknownResourceError,
     utc_now,
@@ -74,26 +75,13 @@ class ResourceStore:
 
     def apply(self, existing: StoredResource | None, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError; applying the same content twice writes nothing."""
+        outcome = outcome_of(existing, resource)
         wanted = _user_part(resource.body)
         if existing is None:
-            return Applied("created", self._create(resource, wanted))
-        key, given = existing.key, resource.metadata.resource_version
-        if existing.resource.kind.api_version != resource.kind.api_version:
-            raise ConflictError(
-                f"NameConflict: {key} exists as {existing.resource.kind.api_version} {existing.resource.kind.kind}, and"
-                f" {resource.kind.api_version} shares its topics: delete that one first, or choose another name"
-            )
-        if existing.deleting:
-            raise ConflictError(f"{key} is being deleted: apply it again once it is gone")
+            return Applied(outcome, self._create(wanted))
+        if outcome == "unchanged":
+            return Applied(outcome, existing)
         have = _user_part(existing.resource.body)
-        # before the check of the version: a client may repeat an edit whose reply was lost
-        if wanted == have:
-            return Applied("unchanged", existing)
-        if given and given != existing.resource_version:
-            raise ConflictError(
-                f"{key} has changed (resourceVersion {existing.resource_version}, not {given}): get it again, or leave"
-                " resourceVersion out to overwrite"
-            )
         old = existing.resource.metadata
         with self._db.transaction(durable=True):
             body = self._with_metadata(
@@ -104,7 +92,7 @@ class ResourceStore:
             )
             stored = StoredResource(parse(body), existing.status)
             self._write(stored)
-        return Applied("configured", stored)
+        return Applied(outcome, stored)
 
     def mark_deleted(self, existing: StoredResource) -> StoredResource:
         """Set the deletion time; it never changes again."""
@@ -152,9 +140,7 @@ class ResourceStore:
                 [(msgspec.json.encode(status), *_parts(key)) for key, status in statuses.items()],
             )
 
-    def _create(self, resource: Resource[Any], wanted: ResourceBody) -> StoredResource:
-        if resource.metadata.resource_version:
-            raise ConflictError(f"{resource.key} is gone: leave metadata.resourceVersion out to create it anew")
+    def _create(self, wanted: ResourceBody) -> StoredResource:
         with self._db.transaction(durable=True):
             body = self._with_metadata(wanted, uid=str(uuid.uuid4()), generation=1, created=utc_now())
             stored = StoredResource(parse(body))
@@ -300,6 +286,31 @@ def _readable(body: bytes, wanted: type[T], node: str) -> T | None:
     except msgspec.DecodeError as error:
         log.warning("stored report not readable", node=node, error=str(error))
         return None
+
+
+def outcome_of(existing: StoredResource | None, resource: Resource[Any]) -> Outcome:
+    """Return what applying a resource does to the stored one. Raises ConflictError if it cannot be applied."""
+    key, given = resource.key, resource.metadata.resource_version
+    if existing is None:
+        if given:
+            raise ConflictError(f"{key} is gone: leave metadata.resourceVersion out to create it anew")
+        return "created"
+    if existing.resource.kind.api_version != resource.kind.api_version:
+        raise ConflictError(
+            f"NameConflict: {key} exists as {existing.resource.kind.api_version} {existing.resource.kind.kind}, and"
+            f" {resource.kind.api_version} shares its topics: delete that one first, or choose another name"
+        )
+    if existing.deleting:
+        raise ConflictError(f"{key} is being deleted: apply it again once it is gone")
+    # before the check of the version: a client may repeat an edit whose reply was lost
+    if _user_part(resource.body) == _user_part(existing.resource.body):
+        return "unchanged"
+    if given and given != existing.resource_version:
+        raise ConflictError(
+            f"{key} has changed (resourceVersion {existing.resource_version}, not {given}): get it again, or leave"
+            " resourceVersion out to overwrite"
+        )
+    return "configured"
 
 
 def _user_part(body: ResourceBody) -> ResourceBody:

@@ -16,6 +16,7 @@ from halimede.api import kind_of
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, delete, describe, events, get, logs, version
+from halimede.cli.commands.apply import DryRun
 from halimede.cli.commands.get import show_nodes
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError
@@ -54,6 +55,15 @@ async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
     assert capsys.readouterr().out.count(" unchanged") == 3
     url = (await client.get("models", "digits-small"))["spec"]["url"]
     assert url == Path(DIGITS, "models", "small.onnx").as_uri()
+
+
+async def test_a_dry_run_shows_what_would_be_done_and_does_it_not(
+    broker: BrokerAddress, client: Client, capsys: Output
+) -> None:
+    for dry_run, shown in ((DryRun.SERVER, "created"), (DryRun.CLIENT, "valid")):
+        assert await apply.apply_manifests(broker, [DIGITS], "", dry_run) == 0
+        assert [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()] == [f"{shown} (dry run)"] * 3
+        assert await client.list("models") == ([], False)
 
 
 async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(

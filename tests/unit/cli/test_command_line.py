@@ -122,6 +122,16 @@ def test_apply_shows_each_mistake_of_a_manifest_on_a_line_of_its_own(tmp_path: P
     ]
 
 
+def test_a_dry_run_asks_gm_unless_it_is_of_the_client(tmp_path: Path) -> None:
+    digits = str(Path(__file__).parents[3] / "examples" / "digits")
+    for option in ("--dry-run", "--dry-run=server"):
+        shown = CliRunner().invoke(app, ["apply", "-f", digits, option, *NOWHERE])
+        is_one_error("no MQTT broker answers", shown.exit_code, shown.stdout, shown.stderr)
+    shown = CliRunner().invoke(app, ["apply", "--dry-run=client", "-f", digits, *NOWHERE])
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[0] == "model/digits-small valid (dry run)"
+
+
 #: a name, an address, and a broker that is not there, as processes of their own
 @pytest.mark.parametrize(("arguments", "part"), [MISTAKES[0], MISTAKES[3], MISTAKES[4]])
 def test_and_so_it_is_in_a_shell(arguments: list[str], part: str) -> None:

@@ -118,6 +118,29 @@ async def test_an_object_goes_round_with_all_that_the_server_set(ask: Ask) -> No
 
 
 @asking
+async def test_a_dry_run_answers_as_an_edit_would_and_changes_nothing(ask: Ask) -> None:
+    async def dry(body: dict[str, Any]) -> ApiReply:
+        before = (await ask("list", plural=MODELS)).items, (await ask("events")).events
+        reply = await ask("apply-dry-run", object=body)
+        assert ((await ask("list", plural=MODELS)).items, (await ask("events")).events) == before
+        return reply
+
+    assert await dry(model("small")) == ApiReply(outcome="created")
+    await ask("apply", object=model("small"))
+    assert (await dry(model("small"))).outcome == "unchanged"
+    assert (await dry(model("small", labels=["a"]))).outcome == "configured"
+    assert error(await dry(model("small", labels="a"))) == ("Invalid", "spec.labels")
+    stale = model("small", format="other")
+    stale["metadata"]["resourceVersion"] = "0"
+    assert error(await dry(stale)) == ("Conflict", "")
+    gone = model("big")
+    gone["metadata"]["resourceVersion"] = "1"
+    assert error(await dry(gone)) == ("Conflict", "")
+    await ask("delete", plural=MODELS, name="small")
+    assert error(await dry(model("small"))) == ("Conflict", "")
+
+
+@asking
 async def test_deleting_may_be_repeated(ask: Ask) -> None:
     await ask("apply", object=model("small"))
     first = await ask("delete", plural=MODELS, name="small")
