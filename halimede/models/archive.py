@@ -42,7 +42,7 @@ MOST_DIRECTORY = 4 * 1024**2
 #: a number that Python's reader would parse for hours, and that no valid name has
 ENDLESS_NUMBER = re.compile(rb"[0-9]{300}")
 #: the most compressed bytes in a row without any output: an endless name, or empty members
-MOST_EMPTY = 256 * 1024
+MOST_EMPTY = 128 * 1024
 #: bytes that any archive may unpack to, whatever its compression ratio
 FREE = 16 * 1024**2
 FILE_MODE = 0o400  # only the owner may read, as with the archive

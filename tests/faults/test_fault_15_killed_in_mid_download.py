@@ -83,7 +83,7 @@ def whole(path: Path, body: bytes) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == hashlib.sha256(body).hexdigest()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("size", "kills", "named"), [pytest.param(SIZE, KILLS, True, marks=pytest.mark.slow), (SIZE // 3, 2, False)]
 )
