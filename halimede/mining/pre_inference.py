@@ -59,8 +59,8 @@ def judge_sample(miner: object, image: Image) -> Verdict:
 
 def modes_of(miner: object) -> tuple[Mode, ...]:
     """Return the modes that an algorithm supports. One that only judges samples sets ``modes``."""
-    given: tuple[Mode, ...] | None = getattr(type(miner), "modes", None)
-    return given or ((AFTER, BEFORE) if _kinds(miner)[0] else (AFTER,))
+    given: tuple[Mode, ...] = getattr(type(miner), "modes", (AFTER,))
+    return (AFTER, BEFORE) if given == (AFTER,) and _kinds(miner)[0] else given
 
 
 def check_mode(miner: object, mode: str) -> None:

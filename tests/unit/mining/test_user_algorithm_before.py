@@ -13,6 +13,7 @@ from halimede.api.mining import AFTER, BEFORE
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import PreInferenceMiner, Verdict, check_mode, create, judge, judge_sample
+from halimede.mining.margin import Margin
 from halimede.mining.sharpness import variance_of_laplacian
 
 MODE = "spec.edgeWorker.hardExampleMining.mode"
@@ -117,6 +118,7 @@ class Own:
 
 def test_an_own_algorithm_needs_no_more_than_a_method():
     check_mode(Own(), BEFORE)
+    check_mode(type("OwnMargin", (Margin,), {"foresee": Own.foresee})(), BEFORE)
     assert judge_sample(Own(), np.zeros((4, 4))) == Verdict(hard=True)
     assert judge_sample(Own(), np.full((4, 4), 200)) == Verdict(hard=False)
     assert judge_sample(Own(error=True), PICTURE) == Verdict(hard=True, error="IndexError: no such pixel")
