@@ -47,30 +47,30 @@ def _layout(arguments: Sequence[str] | None) -> SystemLayout:
         "--nodes",
         default=",".join(DEFAULT_NODES),
         metavar="NAMES",
-        help="names of the nodes, with commas; edge* and cloud* get that role's label (default: %(default)s)",
+        help="node names, separated by commas; edge* and cloud* get the label of that role (default: %(default)s)",
     )
     parser.add_argument(
         "--home",
         default=os.environ.get("HALIMEDE_HOME") or DEFAULT_HOME,
         metavar="FOLDER",
-        help="where everything is kept (default: HALIMEDE_HOME, else %(default)s)",
+        help="folder for all files of the system (default: HALIMEDE_HOME, else %(default)s)",
     )
-    parser.add_argument("--port", type=int, metavar="N", help="the broker's port (default: a free one from 1883 on)")
+    parser.add_argument("--port", type=int, metavar="N", help="the broker's port (default: first free from 1883)")
     parser.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, DEFAULT_ALLOW),
         metavar="WHAT",
-        help="addresses that models may come from beside public ones: loopback, private, link-local, networks, names "
-        f"of hosts, with commas; '' for none (default: ${VARIABLE}, else {DEFAULT_ALLOW})",
+        help="private addresses from which nodes may download models: loopback, private, link-local, networks, names "
+        f"of hosts, separated by commas; '': none (default: ${VARIABLE}, else {DEFAULT_ALLOW})",
     )
     safety = parser.add_mutually_exclusive_group()
     safety.add_argument(
         "--tls", dest="security", action="store_const", const=Security.TLS,
-        help="the broker and its clients know one another by certificates (default: passwords)",
+        help="authenticate the broker and its clients by certificates (default: passwords)",
     )  # fmt: skip
     safety.add_argument(
         "--insecure", dest="security", action="store_const", const=Security.INSECURE,
-        help="no passwords and no access rules: whoever reaches the port may do everything",
+        help="no passwords and no access rules: any client of the port has all rights",
     )  # fmt: skip
     parser.set_defaults(security=Security.PASSWORDS)
     options = parser.parse_args(arguments)

@@ -109,7 +109,7 @@ class MosquittoProcess:
             if IN_USE not in trouble:
                 raise HalimedeError(f"mosquitto did not start: {trouble} (see {self.log})")
         if self._wanted:
-            raise InvalidFieldError("port", self._wanted, "it is in use: choose another, or stop what listens there")
+            raise InvalidFieldError("port", self._wanted, "it is in use: choose another, or stop the process on it")
         raise HalimedeError(f"no free port from {DEFAULT_PORT} to {DEFAULT_PORT + PORTS - 1} on {HOST}")
 
     async def stop(self) -> None:
@@ -207,7 +207,7 @@ def find_mosquitto() -> str:
     if binary is None:
         raise HalimedeError(
             "mosquitto is not installed: `apt install mosquitto`, `dnf install mosquitto` or `brew install mosquitto`; "
-            "or point HALIMEDE_BROKER to a broker that runs elsewhere"
+            "or set HALIMEDE_BROKER to a broker on another machine"
         )
     return binary
 

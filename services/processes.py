@@ -50,7 +50,7 @@ def usable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise HalimedeError(
             f"{error.filename or path} cannot be used ({error.strerror}): "
-            "move it away or make room, or choose another folder with HALIMEDE_HOME or --home"
+            "move it, free some space, or choose another folder with HALIMEDE_HOME or --home"
         ) from error
 
 
@@ -65,9 +65,9 @@ class Exit:
 
     def __str__(self) -> str:
         if self.reason:
-            return f"{self.name} could not be started ({self.reason}); trying again in {self.pause:g} s"
+            return f"{self.name} could not be started ({self.reason}); retrying in {self.pause:g} s"
         how = f"exit code {self.code}" if self.code >= 0 else f"signal {signal.Signals(-self.code).name}"
-        return f"{self.name} ended ({how}); starting it again in {self.pause:g} s"
+        return f"{self.name} ended ({how}); restarting it in {self.pause:g} s"
 
 
 class Child:

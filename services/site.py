@@ -41,7 +41,7 @@ class Security(StrEnum):
         return {
             Security.PASSWORDS: "passwords and access rules",
             Security.TLS: "TLS: certificates and access rules",
-            Security.INSECURE: "INSECURE: whoever reaches this port may do everything",
+            Security.INSECURE: "INSECURE: any client of this port has all rights",
         }[self]
 
 

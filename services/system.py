@@ -68,7 +68,7 @@ class RunFile:
             handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise HalimedeError(
-                f"{self._home} cannot be used ({error.strerror}): set HALIMEDE_HOME or --home to a folder of yours"
+                f"{self._home} cannot be used ({error.strerror}): set HALIMEDE_HOME or --home to a writable folder"
             ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +150,7 @@ def parse_nodes(text: str) -> list[str]:
     names = [check_name("--nodes", name.strip()) for name in text.split(",")]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidFieldError("--nodes", text, f"name {name} once")
+            raise InvalidFieldError("--nodes", text, f"give {name} only once")
     return names
 
 
@@ -206,7 +206,7 @@ class System:
         await self._broker.start()
         try:
             if count := await processes.end_strays(self._layout.home, self._layout.nodes, ORPHAN_STOP, hurry):
-                self._say(f"ended {count} processes of nodes that are not run any more")
+                self._say(f"ended {count} processes of nodes that are no longer in --nodes")
             with first_error():
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._keep_broker(), name="broker")
@@ -245,7 +245,7 @@ class System:
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         self._stopping.set()
-        self._say("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again hurries)")
+        self._say("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again: at once)")
         saying = asyncio.create_task(self._report_remaining(), name="waiting")
         try:
             await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
@@ -256,13 +256,13 @@ class System:
         if self._gm:
             await self._gm.stop(GM_STOP, hurry)
         await self._broker.stop()
-        self._say("stopped: nothing is left running")
+        self._say("stopped: all processes have ended")
 
     async def _report_remaining(self) -> None:
         while True:
             await asyncio.sleep(WAITING_SAID)
             left = ", ".join(lc.name for lc in self._lcs if lc.pid)
-            self._say(f"waiting for {left}: workers may finish what they do (Ctrl-C again ends them now)")
+            self._say(f"waiting for {left}: workers answer what they accepted (Ctrl-C again ends them now)")
 
     async def _rotate_logs(self) -> None:
         while not await self._stops_within(LOGS_SEEN):
@@ -308,7 +308,7 @@ class System:
             await self._broker.wait()
             if loop.time() - started > BROKER_GOOD_RUN:
                 backoff.reset()
-            said = "the broker ended; starting it again"
+            said = "the broker ended; restarting it"
             while True:
                 # if the whole process group was signalled, this process's own stop comes first
                 if await self._stops_within(backoff.fail()):
@@ -318,7 +318,7 @@ class System:
                     await self._broker.restart()
                     break
                 except (HalimedeError, OSError) as error:
-                    said = f"the broker did not start ({error}); trying again"
+                    said = f"the broker did not start ({error}); retrying"
 
     async def _stops_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -358,7 +358,7 @@ class System:
         home = self._layout.home
         rows = [
             ("broker", f"{self._broker.url} ({self._site.security.description})"),
-            ("page", f"{self._page} (health, metrics and Prometheus' /targets too)"),
+            ("page", f"{self._page} (also health, metrics and Prometheus' /targets)"),
             ("nodes", ", ".join(self._layout.nodes)),
             (
                 "status",

@@ -71,9 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     home = Path(os.environ.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
     parser = argparse.ArgumentParser(
         prog="python -m services.gm",
-        description="The global manager: stores what users apply, sends each node its part, sums up how it stands.",
-        epilog="Users and nodes reach it over the broker; its only port is for looking. While the "
-        "broker is away it keeps trying. "
+        description="The global manager: stores resources, sends each node its resources, writes their status.",
+        epilog="Users and nodes reach it over the broker. Its HTTP port serves only the web page, health and metrics. "
+        "Without a broker it keeps reconnecting. "
         "Exit codes: 0 after SIGTERM or SIGINT, 2 for a mistake in the options or a store that cannot be used.",
     )
     parser.add_argument(
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=home / "gm",
         metavar="DIR",
-        help="folder of its database, for one global manager at a time (default: %(default)s)",
+        help="folder of its database; one global manager at a time may use it (default: %(default)s)",
     )
     parser.add_argument(
         "--broker",
@@ -94,40 +94,40 @@ def _parser() -> argparse.ArgumentParser:
         "--credentials",
         default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
         metavar="DIR",
-        help="folder with what it shows the broker: password, or ca.crt, tls.crt and tls.key "
+        help="folder of its credentials: password, or ca.crt, tls.crt and tls.key "
         "(default: $HALIMEDE_CREDENTIALS, else none)",
     )
     parser.add_argument(
         "--http",
         default=os.environ.get("HALIMEDE_HTTP") or DEFAULT_BIND,
         metavar="HOST:PORT",
-        help="where its web page, health and metrics are; beside loopback the page asks for the token in the file "
-        "page-token of the store; off: nowhere (default: $HALIMEDE_HTTP, else %(default)s: any free port, see its log)",
+        help="address of its web page, health and metrics; off loopback the page requires the token in the file "
+        "page-token of the store; off: none (default: $HALIMEDE_HTTP, else %(default)s: any free port, see its log)",
     )
     kubernetes = parser.add_argument_group(
         "on Kubernetes",
         "Users apply resources with kubectl; workers are pods. Several global managers may run: one leads by a Lease.",
     )
-    kubernetes.add_argument("--kubernetes", action="store_true", help="take resources from the API server")
+    kubernetes.add_argument("--kubernetes", action="store_true", help="use the API server's resources")
     kubernetes.add_argument(
         "--pods-config",
         type=Path,
         default=os.environ.get("HALIMEDE_PODS_CONFIG") or None,
         metavar="FILE",
-        help="JSON: images, the broker as pods reach it, folders of nodes that pods may use (docs/deploy.md; "
-        "default: $HALIMEDE_PODS_CONFIG, else the environment alone)",
+        help="JSON file: images, the broker's address for pods, folders of nodes that pods may use (docs/deploy.md; "
+        "default: $HALIMEDE_PODS_CONFIG, else only the environment)",
     )
     kubernetes.add_argument(
         "--kubeconfig",
         default="",
         metavar="FILE",
-        help="how to reach the API server (default: as a pod by its service account, else $KUBECONFIG)",
+        help="kubeconfig for the API server (default: the pod's service account, else $KUBECONFIG)",
     )
     kubernetes.add_argument(
         "--namespace",
         default=os.environ.get("POD_NAMESPACE", ""),
         metavar="NAME",
-        help="where its Lease is (default: $POD_NAMESPACE, else the pod's own)",
+        help="namespace of its Lease (default: $POD_NAMESPACE, else the pod's)",
     )
     kubernetes.add_argument(
         "--identity",
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="its name in the Lease (default: $POD_NAME, else host and process id)",
     )
-    parser.add_argument("--http-or-any", action="store_true", help="with --http: if that port is taken, use any other")
+    parser.add_argument("--http-or-any", action="store_true", help="with --http: use any free port if that is in use")
     parser.add_argument("--version", action="version", version=f"halimede {__version__}")
     return parser
 

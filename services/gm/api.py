@@ -46,12 +46,12 @@ SHOWN_UNKNOWN = 20
 QUEUE = 1000
 #: requests of one client: per second, and burst. A client that waits for its replies stays far below
 REQUESTS = (50.0, 200.0)
-STORM = "it asks more often than GM answers one client: what is beyond that is left unanswered"
+STORM = "its requests exceed the limit of one client: GM does not answer the excess"
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
 #: the event of a node that is drained, and of one that is uncordoned
 MAINTENANCE_EVENTS = {
-    True: ("NodeDrained", "a user asked for it to be empty"),
-    False: ("NodeUncordoned", "a user gave it back"),
+    True: ("NodeDrained", "a user drained the node"),
+    False: ("NodeUncordoned", "a user uncordoned the node"),
 }
 
 
@@ -174,7 +174,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         size = len(msgspec.json.encode(entry.resource.body))
         if size > self._item_bytes:
             most = f"keep it below {self._item_bytes} bytes"
-            fix = f"{most}, for it goes to nodes in one message: put data into files on them"
+            fix = f"{most}, the limit of one message to a node: put data into files on the nodes"
             raise InvalidFieldError("resource", f"{size} bytes", fix)
 
     async def _delete(self, key: Key) -> ApiReply:
@@ -236,13 +236,13 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         plane.nodes.remove(node)
         concerned |= plane.index.node_changed(node)
         await self._cluster.forget_node(node)
-        await self._cluster.record("Normal", "NodeDeleted", f"node/{node}", "the node was deleted by a user")
+        await self._cluster.record("Normal", "NodeDeleted", f"node/{node}", "a user deleted the node")
         for key in concerned:
             plane.queue.add(key)
 
     def _refuse_online(self, node: str) -> None:
         if self._plane.nodes.online(node):
-            raise ConflictError(f"node {node} is online: stop its local controller first, or it would be back at once")
+            raise ConflictError(f"node {node} is online: stop its local controller first")
 
     def _list(self, request: ApiRequest) -> ApiReply:
         plural = _plural(request)

@@ -91,7 +91,7 @@ class GlobalManager:
         if self._quiet:
             self._quiet.on_connect(self._quiet_connected)
         await plane.load()
-        log.info("global manager starts", epoch=self._cluster.epoch, version=__version__, http=self.http)
+        log.info("global manager started", epoch=self._cluster.epoch, version=__version__, http=self.http)
         try:
             async with self._bus, self._quiet or contextlib.nullcontext():
                 # Subscribe before the first connection: it publishes the birth, which nodes answer with a sync.
@@ -152,7 +152,7 @@ class GlobalManager:
             try:
                 await self._bus.wait_connected(COMPLAIN_EVERY)
             except DisconnectedError as error:
-                log.warning("broker not reachable yet", error=str(error))
+                log.warning("broker not reached", error=str(error))
             else:
                 await asyncio.sleep(COMPLAIN_EVERY)
 
@@ -236,7 +236,7 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
         if other.online and other.store and other.store != identity:
             raise HalimedeError(
                 f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
-                " broker or a topic prefix of its own, such as --broker mqtt://host:1883/site1"
+                " separate broker or topic prefix, such as --broker mqtt://host:1883/site1"
             )
 
 

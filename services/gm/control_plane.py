@@ -117,7 +117,7 @@ class ControlPlane:
             keys |= set(self.index.assigned(node))
             online = self.nodes.online(node)
             self.downstream.returned(node)
-            reason, message = ("NodeOnline", "the node is there") if online else ("NodeOffline", "the node is gone")
+            reason, message = ("NodeOnline", "the node is online") if online else ("NodeOffline", "the node is offline")
             if reached(self.reconciler.settled_at):  # before that, these are only retained presences
                 await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
         for key in keys:
@@ -130,10 +130,10 @@ class ControlPlane:
             return
         self._next_overtake = asyncio.get_running_loop().time() + OVERTAKE_SPACING
         if not await self._cluster.overtake(epoch):
-            log.error("nodes follow another global manager", epoch=ours, followed=epoch)
+            log.error("epoch not raised", epoch=ours, followed=epoch)
             return
         self.downstream.sender.epoch = self._cluster.epoch
-        text = f"nodes follow epoch {epoch} of an earlier store: this one counts on from there, not from {ours}"
+        text = f"nodes follow epoch {epoch} of an earlier store: the epoch is raised from {ours} to one above that"
         await self._cluster.record("Warning", "EpochRaised", "gm", text)
         self._bus.renew()
 
@@ -257,7 +257,7 @@ class SyncResponder:
             last = self._cluster.buried(held.uid)
             if last is None:
                 # GM's store was lost: the node may have the only copy of the user's resource
-                text = "the store was lost and does not know it: apply it again, or delete it"
+                text = "it was lost with an earlier store: apply it again, or delete it"
                 await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
                 return
             generation = max(generation, last)

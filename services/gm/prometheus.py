@@ -102,7 +102,7 @@ class GmMetrics:
         yield counter("gm_store_errors", "Writes to the store that failed.", self.cluster.failures)
         yield counter("gm_dead_letters", "Dead letters that clients reported.", self.upstream.dead_letters)
         intake = self.upstream.intake
-        yield gauge("gm_intake_depth", "Messages that wait because of their node's rate limit.", intake.waiting)
+        yield gauge("gm_intake_depth", "Messages delayed by the rate limit of their node.", intake.waiting)
         yield counter(
             "gm_intake_overtaken_messages",
             "Messages of nodes replaced by a newer one before processing.",

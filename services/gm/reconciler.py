@@ -252,7 +252,7 @@ class Reconciler:
         if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in known]:
             self.queue.add(key)
         if work.conflict:
-            log.debug("object changed meanwhile: retried", key=str(key), reason=work.conflict)
+            log.debug("stale object retried", key=str(key), reason=work.conflict)
             self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
         if work.failure:
             raise work.failure
@@ -298,7 +298,7 @@ class Reconciler:
         key, status, second = action.key, action.status, action.second
         now = second or self._cluster.get(key)
         if now is None or (second is None and now.uid != stored.uid):
-            raise ConflictError(f"{key} is another one by now")
+            raise ConflictError(f"{key} was replaced by another resource")
         before = now.status.chosen if now.status else []
         await self._cluster.write_status(now, status)
         self.writes += 1

@@ -119,7 +119,7 @@ def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = 
     """
     problems = [*missing, *tally.failed, *tally.offline, *tally.waiting]
     if not problems:
-        return Readiness("Running", "AllWorkersRun", f"{tally.active} workers run")
+        return Readiness("Running", "AllWorkersRun", f"{tally.active} workers are running")
     if tally.edges and started:
         phase = "Degraded"
     elif tally.edges or missing or not tally.failed:
@@ -138,13 +138,13 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
     told = share.reported
     tally.clouds += share.clouds
     if not share.online:
-        gone = f"node {share.node} is offline (gone for good: `halimede delete node {share.node}`)"
+        gone = f"node {share.node} is offline (if it is gone for good: `halimede delete node {share.node}`)"
         tally.offline.append(Problem("NodeOffline", gone))
         if told is not None and told.observed_generation >= generation:
             tally.edges += any(w.role in ANSWERING and w.phase == "Running" for w in told.workers)
         return
     if told is None:
-        tally.waiting.append(Problem("WaitingForNode", f"node {share.node} has not reported on it yet"))
+        tally.waiting.append(Problem("WaitingForNode", f"node {share.node} has not reported its state yet"))
         return
     before = len(tally.failed) + len(tally.waiting)
     for role in sorted(share.roles):
@@ -162,7 +162,7 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
         else:
             tally.waiting.append(_trouble(role, share.node, worker, told, "WorkerNotUp"))
     if told.observed_generation < generation:
-        text = f"node {share.node} still has generation {told.observed_generation} of {generation}"
+        text = f"node {share.node} has generation {told.observed_generation}, not yet {generation}"
         tally.waiting.append(Problem(UPDATING, text))
     elif told.phase != "Running" and len(tally.failed) + len(tally.waiting) == before:
         # its workers run, but the node could not apply everything, such as an update that failed
@@ -172,11 +172,9 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
 
 def _refusal(role: str, node: str, model: ModelInUse) -> Problem:
     """Return the problem that a worker did not accept a model, with the reason."""
-    kept = model.version or model.digest[:12] or "the one before"
-    why = ": ".join(part for part in (model.reason, model.message) if part) or "it is no good"
-    return Problem(
-        REFUSED, f"{role} worker on node {node} goes on with {kept}: {model.refused[:12]} was not taken: {why}"
-    )
+    kept = model.version or model.digest[:12] or "the previous version"
+    why = ": ".join(part for part in (model.reason, model.message) if part) or "no reason"
+    return Problem(REFUSED, f"{role} worker on node {node} keeps {kept}: {model.refused[:12]} was refused: {why}")
 
 
 def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus, otherwise: str) -> Problem:
@@ -201,10 +199,10 @@ def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Readi
         if starting:
             tally.waiting.append(_pod_trouble(starting[0], "WorkerNotUp"))
         elif up:
-            text = f"{role} worker: {sum(view.current for view in up)} of {number} pods run the present generation"
+            text = f"{role} worker: {sum(view.current for view in up)} of {number} pods run the current generation"
             tally.waiting.append(Problem(UPDATING, text))
         elif not pods:
-            tally.waiting.append(Problem("WorkerNotUp", f"{role} worker: there is no pod yet"))
+            tally.waiting.append(Problem("WorkerNotUp", f"{role} worker: no pod yet"))
 
 
 def _pod_trouble(view: PodView, otherwise: str) -> Problem:
@@ -418,8 +416,8 @@ def _drift_message(drifting: int, agreement: Estimate | None) -> str:
     found = ""
     if agreement:
         low, high = 100 * agreement.low, 100 * agreement.high
-        found = f"; {100 * agreement.value:.1f} % of answers are the cloud's ({low:.1f} to {high:.1f} by audits)"
+        found = f"; {100 * agreement.value:.1f} % of answers agree with the cloud ({low:.1f} to {high:.1f}, by audits)"
     if not drifting:
-        return f"samples are again as they were when it was calibrated{found}"
-    who = "1 worker sees" if drifting == 1 else f"{drifting} workers see"
-    return f"{who} other samples than it was calibrated for{found}: calibrate again (`halimede calibrate`)"
+        return f"samples match the calibration again{found}"
+    who = "the samples of 1 worker" if drifting == 1 else f"the samples of {drifting} workers"
+    return f"{who} differ from the calibration{found}: calibrate again (`halimede calibrate`)"

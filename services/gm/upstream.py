@@ -36,10 +36,10 @@ MAX_TOPIC_SHOWN = 256
 MAX_NODES = 10_000
 #: the cost of a presence or a sync in reports: each causes much work
 WEIGHTY = 20.0
-FLOOD = "it says more than GM takes of one node: of each topic only the newest is read, as it can be"
+FLOOD = "its messages exceed the limit of one node: GM reads only the newest of each topic, with delay"
 TWO_OF_THEM = (
-    "two local controllers with different stores go by this name and take the connection from each other: stop one, or"
-    " start it with another --node than {}"
+    "two local controllers with different stores use this node name and disconnect each other: stop one, or"
+    " start one with another --node than {}"
 )
 log = structlog.get_logger()
 Work = Callable[[], Awaitable[None]]
@@ -181,7 +181,7 @@ class Upstream:
     async def _presence(self, delivery: Delivery[Presence]) -> None:
         node, presence = delivery.names["node"], delivery.body
         if presence.node != node:
-            raise InvalidFieldError("node", presence.node, f"this is the topic of {node}: write its name")
+            raise InvalidFieldError("node", presence.node, f"the topic is of node {node}: set that name")
         check_epoch(presence.epoch)
         await self._offer(delivery, partial(self._take_presence, node, presence), WEIGHTY)
 
@@ -259,7 +259,7 @@ class Upstream:
         if len(known) + len(self._strangers) >= MAX_NODES:
             self._strangers -= known.keys()
         if len(known) + len(self._strangers) >= MAX_NODES:
-            text = f"{MAX_NODES} nodes are known: new ones are not taken before some are deleted (halimede delete node)"
+            text = f"{MAX_NODES} nodes are known, the limit: delete some to add new ones (halimede delete node)"
             await self._cluster.record("Warning", "TooManyNodes", "gm", text)
             return False
         self._strangers.add(node)

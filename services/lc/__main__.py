@@ -28,11 +28,11 @@ MISTAKE = 2
 #: seconds: the broker reports a hanging LC after 1.5 times this, so that `halimede status` names it within 15 s
 KEEPALIVE_S = 7
 EPILOG = """\
-A service's worker comes to this node by nodeName, or by a nodeSelector that the node's labels match.
+A worker runs on this node if its nodeName or nodeSelector matches the node's name or labels.
 
   python -m services.lc --node edge0 --label node-role.kubernetes.io/edge=
 
-On Kubernetes, where GM makes pods and kubelet runs them:
+On Kubernetes, where GM creates pods and kubelet runs them:
 
   python -m services.lc --node edge0 --pods
 """
@@ -42,11 +42,11 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
     """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
     parser = argparse.ArgumentParser(
         prog="python -m services.lc",
-        description="Local controller of one node: holds what GM sends, prepares models, runs workers, reports.",
+        description="Local controller of one node: stores its resources, downloads models, runs workers, reports.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--node", required=True, metavar="NAME", help="name of this node: unique on the broker")
+    parser.add_argument("--node", required=True, metavar="NAME", help="name of this node, unique on the broker")
     parser.add_argument(
         "--home",
         default=os.environ.get("HALIMEDE_HOME") or HOME,
@@ -63,14 +63,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         "--credentials",
         default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
         metavar="DIR",
-        help="the node's folder of the site, such as site/nodes/edge0: what it and its workers show the broker "
+        help="the node's folder of the site, such as site/nodes/edge0: credentials of LC and its workers "
         "(default: $HALIMEDE_CREDENTIALS, else none)",
     )
     parser.add_argument(
         "--http",
         default=os.environ.get("HALIMEDE_HTTP") or "127.0.0.1:0",
         metavar="HOST:PORT",
-        help="where its health and metrics are, port 0: any free one, off: nowhere "
+        help="address of its health and metrics; port 0: any free one; off: none "
         "(default: $HALIMEDE_HTTP, else %(default)s)",
     )
     parser.add_argument(
@@ -84,21 +84,21 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         "--pods",
         action="store_true",
         default=flag(os.environ, "HALIMEDE_PODS"),
-        help="its workers are pods on Kubernetes: prepare models, hear and report; start and stop nothing "
+        help="its workers are pods on Kubernetes: download models and report, but start no processes "
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
     parser.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, ""),
         metavar="WHAT",
-        help="addresses that models may come from beside public ones: loopback, private, link-local, networks such as "
-        f"10.0.0.0/8, names of hosts, with commas (default: ${VARIABLE}, else none)",
+        help="private addresses from which to download models: loopback, private, link-local, networks such as "
+        f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
     parser.add_argument(
         "--cache-bytes",
         default=os.environ.get("HALIMEDE_CACHE_BYTES") or "20G",
         metavar="BYTES",
-        help="room for models, such as 500M or 20G; what is used is never removed "
+        help="space for models, such as 500M or 20G; models in use are never removed "
         "(default: $HALIMEDE_CACHE_BYTES, else %(default)s)",
     )
     given = parser.parse_args(arguments)
@@ -111,7 +111,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
     try:
         home = Path(given.home).expanduser().absolute()
     except RuntimeError:
-        raise InvalidFieldError("--home", given.home, "there is no such user: write a folder") from None
+        raise InvalidFieldError("--home", given.home, "there is no such user: give a folder") from None
     settings = MqttSettings.from_url(given.broker, variable="--broker")
     credentials, broker = None, given.broker
     if given.credentials:

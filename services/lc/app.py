@@ -132,7 +132,7 @@ class LocalController:
                     running["blobs"] = _once_alone(self._blobs, components.channel)
                 work = [tasks.create_task(run, name=name) for name, run in running.items()]
                 figures.work = work
-                log.info("local controller runs", node=self.config.node, http=shown.url)
+                log.info("local controller started", node=self.config.node, http=shown.url)
                 await stopping.wait()
                 # the stop of a worker is not reported from now on: the node goes offline as a whole
                 figures.work = ()
@@ -247,10 +247,10 @@ def _only_one(folders: NodePaths) -> Iterator[None]:
         folders.models.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
-        text = f"another local controller runs on {folders.root}: stop it, or use another --node or --home"
+        text = f"another local controller uses {folders.root}: stop it, or use another --node or --home"
         raise HalimedeError(text) from None
     except OSError as error:
-        text = f"{folders.root} cannot be used: {error.strerror}: set --home to a folder that can be written to"
+        text = f"{folders.root} cannot be used: {error.strerror}: set --home to a writable folder"
         raise HalimedeError(text) from error
     try:
         yield

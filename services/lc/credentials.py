@@ -46,15 +46,15 @@ class NodeCredentials:
             there = self.folder.is_dir()
             missing = [word for word in words if not (self.folder / word).is_dir()]
         except OSError as error:
-            fix = f"{error.strerror}: give the node's folder of the site"
+            fix = f"{error.strerror}: give the node's folder"
             raise InvalidFieldError(OPTION, str(self.folder), fix) from None
         if not there:
-            raise InvalidFieldError(OPTION, str(self.folder), "there is no such folder: give the node's of the site")
+            raise InvalidFieldError(OPTION, str(self.folder), "there is no such folder: give the node's folder")
         if missing:
             one = any((self.folder / name).exists() for name in (*TLS_FILES, "password"))
             what = "it is the folder of one user" if one else f"it has no folder {missing[0]}"
             folders = f"folder{'s' if workers else ''} {', '.join(words)}"
-            fix = f"{what}: give the node's, with the {folders}, such as site/nodes/edge0"
+            fix = f"{what}: give the node's folder, with the {folders}, such as site/nodes/edge0"
             raise InvalidFieldError(OPTION, str(self.folder), fix)
         self.own.check(secure=secure)
         for role in roles:

@@ -84,7 +84,7 @@ class Datasets:
             return
         if path is None:
             scheme = redact(want.url).partition(":")[0]
-            text = f"not counted: it is at {scheme}://, and only files and folders of the node (/path, file://) are"
+            text = f"not counted: {scheme}:// is not supported, only files and folders of the node (/path, file://)"
             self._set(Preparation(want, "Ready", "NotCounted", text))
             return
         await in_thread(self._tidy)
@@ -93,14 +93,14 @@ class Datasets:
                 await self._counted(want, path)
             except Exception as error:  # noqa: BLE001  # an unexpected error in one dataset must not stop the others
                 log.warning("dataset not counted", key=str(want.key), error=type(error).__name__)
-                self._fail(want, "Internal", f"counting it broke: {type(error).__name__}")
+                self._fail(want, "Internal", f"the count failed: {type(error).__name__}")
                 await asyncio.sleep(BROKEN_S)
 
     async def _counted(self, want: RequiredFile, path: Path) -> None:
         """Count once; return when the next count is due."""
         seen = await in_thread(print_of, path)
         if seen is None:
-            self._fail(want, NOT_FOUND, f"{path} does not exist on this node: put it there, or mend spec.url")
+            self._fail(want, NOT_FOUND, f"{path} does not exist on this node: put it there, or correct spec.url")
             await self._until_changed({str(path): Print(-1, -1, -1)}, MENDED_S, None)
             return
         try:

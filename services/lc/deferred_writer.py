@@ -65,7 +65,7 @@ class DeferredWriter:
             if not is_disk_full(error) or len(self.owed) + len(wanted.listed) > MAX_OWED:
                 raise
             if not self.owed:
-                log.critical("the store has no room: what is new is kept in memory", error=str(error))
+                log.critical("the store is full: changes are only in memory", error=str(error))
             self.owed += wanted.listed
 
     def settle(self) -> None:

@@ -322,7 +322,7 @@ def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
     """Return the identity of a resource; raise InvalidFieldError if its body does not agree with its topic."""
     api_version, word = body.get("apiVersion"), body.get("kind")
     if not any((k.api_version, k.kind, k.plural) == (api_version, word, names["plural"]) for k in kinds()):
-        raise InvalidFieldError("kind", word, f"send a known kind whose plural is {names['plural']}")
+        raise InvalidFieldError("kind", word, f"use a known kind with the plural {names['plural']}")
     metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
     for field, given, wanted in (("namespace", metadata.namespace, "ns"), ("name", metadata.name, "name")):
         if given != names[wanted]:

@@ -59,7 +59,7 @@ class LcMetrics:
 def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
     counted = Counter((report.role, report.phase) for report in workers.reports())
     samples = [({"role": role, "phase": phase}, n) for (role, phase), n in sorted(counted.items())]
-    yield gauge("lc_workers", "Workers of this node by role and phase.", samples)
+    yield gauge("lc_workers", "Workers of this node, by role and phase.", samples)
     yield counter(
         "lc_worker_restarts",
         "Worker processes restarted after an unexpected end.",

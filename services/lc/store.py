@@ -185,8 +185,8 @@ class NodeStore:
                 # not damaged: no space, no permission, in use
                 raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
             aside = sqlite.quarantine(self.path, str(error))
-            self.put_aside = f"the store was damaged ({error}) and put aside as {aside}"
-            log.critical("store put aside, starting with an empty one", path=str(aside), reason=str(error))
+            self.put_aside = f"the store was damaged ({error}) and moved to {aside}"
+            log.critical("store quarantined", path=str(aside), reason=str(error))
             self._open()
         return self
 
@@ -358,7 +358,7 @@ class NodeStore:
         try:
             self._db = sqlite.connect(self.path, VERSION, timeout_s=5, isolation_level="DEFERRED")
         except sqlite.NewerSchemaError as error:
-            raise HalimedeError(f"{self.path} was written by a newer halimede: install that one") from error
+            raise HalimedeError(f"{self.path} was written by a newer halimede: install that version") from error
         try:
             self._db.execute(WAIT_FOR_DISK)
             self._db.executescript(SCHEMA + pod_rows.SCHEMA)
@@ -405,7 +405,7 @@ class NodeStore:
                 sqlite.insert(self._db, self._salvaged)
                 self._fill(self._db)
         except (OSError, HalimedeError) as error:
-            text = f"it was damaged ({self._damage}), and no new one can be made: {error}"
+            text = f"it was damaged ({self._damage}), and no new one can be created: {error}"
             raise sqlite3.OperationalError(text) from error
         except sqlite3.Error:
             self._db.close()
@@ -413,7 +413,7 @@ class NodeStore:
         self._writer.open(self._db, self._removed)
         self.pods.open(self._db)
         log.critical("store renewed", path=str(self.path), damage=self._damage, put_aside=self._aside)
-        self.put_aside = f"the store was damaged ({self._damage}) and put aside as {self._aside}"
+        self.put_aside = f"the store was damaged ({self._damage}) and moved to {self._aside}"
         self._damage, self._salvaged = "", {}
 
     def _fill(self, db: sqlite3.Connection) -> None:

@@ -93,7 +93,7 @@ class PodLogs(Logs):
             return LogsReply(error=str(error))
         how = f"kubectl logs --namespace {namespace} {request.worker}"
         listed = f"kubectl get pods --namespace {namespace} --field-selector spec.nodeName={node}"
-        return LogsReply(error=f"node {node} runs its workers as pods: use `{how}`; `{listed}` names them")
+        return LogsReply(error=f"node {node} runs its workers as pods: use `{how}`; `{listed}` lists them")
 
 
 def read_part(path: Path, offset: int, limit: int) -> LogsReply:

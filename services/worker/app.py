@@ -10,47 +10,47 @@ from halimede import __version__
 
 ENVIRONMENT = """\
 environment (the local controller sets it; the whole table is in docs/worker-environment.md):
-  NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    who it is
-  SERVICE_UID                  counts go on only within one uid
+  NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    its names
+  SERVICE_UID                  uid of the service: another one resets the counts
   MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON
-  MODEL_FILE                   file that names the model instead, and whose changes it follows while it runs
+  MODEL_FILE                   file that names the model in place of these; the worker follows its changes
   ESTIMATOR                    module:Class of your own estimator, in place of ONNX
   HALIMEDE_BROKER              host:port, mqtt://host:port or mqtts://host:port (default 127.0.0.1:1883)
-  HALIMEDE_MQTT_CLIENT         lean (default): our MQTT client; paho: the stock one
-  HALIMEDE_CREDENTIALS         folder with what it shows the broker: password, or ca.crt, tls.crt and tls.key
+  HALIMEDE_MQTT_CLIENT         lean (default): halimede's MQTT client; paho: paho-mqtt
+  HALIMEDE_CREDENTIALS         folder of its credentials: password, or ca.crt, tls.crt and tls.key
   HALIMEDE_HTTP                host:port of its health and metrics, or off (default 127.0.0.1:0, any free port)
   HALIMEDE_STATE               folder for the ledger of counts
   LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
   MODEL_TIMEOUT_S              seconds after which one call of the model counts as stuck
   MODEL_THREADS                cores that one call of an ONNX model may use (default 1)
-  OTEL_TRACES_EXPORTER, ...    OpenTelemetry's own: otlp or console exports traces (docs/observability.md)
+  OTEL_TRACES_EXPORTER, ...    of OpenTelemetry: otlp or console exports traces (docs/observability.md)
 edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
   MINING_MODE                  inference-then-mining (default), or mining-then-inference
-  TARGET_UPLOAD_RATIO          share of samples that go up in the long run
-  AUDIT_SHARE                  share of easy samples that go up as well
-  CALIBRATION_URL              file of what halimede calibrate found out; FUSION: cloud (default) or mixture
-  UPLOAD_ENCODING              how samples go up: as-it-came (default), raw, jpeg or png
-  UPLOAD_MAX_BYTES             bytes that a sample may have that goes up: larger ones become JPEG, or smaller pictures
-  TIER, NEXT_TIER              of services with tiers: which one it is of, and which one it asks (cloud: TIER alone)
+  TARGET_UPLOAD_RATIO          share of samples to upload in the long run
+  AUDIT_SHARE                  share of easy samples to upload as well
+  CALIBRATION_URL              file of halimede calibrate; FUSION: cloud (default) or mixture
+  UPLOAD_ENCODING              encoding of uploads: as-it-came (default), raw, jpeg or png
+  UPLOAD_MAX_BYTES             maximum of an upload: larger ones become JPEG, or smaller pictures
+  TIER, NEXT_TIER              with tiers: its tier, and the one that it requests answers from (cloud: only TIER)
 tier and cloud:
-  MAX_BATCH_SIZE               samples that the model answers in one call, at most (default 32)
-  MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for more to go with (default 0: what is there goes)
-  MODEL_SESSIONS               calls of an ONNX model at a time (default: as many as there are cores for)
+  MAX_BATCH_SIZE               maximum of samples in one model call (default 32)
+  MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for a larger batch (default 0)
+  MODEL_SESSIONS               concurrent calls of an ONNX model (default: as many as the cores allow)
 edge only:
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
-  SOURCE_LOOP                  1: begin a folder again at its end
+  SOURCE_LOOP                  1: repeat a folder
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
-  HARD_SAMPLES                 off: publish no thumbnails of hard samples
-  KEEP_HARD_SAMPLES            JSON: {"maxMegabytes", "maxSamples"} of the hard samples that are kept on the node
+  HARD_SAMPLES                 off: publish no previews of hard samples
+  KEEP_HARD_SAMPLES            JSON: {"maxMegabytes", "maxSamples"} of the hard samples to store on the node
 member and joint (of multi-edge services):
   APPLICATION                  JSON: {"name": "reid", "parameters": [{"key", "value"}]}
-  PART, MEMBERS, CAMERAS       what the service calls it; JSON lists of its edge workers and of its cameras
-  JOINT                        cloud or members: where findings come together
+  PART, MEMBERS, CAMERAS       its name in the service; JSON lists of the edge workers and of its cameras
+  JOINT                        cloud or members: where the joint runs
   DETECTOR_URL, DETECTOR_SPEC  member: the model that finds objects, as MODEL_URL and MODEL_SPEC
 camera (reads cameras that speak no MQTT): python -m services.worker camera --help
 
-exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
+exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (see the last line)
 """
 
 
@@ -63,11 +63,11 @@ PROGRAMS = {
     "joint": "halimede.multiedge.roles:run_joint",
 }
 DOES = {
-    "edge": "take frames, answer",
-    "tier": "answer hard samples, and ask the next tier about the hardest",
+    "edge": "receive frames, answer",
+    "tier": "answer hard samples, and request answers to the hardest from the next tier",
     "cloud": "answer hard samples",
     "member": "an edge worker of a multi-edge service",
-    "joint": "where findings of its edge workers come together",
+    "joint": "the joint of a multi-edge service",
 }
 
 

@@ -29,16 +29,16 @@ sources:
   /path/of/a/video.mp4              a video file at its own speed
   /path/of/a/folder                 JPEG and PNG files in the order of their names
 
-environment (options come first; docs/cameras.md says more):
+environment (options take precedence; see docs/cameras.md):
   CAMERA, SOURCE_URL or SOURCE_URL_FILE            one camera without --camera
   SOURCE_USERNAME, SOURCE_PASSWORD or SOURCE_PASSWORD_FILE   for addresses without a user
   CAMERA_FPS, CAMERA_MAX_WIDTH, CAMERA_MAX_BYTES, CAMERA_QUALITY, CAMERA_QOS, CAMERA_BARE, SOURCE_LOOP
-  CAMERA_OPEN_S, CAMERA_STALL_S                    seconds to open it, and without a frame until it counts as stalled
+  CAMERA_OPEN_S, CAMERA_STALL_S                    seconds to open it, and without a frame until it is stalled
   CAMERA_START                                     when the first frame of a file is due (seconds since 1970)
   NAMESPACE, NODE_NAME, HALIMEDE_BROKER, HALIMEDE_CREDENTIALS, HALIMEDE_HTTP
 
 exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run;
-2 after a mistake that you can mend (one line says which)
+2 after a mistake that you can correct (see the last line)
 """
 #: options that set variables
 VARIABLES = {
@@ -59,25 +59,25 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
         prog="python -m services.worker camera",
-        description="Publishes what cameras see that cannot speak MQTT themselves.",
+        description="Publish the frames of cameras that do not support MQTT.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--camera", action="append", default=[], metavar="NAME=URL", help="a camera; NAME=@FILE reads its URL there")
+    add("--camera", action="append", default=[], metavar="NAME=URL", help="a camera; NAME=@FILE: its URL is in a file")
     add("--cameras", default="", metavar="FILE", help="a JSON object of names and URLs")
-    add("--fps", help="frames a second at most; 0: all (default 30)")
-    add("--max-width", help="scale wider pictures down to so many pixels; 0: never (default)")
-    add("--quality", help="of JPEG, where pictures have to be encoded: 1 to 100 (default 85)")
-    add("--qos", help="1 (default): each frame is acknowledged; 0: sent and forgotten")
-    add("--bare", action="store_true", help="publish bare JPEG, without id, number and time")
-    add("--loop", action="store_true", help="play files again and again")
+    add("--fps", help="maximum of frames a second; 0: all (default 30)")
+    add("--max-width", help="scale wider pictures down to this width in pixels; 0: never (default)")
+    add("--quality", help="JPEG quality of pictures that must be encoded: 1 to 100 (default 85)")
+    add("--qos", help="1 (default): the broker acknowledges each frame; 0: it does not")
+    add("--bare", action="store_true", help="publish plain JPEG, without id, number and time")
+    add("--loop", action="store_true", help="repeat files")
     add("--start", help="when the first frame of files is due, in seconds since 1970")
     add("--stall", help="seconds without a frame after which a source counts as stalled (default 5)")
     add("--namespace", help="the namespace (default: default)")
     add("--broker", help="host:port, mqtt://host:port or mqtts://host:port (default: the system running here)")
-    add("--credentials", help="folder with what is shown to the broker, or with a folder for each camera")
-    add("--http", help="host:port of health and metrics, or off (default)")
+    add("--credentials", help="folder of credentials, or with such a folder for each camera")
+    add("--http", help="host:port of health and metrics; off: none (default)")
     return made
 
 

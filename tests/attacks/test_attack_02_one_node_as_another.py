@@ -90,7 +90,7 @@ async def test_attack_02_gm_takes_from_a_node_what_agrees_with_its_topic_alone(t
             gone = Presence(node="edge0", epoch=edge.epoch + 1000, online=False)
             await hostile.publish(topics.PRESENCE.at(node="edge1"), gone)
             await eventually(lambda: bool(letters))
-            assert "this is the topic of edge1: write its name" in letters[0].reason
+            assert "the topic is of node edge1: set that name" in letters[0].reason
             # it may say what it likes of itself; of a service it has to know the uid
             forged = Output(task_info=TaskInfo(inference_number=1_000_000))
             for uid, generation in ((UID, 1), (UID, 99)):

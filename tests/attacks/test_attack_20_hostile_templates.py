@@ -139,7 +139,7 @@ def test_attack_20_no_thousands_of_volumes() -> None:
 def test_attack_20_no_folder_at_all_unless_the_operator_says_so() -> None:
     of = edge(settings=replace(SETTINGS, host_paths=()), volumes=[_folder("/data")])
     assert reasons(of)[0] == "HostPathNotAllowed"
-    assert "the operator allows no folder of a node" in of.problems[0].message
+    assert "remove it: the operator allows no folders of nodes" in of.problems[0].message
 
 
 @pytest.mark.parametrize(

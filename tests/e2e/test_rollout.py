@@ -102,7 +102,7 @@ async def test_models_change_fail_and_go_back_and_no_frame_notices(tmp_path: Pat
             await system.until("a refusal", lambda: reason(system) == "RolloutFailed")
             shown: Any = system.status and system.status.status
             assert shown.phase == "Degraded"
-            assert "goes on" in shown.conditions[-1].message
+            assert "keeps" in shown.conditions[-1].message
             await system.until("the model before", latest(system, "edge", second))
             said = await halimede(system, "rollback", f"model/{SMALL}")
             assert "goes back to version" in said

@@ -96,7 +96,7 @@ async def test_fault_16_not_even_the_store_can_be_written(tmp_path: Path) -> Non
         await n.change("big", MIB)
         await n.is_degraded()
         await asyncio.gather(*(n.change("small", 1000 + i) for i in range(3)))
-        await n.plane.until(lambda: n.lc.says("the store has no room"), PATIENCE)
+        await n.plane.until(lambda: n.lc.says("the store is full"), PATIENCE)
         n.goes_on()
         (n.disk / "ballast").unlink()
         await n.heals()

@@ -195,7 +195,7 @@ async def test_the_system_outlives_a_broker_that_cannot_be_restarted_at_once(
         await broker.stop()
         async with asyncio.timeout(1):
             await keeping
-    assert said[0] == "the broker ended; starting it again"
+    assert said[0] == "the broker ended; restarting it"
     assert "it is in use" in said[1]
 
 

@@ -49,7 +49,7 @@ async def test_drift_is_a_condition_beside_the_phase_with_figures_and_heals(tmp_
         condition = await drift(w, "True")
         assert condition.reason == "SamplesChanged"
         assert condition.message == (
-            "1 worker sees other samples than it was calibrated for; 96.0 % of answers are the cloud's (91.1 to 98.3"
+            "the samples of 1 worker differ from the calibration; 96.0 % of answers agree with the cloud (91.1 to 98.3,"
             " by audits): calibrate again (`halimede calibrate`)"
         )
         document = w.status()
@@ -67,7 +67,7 @@ async def test_drift_is_a_condition_beside_the_phase_with_figures_and_heals(tmp_
         out = Console(record=True, width=240)
         assert body
         render(out, kind_of("ji"), body, [])
-        assert re.search(r"Drift +True .* SamplesChanged +1 worker sees", out.export_text())
+        assert re.search(r"Drift +True .* SamplesChanged +the samples of 1 worker", out.export_text())
 
         began = condition.last_transition_time
         edge.counts[HELMET] = counted(96)

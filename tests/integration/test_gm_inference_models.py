@@ -81,7 +81,7 @@ async def test_a_version_that_a_server_did_not_take_is_told_while_the_one_before
         status = await w.reaches("Degraded", "RolloutFailed", name="faces", plural=PLURAL)
         assert (status.serving_version, status.url) == ("1", "http://cloud0:8501")
         text = status.conditions[-1].message
-        assert all(part in text for part in ("cloud0", "goes on with 1", "ModelInvalid", "no graph"))
+        assert all(part in text for part in ("cloud0", "keeps 1", "ModelInvalid", "no graph"))
         assert [each.version for each in status.versions] == ["1"]
 
 

@@ -126,7 +126,7 @@ async def test_missing_nodes_are_named_and_heal_when_they_appear(tmp_path: Path)
         assert "halimede.io/site=north" in status.conditions[-1].message
         await w.apply(service(edge={}))
         status = await w.reaches("Pending", "NoNode", generation=3)
-        assert "neither nodeName nor nodeSelector" in status.conditions[-1].message
+        assert "set nodeName or nodeSelector" in status.conditions[-1].message
         await w.apply(service(edge={"halimede.io/site": "north"}))
         async with w.node("edge8", **{"halimede.io__site": "south"}) as other:
             await eventually(lambda: bool(other.sent("synced")))
@@ -516,7 +516,7 @@ async def test_a_corrupt_store_is_put_aside_and_costs_no_running_worker(tmp_path
             assert isinstance(version, dict)
             assert "store.db.corrupt-1" in str(version["quarantined"])
             events = (await w.ask("events", about=str(HELMET))).events
-            assert "the store was lost" in events[-1].message
+            assert "lost with an earlier store" in events[-1].message
             # what is applied again takes the place of what was held; what is not wanted can be deleted
             await w.apply(model("big"), service("other"))
             assert (await w.ask("delete", plural=SERVICES, name="helmet")).outcome == "deleted"

@@ -296,7 +296,7 @@ async def test_a_second_controller_of_a_node_is_refused(node: Node) -> None:
         subprocess.run, node.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "another local controller runs on" in done.stderr
+    assert "another local controller uses" in done.stderr
     assert "Traceback" not in done.stderr
     assert node.process
     assert node.process.poll() is None

@@ -48,7 +48,7 @@ async def test_the_same_again_is_one_event_with_a_count_and_a_flood_is_a_few_wri
         of = await a.service()
         before, began = a.client.writes, time.monotonic()
         for _ in range(5000):
-            await a.cluster.record("Normal", "Running", str(of.key), "2 workers run")
+            await a.cluster.record("Normal", "Running", str(of.key), "2 workers are running")
 
         async def counted() -> bool:
             found = await events(a, "Running")

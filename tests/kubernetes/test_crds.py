@@ -94,7 +94,12 @@ async def test_kubectl_shows_how_services_fare(api: Api) -> None:
         "observedGeneration": 1,
         "conditions": [
             {"type": "Pending", "status": "False"},
-            {"type": "Running", "lastTransitionTime": NOW, "reason": "AllWorkersRun", "message": "2 workers run"},
+            {
+                "type": "Running",
+                "lastTransitionTime": NOW,
+                "reason": "AllWorkersRun",
+                "message": "2 workers are running",
+            },
         ],
         "startTime": NOW,
         "active": 2,
@@ -111,7 +116,7 @@ async def test_kubectl_shows_how_services_fare(api: Api) -> None:
         *cells, age, message = table["rows"][0]["cells"]
         assert cells == [name, *shown]
         assert age
-        assert message == "2 workers run"
+        assert message == "2 workers are running"
 
 
 async def test_an_empty_time_in_a_status_is_refused(api: Api) -> None:

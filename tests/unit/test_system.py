@@ -129,7 +129,7 @@ async def test_a_child_that_is_killed_comes_back_and_one_that_is_stopped_does_no
     child.log.unlink()
     os.kill(first, signal.SIGKILL)
     assert await pid_of(child) != first
-    assert str(exits[0]) == "played ended (signal SIGKILL); starting it again in 0.01 s"
+    assert str(exits[0]) == "played ended (signal SIGKILL); restarting it in 0.01 s"
     await child.stop(5, NEVER())
     async with asyncio.timeout(5):
         await running
@@ -160,7 +160,7 @@ async def test_a_child_that_cannot_be_forked_is_tried_again(modules: Path, monke
     running = asyncio.create_task(child.run())
     assert await pid_of(child)
     assert str(exits[1]) == (
-        "played could not be started ([Errno 11] Resource temporarily unavailable); trying again in 0.02 s"
+        "played could not be started ([Errno 11] Resource temporarily unavailable); retrying in 0.02 s"
     )
     await child.stop(5, NEVER())
     await running
@@ -223,7 +223,7 @@ def test_a_file_in_the_way_is_one_line_that_says_what_to_do(tmp_path: Path, fold
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"Error: {tmp_path / folder}")
-    assert "move it away" in ended.stderr
+    assert "free some space" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
@@ -279,7 +279,7 @@ async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, m
         assert stranger.poll() is None, "a child from before the system is not the system's to end"
         stranger.kill()
     assert any(line.startswith("waiting for played: ") for line in said)
-    assert (said[-1], system_module.LC_STOP >= 120) == ("stopped: nothing is left running", True)
+    assert (said[-1], system_module.LC_STOP >= 120) == ("stopped: all processes have ended", True)
 
 
 def worker_of(home: Path, node: str, code: str = "") -> subprocess.Popen[bytes]:

@@ -36,7 +36,7 @@ from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
 
-DAMAGED = "the store was damaged, or removed while in use: a new one was begun, and the old one put aside as"
+DAMAGED = "the store was damaged, or removed while in use: GM created a new one and moved the old one to"
 #: resources in all: the most that a node's sync may name, and thus the most that a node can hold
 MAX_RESOURCES = 10_000
 
@@ -172,7 +172,7 @@ class LocalCluster:
         """
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:
-            raise ConflictError(f"{stored.key} was edited while its status was made")
+            raise ConflictError(f"{stored.key} was edited while its status was computed")
         self._resources[stored.key] = StoredResource(now.resource, status)
         if self._unwritten:
             self._unwritten.add(stored.key)
@@ -181,7 +181,7 @@ class LocalCluster:
             self._store.write_statuses({stored.key: status})
         except StoreError as error:
             self._unwritten.add(stored.key)
-            log.critical("statuses kept in memory", error=str(error))
+            log.critical("statuses not stored", error=str(error))
 
     async def hold(self, key: Key, uid: str) -> None:
         """Do nothing: here each deletion waits."""
@@ -270,7 +270,7 @@ class LocalCluster:
 
     def _check_limit(self, resource: Resource[Any]) -> None:
         if resource.key not in self._resources and len(self._resources) >= MAX_RESOURCES:
-            raise ConflictError(f"there are {MAX_RESOURCES} resources already: delete what is not needed any more")
+            raise ConflictError(f"there are already {MAX_RESOURCES} resources: delete some that are not needed")
 
     async def delete(self, key: Key) -> StoredResource:
         """Request deletion."""
@@ -293,7 +293,7 @@ class LocalCluster:
         if self._unwritten:
             stored = (self._resources.get(key) for key in self._unwritten)
             self._store.write_statuses({each.key: each.status for each in stored if each and each.status})
-            log.info("statuses written again", statuses=len(self._unwritten))
+            log.info("statuses stored again", statuses=len(self._unwritten))
             self._unwritten.clear()
 
     def _announce(self, key: Key) -> None:

@@ -155,7 +155,7 @@ class Database:
             self.trouble = ""
         except sqlite3.Error as error:
             self.failures += 1
-            self.trouble = f"the store {self.path} cannot be written: {error}: make room on its disk, or mend it"
+            self.trouble = f"the store {self.path} cannot be written: {error}: free space on its disk, or repair it"
             raise StoreError(self.trouble) from error
 
     def check(self) -> str:
@@ -200,7 +200,7 @@ class Database:
             if self._connection:
                 self._connection.close()
                 self._connection = None
-            self.trouble = f"the store {self.path} was damaged ({reason}), and no new one can be made: {error}"
+            self.trouble = f"the store {self.path} was damaged ({reason}), and no new one can be created: {error}"
             raise StoreError(self.trouble) from error
 
     def _acquire(self) -> int:
@@ -211,7 +211,7 @@ class Database:
         except BlockingIOError as error:
             os.close(lock)
             raise StoreError(
-                f"another global manager uses the store {self.path}: stop it, or give this one a folder of its own"
+                f"another global manager uses the store {self.path}: stop it, or give this one another folder"
                 " with --store"
             ) from error
         return lock
@@ -271,7 +271,7 @@ class Database:
             connection = sqlite.connect(self.path, SCHEMA_VERSION, timeout_s=1.0, isolation_level=None)
         except sqlite.NewerSchemaError as error:
             raise StoreError(
-                f"the store {self.path} was written by a newer version (schema {error.found}, this one knows"
+                f"the store {self.path} was written by a newer version (schema {error.found}; this one reads"
                 f" {SCHEMA_VERSION}): start that version, or use another folder"
             ) from error
         try:
@@ -289,8 +289,8 @@ class Database:
 
 def _not_opened(path: Path, why: object) -> str:
     return (
-        f"the store {path} cannot be opened: {why}: {path.parent} must be a folder that this user may write, with room"
-        f" on its disk, and {path.name} a file; make it so, or give another folder with --store"
+        f"the store {path} cannot be opened: {why}: {path.parent} must be a writable folder with free space"
+        f", and {path.name} a file: correct it, or give another folder with --store"
     )
 
 

@@ -183,7 +183,7 @@ class ResourceStore:
         except (InvalidFieldError, msgspec.DecodeError) as error:
             raise StoreError(
                 f"this version cannot read {namespace}/{plural}/{name} in the store {self._db.path} ({error}):"
-                " start the version that wrote it and delete it there"
+                " start the version that wrote it, and delete it with that version"
             ) from error
 
     # --- events -----------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def outcome_of(existing: StoredResource | None, resource: Resource[Any]) -> Outc
     key, given = resource.key, resource.metadata.resource_version
     if existing is None:
         if given:
-            raise ConflictError(f"{key} is gone: leave metadata.resourceVersion out to create it anew")
+            raise ConflictError(f"{key} is gone: remove metadata.resourceVersion to create it")
         return "created"
     if existing.resource.kind.api_version != resource.kind.api_version:
         raise ConflictError(

@@ -259,7 +259,7 @@ def conflicts(seconds: Iterable[StoredResource], first: StoredResource, now: str
     """Yield a status for each resource whose name another group already has: it is not reconciled."""
     group = first.resource.kind.api_version
     for second in seconds:
-        text = f"{group} {first.key} has that name already, and both would use the same topics: delete one of the two"
+        text = f"{group} {first.key} already has that name, and both would use the same topics: delete one of the two"
         verdict = Readiness("Failed", "NameConflict", text)
         status = conclude(Status(), verdict, second.status, second.resource.metadata.generation, now)
         if not same(status, second.status):
@@ -312,18 +312,18 @@ def unplaced(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[P
         at = role.at
         if role.pod.node_name:
             if role.pod.node_name not in observed.nodes:
-                yield Problem("NodeNotFound", f"{at}.nodeName: node {role.pod.node_name} has never been seen")
+                yield Problem("NodeNotFound", f"{at}.nodeName: node {role.pod.node_name} has never connected")
             elif observed.nodes[role.pod.node_name].drained:
                 yield _drained(f"{at}.nodeName", [role.pod.node_name])
         elif not role.pod.node_selector:
-            yield Problem("NoNode", f"{at} gives neither nodeName nor nodeSelector")
+            yield Problem("NoNode", f"{at}: set nodeName or nodeSelector")
         elif role.name not in placed:
             wanted = ", ".join(f"{k}={v}" for k, v in sorted(role.pod.node_selector.items()))
             away = (node for node in observed.nodes.values() if node.drained)
             if drained := [node.name for node in away if matches(role.pod, node.name, node.labels)]:
                 yield _drained(f"{at}.nodeSelector", drained)
             else:
-                yield Problem("NoNode", f"{at}.nodeSelector: no node has {wanted}")
+                yield Problem("NoNode", f"{at}.nodeSelector: no node has the labels {wanted}")
 
 
 def nowhere(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
@@ -336,4 +336,4 @@ def nowhere(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Pr
 def _drained(field: str, nodes: Sequence[str]) -> Problem:
     """Return the problem that only drained nodes match a role: it ends when one of them is uncordoned."""
     first, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
-    return Problem("NodeDrained", f"{field}: node {first} is drained{more}: `halimede uncordon {first}` gives it back")
+    return Problem("NodeDrained", f"{field}: node {first} is drained{more}: run `halimede uncordon {first}`")

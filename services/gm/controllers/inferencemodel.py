@@ -39,8 +39,8 @@ from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.pod_status import PodView, read_pods
 from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
-IMAGE_FIX = "a container needs Kubernetes: give a manifest with versions in onnx"
-NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")
+IMAGE_FIX = "an image needs Kubernetes: set spec.manifest with versions in onnx"
+NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
 Objects = Mapping[Ref, Mapping[str, Any]]
 
 

@@ -55,13 +55,13 @@ class ModelController(Controller):
         waiting = [v for v in verdicts if v.phase == "Pending"]
         facts = _facts(desired, observed)
         if not verdicts and uncontrolled:
-            verdict = Readiness("Ready", "FetchedByPods", "no node that needs it has a local controller: pods fetch it")
+            verdict = Readiness("Ready", "FetchedByPods", "nodes that need it have no local controller: pods fetch it")
         elif not verdicts:
-            verdict = Readiness("Unused", "NotNeeded", "no service that runs on a known node names it")
+            verdict = Readiness("Unused", "NotNeeded", "no service on a known node uses it")
         elif failed or waiting:
             verdict = (failed or waiting)[0]
         elif len({each.digest for each in facts}) > 1:
-            text = f"the {len(verdicts)} nodes have not all the same content: give spec.sha256, or another url for it"
+            text = f"the {len(verdicts)} nodes have different contents: set spec.sha256, or another spec.url"
             verdict = Readiness("Ready", "ContentDiffers", text)
         else:
             verdict = Readiness("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
@@ -129,7 +129,7 @@ def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary
     online = observed.online(node)
     if report is None or not report.live or report.status.observed_generation < generation:
         reason = "Preparing" if online else "NodeOffline"
-        message = f"node {node} " + ("has not reported on it yet" if online else "is offline")
+        message = f"node {node} " + ("has not reported its state yet" if online else "is offline")
         summary = NodeSummary(node=node, online=online, phase="Pending", reason=reason)
         return summary, Readiness("Pending", reason, message)
     told = report.status
@@ -146,9 +146,9 @@ def _progress(facts: ModelFacts | None) -> str:
         return ""
     rate = f"at about {float(f'{facts.rate:.1g}') / 1e6:g} MB/s" if facts.rate else "waiting"
     if not facts.size:
-        return f"{float(f'{facts.done:.1g}') / 1e6:g} MB are here, {rate}"
+        return f"{float(f'{facts.done:.1g}') / 1e6:g} MB downloaded, {rate}"
     share = min(100, 100 * facts.done // facts.size) // PROGRESS_STEP * PROGRESS_STEP
-    return f"{share} % of {facts.size / 1e6:.4g} MB are here, {rate}"
+    return f"{share} % of {facts.size / 1e6:.4g} MB downloaded, {rate}"
 
 
 def remembered(versions: Sequence[ServedVersion], now: ServedVersion) -> list[ServedVersion]:
@@ -189,16 +189,16 @@ class DatasetController(Controller):
         verdicts = [verdict for _, verdict in stands]
         troubles = [v for phase in ("Failed", "Pending") for v in verdicts if v.phase == phase]
         if node_name and node_name not in observed.nodes and not silent:
-            verdict = Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {node_name} has never been seen")
+            verdict = Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {node_name} has never connected")
         elif troubles:
             verdict = troubles[0]
         elif verdicts:
             reason = "Counted" if found else verdicts[0].reason
             verdict = Readiness("Ready", reason, verdicts[0].message)
         elif silent:
-            verdict = Readiness("Ready", "NotCounted", f"node {silent[0]} has no local controller that could count it")
+            verdict = Readiness("Ready", "NotCounted", f"node {silent[0]} has no local controller to count it")
         else:
-            verdict = Readiness("Ready", "Exists", "nobody counts it: spec.nodeName says which node has the data")
+            verdict = Readiness("Ready", "Exists", "not counted: set spec.nodeName to the node that has the data")
         summaries = sorted((summary for summary, _ in stands), key=lambda each: each.phase == "Ready")
         status = Status(
             active=sum(v.phase == "Ready" for v in verdicts),

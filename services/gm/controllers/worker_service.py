@@ -245,7 +245,7 @@ def _on_node(place: Placement, node: str, observed: Observed) -> Said:
     if node and not observed.online(node):
         never = node not in observed.nodes
         said.phase, said.reason = "Pending" if never else "Unknown", "NodeNotFound" if never else "NodeOffline"
-        said.message = f"node {node} has never been seen" if never else f"node {node} is offline"
+        said.message = f"node {node} has never connected" if never else f"node {node} is offline"
     elif worker:
         said.phase, said.reason, said.message = worker.phase, worker.reason, worker.message
     return said, worker.task_info if worker else None

@@ -83,13 +83,13 @@ class DashboardRoutes:
             moved = web.Response(status=303, headers={**HEADERS, "Location": request.path})
             moved.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict", path="/")
             return moved
-        text = "This page asks for a token: open it as .../?token=TOKEN (GM's store has it, in the file page-token).\n"
+        text = "This page requires a token: open it as .../?token=TOKEN (see the file page-token in GM's store).\n"
         return web.Response(status=401, text=text, headers=HEADERS)
 
     async def _sample(self, request: web.Request) -> web.StreamResponse:
         found = self._feed.picture(request.match_info["id"])
         if found is None:
-            return web.Response(status=404, text="that sample is not kept any more\n", headers=HEADERS)
+            return web.Response(status=404, text="that sample is no longer stored\n", headers=HEADERS)
         kind, data = found
         headers = {**HEADERS, "Cache-Control": "private, max-age=600, immutable"}
         return web.Response(body=data, content_type=kind, headers=headers)
@@ -98,7 +98,7 @@ class DashboardRoutes:
         """Send each section when it has changed (server-sent events), until the client disconnects."""
         with self._feed.watched() as wait_for_connack:
             if not wait_for_connack:
-                return web.Response(status=503, text="too many pages watch already: close one\n", headers=HEADERS)
+                return web.Response(status=503, text="too many open pages: close one\n", headers=HEADERS)
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
             try:
                 await response.prepare(request)
@@ -149,7 +149,7 @@ def page_token(store: Path, bind: str) -> str:
     except FileExistsError:
         return _read(path)
     except OSError as error:
-        raise InvalidFieldError("--store", str(store), f"make it writable ({error.strerror})") from error
+        raise InvalidFieldError("--store", str(store), f"make the folder writable ({error.strerror})") from error
     with os.fdopen(handle, "w") as file:
         token = secrets.token_urlsafe(BYTES)
         file.write(token + "\n")
@@ -159,5 +159,5 @@ def page_token(store: Path, bind: str) -> str:
 def _read(path: Path) -> str:
     token = path.read_text().strip()
     if not token:
-        raise InvalidFieldError(FILE, str(path), "it is empty: remove it, and a new one is made")
+        raise InvalidFieldError(FILE, str(path), "it is empty: remove it, and GM creates a new one")
     return token

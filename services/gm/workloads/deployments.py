@@ -177,7 +177,7 @@ class _Worker:
         names = {}
         if self.settings.credentials:
             name = self.settings.edge_secret if self.place.role == "edge" else self.settings.cloud_secret
-            names["what its workers show the broker"] = name
+            names["credentials of its workers"] = name
         for needed in self.place.models:
             model = self.references.get(self._model(needed))
             if model is not None and (name := needs_secret(model.spec)):
@@ -219,9 +219,9 @@ def _missing(reason: str, field: str, key: Key) -> Problem:
 def check_service_name(name: str, limit: int = NAME_LIMIT) -> Problem | None:
     """Return the problem with a name from which a Service and labels are named."""
     if len(name) > limit:
-        fix = f"keep it to {limit} characters: labels and other names are made of it"
+        fix = f"use at most {limit} characters: labels and other names contain it"
         return Problem("NameTooLong", str(InvalidFieldError("metadata.name", name, fix)))
     if not object_names.name_pattern.fullmatch(name):
-        fix = "use lower-case letters, digits and '-', with a letter first: a Service is named after it"
+        fix = "use lower-case letters, digits and '-', with a letter first: it is the name of a Service"
         return Problem("InvalidName", str(InvalidFieldError("metadata.name", name, fix)))
     return None

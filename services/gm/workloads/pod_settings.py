@@ -178,8 +178,8 @@ def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
         try:
             text = file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise InvalidFieldError(OPTION, str(file), f"{why}: name a JSON file") from None
+            why = getattr(error, "strerror", None) or "it is not text"
+            raise InvalidFieldError(OPTION, str(file), f"{why}: give a JSON file") from None
     try:
         given = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -195,7 +195,7 @@ def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
     if allowed := environ.get(FETCH_ALLOW):
         known["fetch_allow"] = tuple(allowed.replace(",", " ").split())
     if not known.get("broker"):
-        fix = "say where workers find the broker, such as mqtts://broker:8883 (or in HALIMEDE_PODS_BROKER)"
+        fix = "set the broker's address for workers, such as mqtts://broker:8883 (or HALIMEDE_PODS_BROKER)"
         raise InvalidFieldError("pods.broker", "", fix)
     if said.serving is not None:
         known["serving"] = {name.lower(): _server(name.lower(), each) for name, each in said.serving.items()}
@@ -224,7 +224,7 @@ def _check(settings: PodSettings) -> None:
     for framework, server in settings.serving.items():
         for part in (*server.command, *server.args, server.live, server.ready):
             if unknown := [name for name in PLACE.findall(part) if name not in PLACES]:
-                fix = f"there is no {unknown[0]}: use {', '.join(sorted(PLACES))}"
+                fix = f"{unknown[0]} is not known: use {', '.join(sorted(PLACES))}"
                 raise InvalidFieldError(f"pods.serving.{framework}", part, fix)
     AddressPolicy.parse(",".join(settings.fetch_allow), "pods.fetchAllow")
     folders = {f"pods.hostPaths[{i}]": folder for i, folder in enumerate(settings.host_paths)}
@@ -237,7 +237,7 @@ def _check(settings: PodSettings) -> None:
         for writable in settings.writable_host_paths:
             same = at == "pods.nodeCache" and plain_path(folder) == plain_path(writable)
             if same or plain_path(writable) in plain_path(folder).parents:
-                fix = f"choose another: workers write to {writable} (writableHostPaths), and could put a link there"
+                fix = f"choose another: workers can write to {writable} (writableHostPaths) and create links there"
                 raise InvalidFieldError(at, folder, fix)
 
 

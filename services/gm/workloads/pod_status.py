@@ -148,7 +148,7 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
     said, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
     if said.phase == "Running" and status.get("reason") == "NodeLost":
         said, ready = (
-            _PodState("Running", "NodeLost", f"Kubernetes does not reach node {node}: what runs there, goes on"),
+            _PodState("Running", "NodeLost", f"Kubernetes does not reach node {node}: its processes continue to run"),
             False,
         )
     return PodView(
@@ -171,7 +171,7 @@ def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) ->
         ended = next((said for said in map(_ending, containers) if said), None)
         reason = status.get("reason") or (ended.reason if ended else phase)
         return _PodState(
-            "Failed", reason, status.get("message") or (ended.message if ended else "all its containers ended")
+            "Failed", reason, status.get("message") or (ended.message if ended else "all containers ended")
         )
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
@@ -212,11 +212,9 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState |
         if fetch:
             return _PodState("Failed", "FetchFailed", ended.message)
         if ended.reason == "OOMKilled":
-            return _PodState(
-                "Failed", "OOMKilled", f"container {name} took more memory than its limit allows: raise it"
-            )
+            return _PodState("Failed", "OOMKilled", f"container {name} exceeded its memory limit: raise the limit")
         return _PodState("Failed", reason or ended.reason, f"container {name}: {ended.message}")
-    return _PodState("Failed", reason or "Error", f"container {name}: {message or 'it does not run'}")
+    return _PodState("Failed", reason or "Error", f"container {name}: {message or 'not running'}")
 
 
 def _ending(container: Mapping[str, Any]) -> _PodState | None:
@@ -225,7 +223,7 @@ def _ending(container: Mapping[str, Any]) -> _PodState | None:
         if ended := (container.get(field) or {}).get("terminated"):
             said = (ended.get("message") or "").strip()
             return _PodState(
-                "Failed", ended.get("reason") or "Error", said or f"it ended with code {ended.get('exitCode')}"
+                "Failed", ended.get("reason") or "Error", said or f"it ended with exit code {ended.get('exitCode')}"
             )
     return None
 

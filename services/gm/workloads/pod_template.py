@@ -81,7 +81,7 @@ def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSetti
     ours = {mount["mountPath"].rstrip("/") for mount in mounts}
     for i, mount in enumerate(place.pod.containers[0].volume_mounts):
         if mount.mount_path.rstrip("/") in ours:
-            fix = "a worker has its own files there: mount it elsewhere"
+            fix = "a worker stores its own files there: use another mountPath"
             error = InvalidFieldError(f"{at}.spec.containers[0].volumeMounts[{i}].mountPath", mount.mount_path, fix)
             yield Problem("PodNotAllowed", str(error))
 

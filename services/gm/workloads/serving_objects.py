@@ -57,7 +57,7 @@ LINGER: Body = {"preStop": {"exec": {"command": ["sleep", str(LINGER_S)]}}}
 PATIENT: Body = {"periodSeconds": 10, "timeoutSeconds": 5, "initialDelaySeconds": 10, "failureThreshold": 6}
 EAGER: Body = {"periodSeconds": 2, "timeoutSeconds": 5}
 SERVER = "server"
-FRAMEWORK_FIX = "export it to onnx, give an image, or have the operator name a server for it (serving)"
+FRAMEWORK_FIX = "export it to onnx, set spec.image, or ask the operator to configure a server for it (pods.serving)"
 
 
 def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Built:

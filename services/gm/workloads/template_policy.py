@@ -56,7 +56,7 @@ def check_template(
             if not settings.privileged:
                 yield from _check_container(container, here)
     if pod.get("restartPolicy") not in (None, "", "Always"):
-        fix = "a worker is always started again: write Always or remove it"
+        fix = "workers always restart: write Always or remove it"
         yield _problem("InvalidTemplate", f"{at}.spec.restartPolicy", pod["restartPolicy"], fix)
     if not settings.privileged:
         yield from _check_pod(pod, f"{at}.spec")
@@ -68,14 +68,14 @@ def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Pr
     if path.startswith("/") and ".." not in parts:
         plain = plain_path(path)
         if above := [p for p in settings.writable_host_paths if plain_path(p) in plain.parents]:
-            fix = f"use {above[0]} itself: workers write there, so a link in it could lead anywhere on the node"
+            fix = f"use {above[0]} itself: workers write there, and a link in it could lead anywhere on the node"
             yield _problem("HostPathNotAllowed", field, path, f"{fix} (writableHostPaths in GM's settings for pods)")
             return
         if writable(path, settings) or any(plain.is_relative_to(plain_path(p)) for p in settings.host_paths):
             return
     ways = [f"a path below {', '.join(settings.host_paths)}"] if settings.host_paths else []
     ways += settings.writable_host_paths
-    fix = f"use {' or '.join(ways)}" if ways else "the operator allows no folder of a node"
+    fix = f"use {' or '.join(ways)}" if ways else "remove it: the operator allows no folders of nodes"
     yield _problem("HostPathNotAllowed", field, path, f"{fix} (hostPaths in GM's settings for pods)")
 
 
@@ -89,7 +89,7 @@ def check_image(field: str, image: object, settings: PodSettings) -> Iterator[Pr
     if not image or not settings.allowed_images or image in {settings.worker_image, *settings.images.values()}:
         return
     if not any(_begins(str(image), prefix) for prefix in settings.allowed_images):
-        fix = f"use one below {', '.join(settings.allowed_images)} (allowedImages in GM's settings for pods)"
+        fix = f"use an image below {', '.join(settings.allowed_images)} (allowedImages in GM's settings for pods)"
         yield _problem("ImageNotAllowed", field, image, fix)
 
 
@@ -107,7 +107,7 @@ def _check_metadata(metadata: Mapping[str, Any], at: str) -> Iterator[Problem]:
     for name in ("labels", "annotations"):
         given = {} if metadata.get(name) is None else metadata[name]
         if not isinstance(given, Mapping) or not all(isinstance(value, str) for value in given.values()):
-            yield _problem("InvalidTemplate", f"{at}.{name}", given, "write a mapping of texts")
+            yield _problem("InvalidTemplate", f"{at}.{name}", given, "write a mapping of strings")
             continue
         if name == "annotations":
             for key, value in given.items():
@@ -176,7 +176,7 @@ def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> It
         here = f"{at}.volumes[{i}]"
         if volume["name"].startswith(RESERVED):
             yield _problem(
-                "PodNotAllowed", f"{here}.name", volume["name"], f"names with {RESERVED} are ours: rename it"
+                "PodNotAllowed", f"{here}.name", volume["name"], f"names with {RESERVED} are reserved: rename it"
             )
         if (folder := volume.get("hostPath")) is not None:
             yield from check_host_path(f"{here}.hostPath.path", folder["path"], settings)
@@ -193,11 +193,11 @@ def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> It
 def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
     """Refuse names that conflict with GM's own."""
     if (name := container.get("name")) in FETCHES:
-        yield _problem("PodNotAllowed", f"{at}.name", name, "so is called what brings the model: rename it")
+        yield _problem("PodNotAllowed", f"{at}.name", name, "the name is reserved for model downloads: rename it")
     for kind in ("volumeMounts", "volumeDevices"):
         for i, mount in enumerate(_list(container.get(kind))):
             if str(mount.get("name", "")).startswith(RESERVED):
-                fix = f"names with {RESERVED} are ours: mount a volume of the template"
+                fix = f"names with {RESERVED} are reserved: mount a volume of the template"
                 yield _problem("PodNotAllowed", f"{at}.{kind}[{i}].name", mount["name"], fix)
 
 

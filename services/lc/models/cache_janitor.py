@@ -90,7 +90,7 @@ class CacheJanitor:
                     self._gone.discard(digest)
                     log.info("model removed", digest=digest)
             for digest in await in_thread(self._cache.evict, running | wanted, self._most):
-                log.info("model removed to make room", digest=digest)
+                log.info("unused model removed", digest=digest)
         except OSError as error:
             log.warning("cache space not freed", error=error.strerror)
             return False

@@ -44,13 +44,13 @@ class Models:
         key = Key(model.PLURAL, service.namespace, name)
         used, prepared = self.items.get(key), self.ready.get(key)
         if used is None:
-            return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {node}")
+            return Lack("Pending", ABSENT, f"Model {key.name} is not yet on node {node}")
         if used.resource is None:
             return Lack("Failed", "ModelNotReady", f"Model {key.name}: {used.error}")
         if prepared is None or prepared.path is None:
             known = self.preparations.get(key)
             phase: Phase = "Failed" if known and known.phase == "Failed" else "Pending"
-            progress = known.message if known and known.message else "on its way to this node"
+            progress = known.message if known and known.message else "waiting for its download"
             return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
         return used.resource, prepared
 
@@ -64,7 +64,7 @@ class Models:
         if used is None or key in self.ready:
             return None
         why = used.error if used.resource is None else known.message if known else ""
-        return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'it is not counted yet'}")
+        return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
 
 
 def output(resource: Resource[model.ModelSpec]) -> ModelOutput:
@@ -103,7 +103,7 @@ class ParsedResources:
             return ParsedResource(held, None, str(error))
         except Exception as error:  # an unexpected error in one resource must not stop the others
             log.exception("resource not read", key=str(held.key))
-            return ParsedResource(held, None, f"reading it broke: {type(error).__name__}", "Internal")
+            return ParsedResource(held, None, f"it could not be read: {type(error).__name__}", "Internal")
         if resource.kind.api_version != SEDNA:
             return ParsedResource(held, None, f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}")
         return ParsedResource(held, resource)

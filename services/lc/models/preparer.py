@@ -98,7 +98,7 @@ class Preparer:
         for key, known in list(self.preparations.items()):
             if known.phase == "Ready" and known.path == path:
                 log.warning("prepared file missing", key=str(key), path=str(path))
-                message = f"{path} is gone: it is brought to this node again"
+                message = f"{path} was removed: LC downloads it again"
                 self._begin(Preparation(known.want, reason="ModelMissing", message=message))
                 self._changed(key)
 
@@ -139,7 +139,7 @@ class Preparer:
         except Exception as error:  # noqa: BLE001  # an unexpected error of a library must not stop the other models
             log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
-            self._set(Preparation(want, "Failed", "Internal", f"the download broke: {type(error).__name__}"))
+            self._set(Preparation(want, "Failed", "Internal", f"the download failed: {type(error).__name__}"))
             return LONGEST_DELAY
         self._set(Preparation(want, "Ready", "", path=brought.path, facts=brought.facts))
         self._room.came()
@@ -159,7 +159,7 @@ class Preparer:
             if loop.time() - told >= PROGRESS_S:
                 told = loop.time()
                 whole = f" of {total / 1e6:.0f}" if total else ""
-                message = f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s"
+                message = f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s"
                 coming = ModelFacts(size=total or 0, done=done, rate=round(rate))
                 self._set(replace(self.preparations[want.key], reason="Downloading", message=message, facts=coming))
 

@@ -98,7 +98,7 @@ class NodeContext:
                 lacks[worker] = outcome
             else:
                 starts[worker] = outcome
-        nowhere = Lack("Pending", "NoPlacement", f"none of its workers asks for node {self.name}")
+        nowhere = Lack("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
         settled = None if workers else nowhere
         standing = ResourceState(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
         return standing, starts
@@ -112,7 +112,7 @@ class NodeContext:
     ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return the state of an InferenceModel on this node, and its server if it can run."""
         if not self._serves(resource):
-            nowhere = Lack("Pending", "NoPlacement", f"it does not ask for node {self.name}")
+            nowhere = Lack("Pending", "NoPlacement", f"it is not placed on node {self.name}")
             return ResourceState(held.key, held.uid, held.generation, settled=nowhere), {}
         worker = Worker(held.key.namespace, worker_name(held.key.name, "serve", self.name))
         facts = preparation.facts if preparation and isinstance(preparation.facts, ModelFacts) else None
@@ -196,21 +196,21 @@ class NodeContext:
             return Lack("Failed", "NameTooLong", str(error))
         version = target(spec)
         if version is None and not OWN_IMAGE.fullmatch(spec.image or ""):
-            text = f"spec.image: {spec.image!r} needs a container engine: give a manifest, or use Kubernetes"
+            text = f"spec.image: {spec.image!r} needs a container engine: set spec.manifest, or use Kubernetes"
             return Lack("Failed", "FrameworkNotSupported", text)
         if version is None:
-            return Lack("Failed", "FrameworkNotSupported", "spec.manifest: our own server needs a version to serve")
+            return Lack("Failed", "FrameworkNotSupported", "spec.manifest: halimede's server needs a version to serve")
         if not is_ours(spec):
-            text = f"spec.frameworkType: {spec.framework_type!r} is not served without Kubernetes: export it to ONNX"
+            text = f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: export the model to ONNX"
             return Lack("Failed", "FrameworkNotSupported", text)
         if not version.has_digest:
-            text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is no SHA-256: write 64 hex digits"
+            text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is not SHA-256: write 64 hex digits"
             return Lack("Failed", "InvalidDigest", text)
         if preparation is None or preparation.phase != "Ready" or preparation.path is None:
             known = preparation or Preparation(RequiredFile(held.key, held.uid, held.generation, version.url))
             phase: Phase = "Failed" if known.phase == "Failed" else "Pending"
             return Lack(
-                phase, known.reason, f"version {version.version!r}: {known.message or 'on its way to this node'}"
+                phase, known.reason, f"version {version.version!r}: {known.message or 'waiting for its download'}"
             )
         desired = _desired(spec, version, preparation)
         folder = self.folders.worker(worker)

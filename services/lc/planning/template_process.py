@@ -87,7 +87,7 @@ def to_process(
     except InvalidFieldError as error:
         raise RefusalError(error.field, f"{error.value} is not accepted: {error.fix}", "InvalidTemplate") from error
     if container.working_dir and not container.working_dir.startswith("/"):
-        text = f"{container.working_dir!r} is relative to nothing here: write an absolute path"
+        text = f"{container.working_dir!r} is a relative path: write an absolute one"
         raise RefusalError(f"{at}.workingDir", text)
     argv, ours = _command(container, program, env, at, host)
     if ours:
@@ -114,7 +114,7 @@ def _command(
     command = tuple(expand(word, env) for word in container.command)
     if not command:
         if container.image and not OWN_IMAGE.fullmatch(container.image):
-            text = f"the command of image {container.image!r} is inside the image: add command, or use halimede/worker"
+            text = f"image {container.image!r} cannot run without Kubernetes: add command, or use halimede/worker"
             raise RefusalError(f"{at}.image", text)
         return (host.python, "-m", WORKER, program, *args), True
     if command[0] in PYTHONS:
@@ -127,7 +127,7 @@ def _environment(given: list[EnvVar], told: WorkerEnvironment, at: str) -> dict[
     env = told.defaults | told.facts
     for i, variable in enumerate(given):
         if variable.value_from:
-            text = f"{variable.name} comes from valueFrom, which needs Kubernetes: write its value"
+            text = f"{variable.name} comes from valueFrom, which needs Kubernetes: set value"
             raise RefusalError(f"{at}[{i}].valueFrom", text)
         if variable.name not in told.facts:
             env[variable.name] = expand(variable.value, env)
@@ -149,7 +149,7 @@ def _bounded(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | 
         return None
     amount = math.ceil(quantity(f"{at}.{name}", limits[name]))
     if amount > most:
-        raise RefusalError(f"{at}.{name}", f"{limits[name]!r} is more than any node has: write at most {most}")
+        raise RefusalError(f"{at}.{name}", f"{limits[name]!r} exceeds the maximum: write at most {most}")
     return amount
 
 
@@ -159,7 +159,7 @@ def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[N
     for i, volume in enumerate(volumes):
         at = f"{path}.spec.volumes[{i}]"
         if volume.host_path is None:
-            raise RefusalError(at, f"volume {volume.name!r} is no hostPath: only those exist without Kubernetes")
+            raise RefusalError(at, f"volume {volume.name!r} needs Kubernetes: only hostPath works without it")
         if volume.host_path.type not in kinds:
             text = f"{volume.host_path.type!r} is not supported here: use Directory, DirectoryOrCreate or File"
             raise RefusalError(f"{at}.hostPath.type", text)
@@ -169,7 +169,7 @@ def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[N
         if host_path is None:
             raise RefusalError(f"{at}.name", f"there is no volume {mount.name!r}: add it to volumes")
         if Path(mount.mount_path) != Path(host_path.path):
-            text = f"a process sees {host_path.path} where it is: set mountPath to the same, not {mount.mount_path}"
+            text = f"a process cannot mount {host_path.path} at {mount.mount_path}: set mountPath to the same path"
             raise RefusalError(f"{at}.mountPath", text)
         if not host_path.path.startswith("/") or ".." in host_path.path.split("/"):
             raise RefusalError(f"{path}.spec.volumes", f"{host_path.path!r}: write an absolute path without '..'")
@@ -180,9 +180,9 @@ def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[N
 def _check_pod(raw: Mapping[str, Any], at: str, host: Host) -> None:
     _only(raw, POD_HARMLESS | {"restartPolicy", "securityContext"}, at)
     if len(raw["containers"]) > 1:
-        raise RefusalError(f"{at}.containers[1]", "a worker is one process here: keep the first container alone")
+        raise RefusalError(f"{at}.containers[1]", "without Kubernetes a worker is one process: remove this")
     if raw.get("restartPolicy") not in {None, "", "Always"}:
-        raise RefusalError(f"{at}.restartPolicy", "a worker is always started again: write Always or remove it")
+        raise RefusalError(f"{at}.restartPolicy", "workers always restart: write Always or remove it")
     _check_security(raw.get("securityContext") or {}, f"{at}.securityContext", host)
 
 
@@ -207,7 +207,7 @@ def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
         if not value and name not in holds:
             continue
         if name not in holds or (value != holds[name] and not (name == "runAsNonRoot" and value is False)):
-            text = f"{value!r} cannot be held for a process of user {host.uid}: remove it"
+            text = f"{value!r} cannot be set for a process of user {host.uid}: remove it"
             raise RefusalError(f"{at}.{name}", text)
 
 
@@ -217,4 +217,4 @@ def _only(raw: object, known: frozenset[str] | set[str], at: str) -> None:
         raise RefusalError(at, "write a mapping", "InvalidTemplate")
     for name in sorted(map(str, raw)):
         if name not in known and raw[name] not in (None, "", [], {}, False):
-            raise RefusalError(f"{at}.{name}", "this cannot be honoured without Kubernetes: remove it")
+            raise RefusalError(f"{at}.{name}", "this needs Kubernetes: remove it")

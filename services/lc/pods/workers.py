@@ -149,7 +149,7 @@ class PodWorkers:
         reports = [pod.report() for pod in service.live.values()]
         views = [standing.settled] if standing.settled else []
         views += [Lack(report.phase, report.reason, report.message) for report in reports]
-        silent = Lack("Pending", "NoWorkerHere", f"no pod of it on node {self._node} has spoken yet")
+        silent = Lack("Pending", "NoWorkerHere", f"none of its pods on node {self._node} has reported yet")
         return status_of(standing, views or [silent], sorted(reports, key=lambda r: r.name), service.total())
 
     def reports(self) -> list[WorkerReport]:
@@ -341,12 +341,12 @@ class PodNode:
         """Return why a Model or Dataset is left to the pods, empty if it is not."""
         spec = resource.spec
         if spec.credential_name:
-            return f"its pods bring it themselves: Secret {spec.credential_name} is theirs alone"
+            return f"its pods download it: only they have the Secret {spec.credential_name}"
         try:
             local = local_path(spec.url) is not None
         except FetchError:  # the preparer reports it
             return ""
-        return "its pods look for it themselves: it is a file of the node" if local else ""
+        return "its pods read it from the node's files" if local else ""
 
     def service(
         self, held: NodeResource, resource: Resource[Any], models: Models
@@ -356,7 +356,7 @@ class PodNode:
         here = [p for p in asked if models.held(p, held.key) or matches(p.pod, self.name, self.labels)] or asked
         lacks = [lack for p in here if (lack := self._lack(p, held.key, models))]
         used = tuple(output for p in here for output in models.output(p, held.key))
-        nowhere = Lack("Pending", "NoPlacement", f"its workers ask for other nodes than {self.name}")
+        nowhere = Lack("Pending", "NoPlacement", f"its workers are not placed on node {self.name}")
         settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if asked else nowhere)
         return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled), {}
 

@@ -93,7 +93,7 @@ class LinuxLauncher:
             for path in spec.paths:
                 _provide(path)
             if not Path(spec.cwd).is_dir():
-                raise StartError("WorkingDirMissing", f"workingDir {spec.cwd} is no folder on this node: create it")
+                raise StartError("WorkingDirMissing", f"workingDir {spec.cwd} is not a folder on this node: create it")
             with self.folders.log(start.worker).open("ab") as output:
                 child = subprocess.Popen(
                     spec.argv,
@@ -201,7 +201,7 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
         child.wait()
         if pidfd >= 0:
             os.close(pidfd)
-        raise StartError("CannotStart", f"{start.spec.argv[0]} could not be limited and watched: {error}") from error
+        raise StartError("CannotStart", f"{start.spec.argv[0]} could not get its limits: {error}") from error
 
 
 def _adopt(record: ProcessRecord) -> Process | None:

@@ -70,7 +70,7 @@ class SilenceWatch:
         now = asyncio.get_running_loop().time()
         if process is None or entry.process is not process or not is_silent(entry, now):
             return
-        port = "its health port answers nothing" if hangs else "its process lives: check its connection to the broker"
+        port = "its health port does not answer" if hangs else "its process runs: check its connection to the broker"
         self._set(entry, f"no report for more than {patience_s(entry):g} s, and {port}")
         limit_s = STOPPED_S if process.stopped else hang_limit_s(entry)
         if hangs and now - entry.heard_at > limit_s:

@@ -246,11 +246,11 @@ class Supervisor:
 
     def _launch(self, entry: WorkerState) -> Process:
         if entry.start is None:
-            raise StartError("NotConfirmed", "nothing says how to start this worker")
+            raise StartError("NotConfirmed", "its start is not yet confirmed by a plan")
         path = self._telling.first(entry)
         if path and not path.is_file():
             self._missing(path)
-            raise StartError("ModelMissing", f"{path} is gone: it is brought to this node again")
+            raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
         entry.patience_s = STABLE_S if _may_report(entry.start.spec) else SILENT_S
         try:
             process = self._launcher.start(entry.start)
@@ -258,7 +258,7 @@ class Supervisor:
             raise
         except Exception as error:
             log.exception("worker not started", worker=str(entry.worker))
-            raise StartError("Internal", f"starting it broke: {type(error).__name__}") from error
+            raise StartError("Internal", f"the start failed: {type(error).__name__}") from error
         with _unless_store_fails():
             self._store.process_started(process.record)
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
@@ -347,7 +347,7 @@ async def until_end(entry: WorkerState, process: Process) -> int | None:
             process.kill()
             await asyncio.wait({ended}, timeout=KILL_S)
         if not ended.done():
-            log.error("worker not killed: abandoned", worker=str(entry.worker), pid=process.record.pid)
+            log.error("worker abandoned", worker=str(entry.worker), pid=process.record.pid)
             return None
         return ended.result()
     finally:
@@ -469,9 +469,9 @@ def trouble(entry: WorkerState) -> tuple[str, str]:
     wish = entry.start.desired_model if entry.start else None
     said = entry.info.model if entry.info else None
     if wish and (refusal := entry.rollout.refusal(wish)):
-        kept = f"version {said.version}" if said and said.version else "the one before"
+        kept = f"version {said.version}" if said and said.version else "the previous version"
         new = f"version {wish.version} of model {wish.name}"
-        return FAILED, f"{new} was not taken, {kept} goes on: {refusal.reason}: {refusal.message}"
+        return FAILED, f"{new} was refused, {kept} is kept: {refusal.reason}: {refusal.message}"
     if entry.unassigned:
         return FAILED, entry.unassigned
     return (FAILED, said.message) if said and said.reason and not said.refused else ("", "")

@@ -109,7 +109,7 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
         strikes = self.strikes + 1 if self.struck == told.mark else 1
         refused = self.refused
         if strikes >= STRIKES:
-            text = f"the worker ended {strikes} times when it was to answer with it ({how})"
+            text = f"the worker ended {strikes} times with this model ({how})"
             refused = Refusal(mark=told.mark, digest=told.digest, reason="ModelCrashed", message=text)
         return msgspec.structs.replace(self, struck=told.mark, strikes=strikes, refused=refused)
 

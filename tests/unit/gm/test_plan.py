@@ -100,7 +100,7 @@ def test_how_far_a_download_is_is_told_in_coarse_steps() -> None:
     observed = seen(placed={"edge0": frozenset()}, reports={"edge0": replace(told, status=status)})
     made = CONTROLLERS["models"].status(SMALL, observed)
     assert (made.phase, made.conditions[-1].reason) == ("Pending", "Downloading")
-    assert made.nodes[0].message == "45 % of 200 MB are here, at about 10 MB/s"
+    assert made.nodes[0].message == "45 % of 200 MB downloaded, at about 10 MB/s"
 
 
 def test_measures_of_others_stay_until_the_model_is_another() -> None:
@@ -124,7 +124,7 @@ def test_planning_again_with_the_status_written_asks_for_no_second_write() -> No
     reports = {"edge0": report(helmet, "edge0", "edge"), "cloud0": report(helmet, "cloud0", "cloud")}
     actions = plan(helmet, seen(reports=reports))
     [write] = [a for a in actions if isinstance(a, WriteStatus)]
-    assert RecordEvent("Normal", "Running", str(helmet.key), "AllWorkersRun: 2 workers run") in actions
+    assert RecordEvent("Normal", "Running", str(helmet.key), "AllWorkersRun: 2 workers are running") in actions
     later = seen(reports=reports, status=write.status, now="2026-01-01T01:00:00Z")
     assert all(isinstance(a, Send) for a in plan(helmet, later))
 

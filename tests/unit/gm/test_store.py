@@ -284,9 +284,9 @@ async def test_statuses_go_on_from_memory_while_the_store_cannot_be_written_and_
             assert stored
             await cluster.write_status(stored, Status(phase=phase))
             assert cluster.get(key) == StoredResource(stored.resource, Status(phase=phase))
-        with pytest.raises(StoreError, match="make room"):
+        with pytest.raises(StoreError, match="free space"):
             await cluster.remember(Memory(nodes=(Presence(node="edge0", epoch=1, online=True),)))
-        with pytest.raises(StoreError, match="make room"):
+        with pytest.raises(StoreError, match="free space"):
             await cluster.apply(parse(model("third")))
         assert cluster.get(Key("models", "default", "third")) is None, "what was not kept is not acknowledged"
         refuse(cluster, refuse=False)
@@ -368,10 +368,10 @@ async def test_a_lost_store_that_cannot_be_begun_anew_is_named_until_it_can(tmp_
         path.parent.write_text("in the way")
         for _ in range(2):
             await cluster.repair()
-            assert "no new one can be made" in cluster.check()
+            assert "no new one can be created" in cluster.check()
             assert len(cluster.check()) < 1000
         await cluster.write_status(stored, Status(phase="Ready"))
-        with pytest.raises(StoreError, match="no new one can be made"):
+        with pytest.raises(StoreError, match="no new one can be created"):
             await cluster.apply(parse(model("big")))
         with pytest.raises(StoreError):
             cluster.events(0, "", 10)

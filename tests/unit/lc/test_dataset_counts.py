@@ -115,7 +115,7 @@ async def test_a_dataset_that_is_missing_or_broken_heals(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("url", "phase", "reason", "message"),
     [
-        ("s3://user:secret@bucket/images", "Ready", "NotCounted", "not counted: it is at s3://"),
+        ("s3://user:secret@bucket/images", "Ready", "NotCounted", "not counted: s3:// is not supported"),
         ("https://host/images.csv", "Ready", "NotCounted", "only files and folders of the node"),
         ("file://elsewhere/images", "Failed", "InvalidURL", "file:///"),
         ("/data", "Failed", "UnsupportedFormat", "use one of coco, csv"),

@@ -130,7 +130,7 @@ async def test_a_long_download_tells_its_progress(tmp_path: Path) -> None:
     async with node.gm.running(), node.lc():
         await node.gm.insert(model())
         status = await node.gm.reaches(SMALL, "Pending", "Downloading")
-        assert status.message == "10 of 100 MB are here, 1.7 MB/s"
+        assert status.message == "10 of 100 MB downloaded, 1.7 MB/s"
         assert status.model is not None
         assert (status.model.done, status.model.size, status.model.rate) == (10_000_000, 100_000_000, 1_666_667)
         await node.gm.reaches(SMALL, "Ready")
@@ -183,7 +183,7 @@ async def test_a_model_whose_file_has_vanished_is_brought_again_before_its_worke
         shutil.rmtree(node.config.folders.models)
         node.launcher.of(EDGE).end(-9)
         status = await node.gm.reaches(SMALL, "Pending", "ModelMissing")
-        assert "is gone" in status.message
+        assert "was removed" in status.message
         status = await node.gm.reaches(HELMET, "Pending", "ModelNotReady")
         assert status.workers[0].reason == "ModelMissing"
         assert not node.launcher.alive

@@ -139,7 +139,7 @@ async def test_a_refused_model_changes_nothing_but_the_condition_and_the_next_on
         await node.speaks()
         status = await node.reason("RolloutFailed")
         assert "ModelInvalid: it has two inputs" in status.message
-        assert "goes on" in status.message
+        assert "is kept" in status.message
         assert (status.workers[0].phase, status.workers[0].restarts) == ("Running", 0)
         await node.asks("c", 3)
         await node.speaks()

@@ -110,7 +110,7 @@ async def test_a_silent_worker_whose_health_port_answers_is_named_and_not_killed
         n.well = False
         await asyncio.sleep(600)
         assert (n.reason, n.killed_at) == (SILENT, None)
-        assert "its process lives" in n.entry.silent
+        assert "its process runs" in n.entry.silent
         n.well = True
         await asyncio.sleep(5)
         assert n.reason == ""

@@ -229,8 +229,8 @@ def test_not_to_run_as_root_is_refused_only_to_root() -> None:
     ("mount", "volume", "says"),
     [
         ({"mountPath": "/in"}, {"hostPath": {"path": "/out"}}, "set mountPath to the same"),
-        ({"mountPath": "/in"}, {"emptyDir": {}}, "no hostPath"),
-        ({"mountPath": "/in"}, {"configMap": {"name": "c"}}, "no hostPath"),
+        ({"mountPath": "/in"}, {"emptyDir": {}}, "only hostPath works"),
+        ({"mountPath": "/in"}, {"configMap": {"name": "c"}}, "only hostPath works"),
         ({"mountPath": "/in", "readOnly": True}, {"hostPath": {"path": "/in"}}, "readOnly"),
         ({"mountPath": "/in", "subPath": "x"}, {"hostPath": {"path": "/in"}}, "subPath"),
         ({"mountPath": "/in"}, {"hostPath": {"path": "/in", "type": "Socket"}}, "'Socket' is not supported"),

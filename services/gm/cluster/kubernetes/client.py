@@ -146,9 +146,7 @@ def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) ->
     told = _Status()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text
         told = msgspec.json.decode(body, type=_Status)
-    message = (
-        _PATCHED.sub("", told.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason given"
-    )
+    message = _PATCHED.sub("", told.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason"
     if status == 409 and told.reason == "AlreadyExists":
         return AlreadyExistsError(what, status, message)
     if status in _by_status:
@@ -331,7 +329,7 @@ class KubernetesClient:
             if pause is None or attempt == ATTEMPTS or asyncio.get_running_loop().time() + pause >= deadline:
                 raise self._noted(error)
             await asyncio.sleep(pause)
-        raise AssertionError("every attempt returns or raises")
+        raise AssertionError("unreachable: every attempt returns or raises")
 
     async def _send(
         self,
@@ -344,7 +342,7 @@ class KubernetesClient:
         kind: str = JSON,
     ) -> aiohttp.ClientResponse:
         if self._api is None:
-            raise RuntimeError("the client is open inside async with")
+            raise RuntimeError("use the client inside `async with`")
         method, url, headers, data, _ = await self._api.param_serialize(
             method,
             path,
@@ -364,7 +362,7 @@ class KubernetesClient:
         try:
             yield
         except TimeoutError as error:
-            raise self._noted(UnavailableError(what, 0, "the API server does not answer in time")) from error
+            raise self._noted(UnavailableError(what, 0, "the API server did not answer in time")) from error
         except (aiohttp.ClientError, ApiException, OpenApiException, OSError, ValueError) as error:
             # ValueError: invalid JSON, or a line above the size limit
             text = str(error) or type(error).__name__
@@ -398,7 +396,7 @@ async def load_configuration(kubeconfig: str = "") -> Configuration:
         try:
             loaders.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         except (loaders.ConfigException, OSError) as error:
-            fix = f"this is a pod without a usable service account ({error}): give it one, or say {OPTION}"
+            fix = f"this pod has no usable service account ({error}): configure one, or set {OPTION}"
             raise InvalidFieldError(IN_CLUSTER, os.environ[IN_CLUSTER], fix) from error
         return configuration
     field = OPTION if kubeconfig else VARIABLE
@@ -417,7 +415,7 @@ def _files(field: str, path: str) -> str:
     """Return the existing files of a list of paths."""
     files = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
     if not any(file.is_file() for file in files):
-        fix = f"there is no such file: name a kubeconfig with {OPTION} or ${VARIABLE}, or run GM as a pod"
+        fix = f"there is no such file: give a kubeconfig with {OPTION} or ${VARIABLE}, or run GM as a pod"
         raise InvalidFieldError(field, path, fix)
     return os.pathsep.join(str(file) for file in files if file.is_file())
 

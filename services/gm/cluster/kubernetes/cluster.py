@@ -195,7 +195,7 @@ class KubernetesCluster:
     def check(self) -> str:
         """Return why a cache is not up to date, else why the last call failed, else an empty text."""
         if not self._elector.leading:
-            return "another global manager may lead"
+            return "not the leader: another global manager may lead"
         return next((informer.trouble for informer in self._all() if informer.trouble), self._client.trouble)
 
     @property
@@ -311,7 +311,7 @@ class KubernetesCluster:
         except TimeoutError as error:
             late = [i for i in self._all() if not i.synced.is_set()]
             names = ", ".join(f"{i.api.plural} ({i.api.version})" for i in late)
-            fix = "apply deploy/crds and the rights of deploy/base" if late[0].trouble else "is the API server up?"
+            fix = "apply deploy/crds and the rights of deploy/base" if late[0].trouble else "check the API server"
             why = f"not listed within {self._sync_s:g} s: {late[0].trouble or 'no answer'}; {fix}"
             raise UnavailableError(names, 0, why) from error
 

@@ -155,7 +155,7 @@ class CustomResources:
         async with self._alone(stored.uid):
             found = self.claims.find(stored.key, stored.uid)
             if found is None or found.version != stored.resource_version:
-                raise ConflictError(f"{stored.key} was edited while its status was made")
+                raise ConflictError(f"{stored.key} was edited while its status was computed")
             await self._write_status(found, status)
 
     async def hold(self, key: Key, uid: str) -> None:
@@ -163,7 +163,7 @@ class CustomResources:
         async with self._alone(uid):
             found = self.claims.find(key, uid)
             if found is None or found.deleting:
-                raise ConflictError(f"{key} was deleted, or is just being deleted")
+                raise ConflictError(f"{key} was deleted or is being deleted")
             if not found.held:
                 await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
 
@@ -187,7 +187,7 @@ class CustomResources:
         elif found.problem:
             await self._explain(found, INVALID, found.problem)
         elif (first := self.claims.first(found.key)) and first.problem:  # the reconciler reports the other conflicts
-            text = f"{first.api.version} {found.key} has that name already and cannot be read: mend or delete it"
+            text = f"{first.api.version} {found.key} already has that name and is not valid: correct or delete it"
             await self._explain(found, CONFLICT, text)
 
     async def _explain(self, found: Custom, reason: str, text: str) -> None:
@@ -212,7 +212,7 @@ class CustomResources:
         """Patch the version that was read. After a conflict the write waits until the watch has caught up."""
         check_leading(self._leadership)
         if self._pauses.hold(found.uid):
-            raise ConflictError(f"{found.key} has changed, and how is not known yet")
+            raise ConflictError(f"{found.key} has changed, and the watch has not delivered the change yet")
         try:
             with worded(f"{found.api.kind} {found.namespace}/{found.name}"):
                 api, at = found.api, (found.namespace, found.name)

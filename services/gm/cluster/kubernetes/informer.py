@@ -225,10 +225,10 @@ class Informer(Generic[T]):
 
     def _report(self, trouble: str) -> None:
         if trouble != self.trouble:
-            log.warning("watch not up to date", kind=self.api.kind, group=self.api.version, error=trouble)
+            log.warning("watch interrupted", kind=self.api.kind, group=self.api.version, error=trouble)
         self.trouble = trouble
 
     def _well(self) -> None:
         if self.trouble:
-            log.info("watch up to date again", kind=self.api.kind, group=self.api.version)
+            log.info("watch restored", kind=self.api.kind, group=self.api.version)
         self.trouble = ""

@@ -37,7 +37,7 @@ class NotLeadingError(HalimedeError):
     """Another GM may lead now: nothing was written."""
 
     def __init__(self) -> None:
-        super().__init__("this global manager does not lead any more: it writes nothing")
+        super().__init__("this global manager is no longer the leader: writes are refused")
 
 
 class Leadership(Protocol):
@@ -125,8 +125,8 @@ def decide(identity: str, seen: LeaseRecord | None, mine: int | None, silent_s: 
         if seen is None:
             return Lost("the Lease was deleted")
         if seen.holder != identity:
-            return Lost(f"{seen.holder or 'nobody'} holds the Lease")
-        return Renew() if seen.epoch == mine else Lost("another process with our identity has taken the Lease")
+            return Lost(f"{seen.holder or 'no one'} holds the Lease")
+        return Renew() if seen.epoch == mine else Lost("another process with the same identity has the Lease")
     if seen is None:
         return Take(highest + 1)
     if seen.holder in {"", identity} or silent_s >= seen.duration_s:
@@ -221,7 +221,7 @@ class LeaderElection:
             if ended:
                 await self._release()
         if keeping.done() and not keeping.cancelled():
-            raise LeadershipLostError(f"not the leader any more: {keeping.result()}")
+            raise LeadershipLostError(f"no longer the leader: {keeping.result()}")
         await working
 
     async def overtake(self, epoch: int) -> bool:
@@ -255,7 +255,7 @@ class LeaderElection:
                 began, trouble = await self._try_to_begin(), ""
                 why = f"{self._seen.holder} leads" if self._seen else ""
             except (StaleError, AlreadyExistsError):
-                began, trouble, why = False, "", "somebody was faster"
+                began, trouble, why = False, "", "another candidate was faster"
             except KubernetesApiError as error:
                 began, trouble, why = False, str(error), str(error)
             if trouble and not self.trouble:
@@ -266,7 +266,7 @@ class LeaderElection:
                 return
             if why != told:
                 say = log.warning if trouble else log.info
-                say("waits to lead", lease=self.name, identity=self.identity, why=why)
+                say("leadership not acquired", lease=self.name, identity=self.identity, why=why)
                 told = why
             await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311
 
@@ -278,7 +278,7 @@ class LeaderElection:
             return False
         if decision.epoch > MAX_EPOCH + 1:
             raise KubernetesApiError(
-                f"Lease {self.namespace}/{self.name}", 0, "leaseTransitions cannot grow: delete the Lease"
+                f"Lease {self.namespace}/{self.name}", 0, "leaseTransitions is at its maximum: delete the Lease"
             )
         await self._write(seen, decision.epoch)
         return True
@@ -379,7 +379,7 @@ async def _stop(task: asyncio.Future[Any]) -> bool:
     task.cancel()
     await asyncio.wait({task}, timeout=STOP)
     if not task.done():
-        log.error("task did not stop", task=str(task))
+        log.error("task not stopped", task=str(task))
     elif not task.cancelled() and (error := task.exception()):
         log.error("task failed at stop", task=str(task), error=str(error))
     return task.done()

@@ -81,7 +81,7 @@ class OwnedObjects:
             try:
                 existing = await self._client.get(informer.api, ref.namespace, ref.name)
             except NotFoundError as error:
-                raise ConflictError(f"{ref} is just being deleted") from error
+                raise ConflictError(f"{ref} is being deleted") from error
             await self._bring(informer, trimmed(existing), "", body)
         else:
             self._wrote(informer, answer, "", body)
@@ -95,7 +95,7 @@ class OwnedObjects:
         ref, metadata = Ref.of(body), existing["metadata"]
         service = service_of(body)
         if service is None or not owned_by(existing, service[1]):
-            raise NotOursError(f"{ref} exists and was not made for this service: delete or rename one of the two")
+            raise NotOursError(f"{ref} exists and does not belong to this service: delete or rename one of the two")
         if metadata.get("deletionTimestamp"):
             return  # it is created again once it is deleted
         patch = patch_for(existing, body)

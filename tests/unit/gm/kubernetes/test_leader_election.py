@@ -276,7 +276,7 @@ async def test_a_candidate_says_why_it_cannot_try_and_for_how_long_but_not_that_
             shelf.errors = [ForbiddenError("GET leases x/y", 403, "no right")] * 1000
             with capture_logs() as logs:
                 await asyncio.sleep(20)
-            told = [each for each in logs if each["event"] == "waits to lead" and each["identity"] == "b"]
+            told = [each for each in logs if each["event"] == "leadership not acquired" and each["identity"] == "b"]
             assert [(each["log_level"], each["why"]) for each in told] == [
                 ("warning", "GET leases x/y: no right (403)")
             ]

@@ -53,7 +53,7 @@ def test_a_leader_goes_on_as_long_as_the_record_is_its_own() -> None:
     [
         (None, "deleted"),
         (record("other", 8), "other holds"),
-        (record("", 7), "nobody holds"),
+        (record("", 7), "no one holds"),
         (record("me", 8), "another process"),
     ],
 )

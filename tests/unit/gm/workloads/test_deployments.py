@@ -119,7 +119,7 @@ def test_missing_secrets_are_named_by_what_for() -> None:
     of = built(service(), remote, secrets={"halimede-cloud-worker": {}})
     assert (set(reasons(of)), of.kept) == ({"SecretNotFound"}, {"edge"})
     assert [p.message for p in of.problems] == [
-        "spec.edgeWorker: what its workers show the broker: there is no Secret default/halimede-edge-worker: create it",
+        "spec.edgeWorker: credentials of its workers: there is no Secret default/halimede-edge-worker: create it",
         "spec.edgeWorker: Model small: spec.credentialName: there is no Secret default/keys: create it",
     ]
 

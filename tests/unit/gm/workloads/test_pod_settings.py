@@ -109,5 +109,5 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
         read(file, {})
     assert "pods" in caught.value.field
-    with pytest.raises(InvalidFieldError, match=r"--pods-config: .*name a JSON file"):
+    with pytest.raises(InvalidFieldError, match=r"--pods-config: .*give a JSON file"):
         read(tmp_path / "missing", {})

@@ -88,9 +88,9 @@ def test_a_worker_that_keeps_ending() -> None:
     assert view.message == "container worker: MODEL_URL: '' is not accepted"
     view = seen(worker(loop, {"reason": "OOMKilled", "exitCode": 137}, 5))
     assert (view.phase, view.reason) == ("Failed", "OOMKilled")
-    assert "took more memory than its limit allows" in view.message
+    assert "exceeded its memory limit" in view.message
     view = seen(worker({"terminated": {"reason": "Error", "exitCode": 3}}))
-    assert (view.phase, view.reason, view.message) == ("Failed", "Error", "container worker: it ended with code 3")
+    assert (view.phase, view.reason, view.message) == ("Failed", "Error", "container worker: it ended with exit code 3")
 
 
 def test_a_worker_that_runs_again_is_not_what_it_was() -> None:
