@@ -179,7 +179,7 @@ def _checked(body: object, *, admission: bool) -> Resource[Any]:
             raise InvalidFieldError("apiVersion", api_version, f"use {right} for kind {word}")
         raise InvalidFieldError("kind", word, "use one of " + ", ".join(sorted({k for _, k in _kinds})))
     found = [
-        InvalidFieldError(str(field) or "''", body[field], "remove it: resources have no such field")
+        InvalidFieldError(str(field) or "''", body[field], "remove it: it is not a field of resources")
         for field in sorted(body, key=str)
         if field not in {"apiVersion", "kind", "metadata", "spec", "status"}
     ]
@@ -231,7 +231,7 @@ def _errors(value: object, wanted: Any, path: str) -> Iterator[InvalidFieldError
         yield next(below, None) or _explain(str(error), value, wanted, path)
         yield from below
     except UnicodeEncodeError as error:
-        yield InvalidFieldError(path, error.object, "it holds half a character, which no text can")
+        yield InvalidFieldError(path, error.object, "it contains half a surrogate pair: remove it")
 
 
 def _errors_below(value: object, wanted: Any, path: str) -> Iterator[InvalidFieldError]:
@@ -334,7 +334,7 @@ def _bound(body: object) -> None:
         for item in level:
             left -= len(item)
             if left < 0:
-                raise InvalidFieldError("resource", "…", f"keep it under {MAX_NODES_IN_BODY} values")
+                raise InvalidFieldError("resource", "…", f"use fewer than {MAX_NODES_IN_BODY} values")
             children = item.values() if isinstance(item, dict) else item
             following += [child for child in children if isinstance(child, NESTED)]
         level = following

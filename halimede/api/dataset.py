@@ -12,7 +12,7 @@ from halimede.names import check_name
 
 PLURAL = "datasets"
 NODE = PrinterColumn("Node", ".spec.nodeName", "The node that has the data.")
-SAMPLES = PrinterColumn("Samples", ".status.numberOfSamples", "How many samples there are.", type="integer")
+SAMPLES = PrinterColumn("Samples", ".status.numberOfSamples", "The number of samples.", type="integer")
 
 
 def check(spec: DatasetSpec) -> None:
@@ -29,19 +29,17 @@ class DatasetSpec(Spec, kw_only=True):
 
     url: Annotated[
         str,
-        Meta(
-            min_length=1, max_length=4096, description="Where the samples are: a file or folder on the node, or a URL."
-        ),
+        Meta(min_length=1, max_length=4096, description="The samples: a file or folder on the node, or a URL."),
     ]
     format: Annotated[
         str,
         Meta(
             min_length=1,
             max_length=64,
-            description="What the samples are in: txt, csv, jsonl, images, voc, coco or parquet.",
+            description="The format: txt, csv, jsonl, images, voc, coco or parquet.",
         ),
     ]
     node_name: Annotated[OptionalName, Meta(description="The node that has the data.")] = ""
     credential_name: Annotated[
-        str, Meta(max_length=253, description="A Secret of the namespace that opens the URL.")
+        str, Meta(max_length=253, description="A Secret of the namespace with credentials for the URL.")
     ] = ""

@@ -21,7 +21,7 @@ AS_IT_CAME: UploadEncoding = "as-it-came"
 #: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables
 LEAST_BYTES, MOST_BYTES = 1024, 268_435_455
 
-MIXTURE_FIX = "name a calibration (`halimede calibrate` writes one), or leave fusion at cloud"
+MIXTURE_FIX = "set calibration (`halimede calibrate` writes one), or leave fusion at cloud"
 
 
 class ModelRef(Spec, kw_only=True):
@@ -34,7 +34,7 @@ class Parameter(Spec, kw_only=True):
     """A key and a value, both text as in Sedna."""
 
     key: Annotated[str, Meta(min_length=1, max_length=128, description="The parameter's name.")]
-    value: Annotated[str, Meta(max_length=4096, description="Its value: text, so put numbers in quotes.")]
+    value: Annotated[str, Meta(max_length=4096, description="The value: a string, so put numbers in quotes.")]
 
 
 class HardExampleMining(Spec, kw_only=True):
@@ -45,8 +45,7 @@ class HardExampleMining(Spec, kw_only=True):
     ]
     parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
     mode: Annotated[
-        Mode,
-        Meta(description="Whether it judges what the small model answers, or the sample itself before any model."),
+        Mode, Meta(description="Whether it uses the small model's answer, or the sample before any model.")
     ] = AFTER
 
 
@@ -59,30 +58,30 @@ class Deferral(Spec, kw_only=True):
         ),
     )
 
-    hard_example_mining: Annotated[HardExampleMining, Meta(description="What tells hard samples from easy ones.")]
+    hard_example_mining: Annotated[HardExampleMining, Meta(description="The algorithm that finds hard samples.")]
     calibration: Annotated[
         ModelRef | None,
-        Meta(description="The Model that holds what halimede calibrate found out; its format is calibration."),
+        Meta(description="The Model with the file of halimede calibrate; its format is calibration."),
     ] = None
     target_upload_ratio: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Meta(description="Share of samples that go up in the long run, held through drift; none: as the rule says."),
+        Meta(description="Share of samples to upload in the long run, also after drift. Default: the rule decides."),
     ] = None
     audit_share: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of easy samples that go up, too: they tell how good easy ones are."),
+        Meta(ge=0, le=1, description="Share of easy samples to upload as well, to measure the edge's accuracy."),
     ] = 0.0
     fusion: Annotated[
         Literal["cloud", "mixture"],
-        Meta(description="What is answered where both models spoke: the big one's word, or a calibrated mixture."),
+        Meta(description="The final answer if both models answered: the big model's, or a calibrated mixture."),
     ] = "cloud"
     encoding: Annotated[
         UploadEncoding,
-        Meta(description="How samples are written that go up: as they came, or all of them raw, as JPEG or as PNG."),
+        Meta(description="The encoding of uploads: unchanged, or all raw, JPEG or PNG."),
     ] = AS_IT_CAME
     max_bytes: Annotated[
         Annotated[int, Meta(ge=LEAST_BYTES, le=MOST_BYTES)] | None,
-        Meta(description="Bytes that a sample may have that goes up: larger ones become JPEG, or smaller pictures."),
+        Meta(description="Maximum bytes of an upload: larger samples become JPEG, or smaller pictures."),
     ] = None
 
 

@@ -37,15 +37,15 @@ OURS = frozenset({"onnx", "onnxruntime"})
 #: node labels for a model that names no node
 LAYER_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
 CONTENT_FIX = "give an image, or a manifest with at least one version"
-TARGET_FIX = "name one of the manifest's versions"
-PATH_FIX = "begin it with /"
+TARGET_FIX = "use one of the manifest's versions"
+PATH_FIX = "start it with /"
 SHA256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 COLUMNS = (
     PHASE,
     REASON,
     PrinterColumn("Layer", ".spec.deployToLayer", "Where it is served: edge or cloud."),
-    PrinterColumn("Version", ".status.servingVersion", "The version that answers."),
-    PrinterColumn("Ready", ".status.active", "Servers that answer.", "integer"),
+    PrinterColumn("Version", ".status.servingVersion", "The version that serves."),
+    PrinterColumn("Ready", ".status.active", "Servers that are ready.", "integer"),
     PrinterColumn("URL", ".status.url", "Where it is served."),
     AGE,
     MESSAGE,
@@ -72,7 +72,7 @@ class ModelFile(Spec, kw_only=True):
         str,
         Meta(
             max_length=4096,
-            description="Where the file or archive is: an absolute path on the node,"
+            description="Address of the file or archive: an absolute path on the node,"
             " or a file, http, https, s3 or bus URL.",
         ),
     ] = field(name="downloadURL", default="")
@@ -80,7 +80,7 @@ class ModelFile(Spec, kw_only=True):
         str,
         Meta(
             max_length=256,
-            description="SHA-256 of it in hexadecimal, checked before it is used. Anything else is a condition.",
+            description="Its SHA-256 in hexadecimal, checked before use. An invalid value becomes a condition.",
         ),
     ] = ""
 
@@ -92,10 +92,10 @@ class Ingress(Spec, kw_only=True):
         ValidationRule("!has(self.path) || self.path.startsWith('/')", PATH_FIX, ".path"),
     )
 
-    host: Annotated[OptionalName, Meta(description="The host name by which it is asked for; empty: any.")] = ""
-    path: Annotated[str, Meta(max_length=1024, description="The path below which it answers.")] = "/"
-    class_name: Annotated[OptionalName, Meta(description="The ingress class; empty: the cluster's own choice.")] = ""
-    tls_secret: Annotated[OptionalName, Meta(description="A Secret with the host's certificate: then https.")] = ""
+    host: Annotated[OptionalName, Meta(description="The host name of requests; empty: any.")] = ""
+    path: Annotated[str, Meta(max_length=1024, description="The path prefix of requests.")] = "/"
+    class_name: Annotated[OptionalName, Meta(description="The ingress class; empty: the cluster's default.")] = ""
+    tls_secret: Annotated[OptionalName, Meta(description="A Secret with the host's certificate, for https.")] = ""
 
 
 def check(spec: InferenceModelSpec) -> None:
@@ -188,26 +188,26 @@ class InferenceModelSpec(Spec, kw_only=True):
         Literal["edge", "cloud"], Meta(description="Where it is served: edge (one server) or cloud (replicas of it).")
     ]
     framework_type: Annotated[
-        str, Meta(min_length=1, max_length=64, description="The framework, such as onnx: it chooses the server.")
+        str, Meta(min_length=1, max_length=64, description="The framework, such as onnx, which selects the server.")
     ]
     node_selector: Annotated[
-        dict[str, LabelValue], Meta(max_length=64, description="Labels of the nodes that it may be served on.")
+        dict[str, LabelValue], Meta(max_length=64, description="Labels of the nodes on which it may be served.")
     ] = {}
-    node_name: Annotated[OptionalName, Meta(description="The one node that it is served on.")] = ""
+    node_name: Annotated[OptionalName, Meta(description="The node on which it is served.")] = ""
     image: Annotated[
         Annotated[str, Meta(max_length=1024)] | None,
-        Meta(description="An image that serves the model: then it needs no manifest."),
+        Meta(description="An image that serves the model, in place of a manifest."),
     ] = None
     manifest: Annotated[list[ModelFile], Meta(max_length=64, description="The model's versions.")] = []
     target_version: Annotated[
-        VersionName, Meta(description="The version that is to be served; empty: the last of the manifest.")
+        VersionName, Meta(description="The version to serve; empty: the last of the manifest.")
     ] = ""
     serving_port: Annotated[
-        int, Meta(ge=0, le=65_535, description="The port that it is served at; 0: a free one (on Kubernetes 8080).")
+        int, Meta(ge=0, le=65_535, description="The port of the server; 0: a free one (on Kubernetes 8080).")
     ] = 0
     replicas: Annotated[
         Annotated[int, Meta(ge=0, le=10_000)] | None,
-        Meta(description="How many servers there are in the cloud (default 1); 0 serves nothing."),
+        Meta(description="The number of servers in the cloud (default 1); 0: none."),
     ] = None
     credential_name: Annotated[
         str, Meta(max_length=253, description="A Secret of the namespace with ACCESS_KEY_ID and SECRET_ACCESS_KEY.")
@@ -227,9 +227,7 @@ class InferenceModelSpec(Spec, kw_only=True):
     labels: ClassNames = []
     preprocess: Preprocessing = []
     postprocess: Postprocessing = None
-    rollout: Annotated[RolloutSpec | None, Meta(description="How a new version takes the place of the one before.")] = (
-        None
-    )
+    rollout: Annotated[RolloutSpec | None, Meta(description="How a new version replaces the previous one.")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ SELECTOR_FIX = "give a task or labels"
 #: names that users may not give to workers: objects of workers of other kinds have them
 RESERVED = ("cloud", "edge", "joint", "serve")
 NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
-UNIQUE_FIX = "give each worker a name of its own"
+UNIQUE_FIX = "give each worker a different name"
 ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
@@ -43,7 +43,7 @@ COLUMNS = (
     PrinterColumn("Active", ".status.active", "Workers that run.", "integer"),
     PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer"),
     PrinterColumn(
-        "Upload", '.status.metrics[?(@.key=="uploadCloudRatio")].value', "Share of all samples that went to the cloud."
+        "Upload", '.status.metrics[?(@.key=="uploadCloudRatio")].value', "Share of samples that were uploaded."
     ),
     AGE,
     MESSAGE,
@@ -58,15 +58,13 @@ Hpa = Annotated[
 ]
 BATCH, DELAY_MS = 32, 0.0
 MOST_BATCH, MOST_DELAY_MS = 1024, 1000
-BatchSize = Annotated[
-    int, Meta(ge=1, le=MOST_BATCH, description="Samples that its model answers in one call, at most.")
-]
+BatchSize = Annotated[int, Meta(ge=1, le=MOST_BATCH, description="Maximum number of samples in one model call.")]
 QueueDelay = Annotated[
     float,
     Meta(
         ge=0,
         le=MOST_DELAY_MS,
-        description="Milliseconds that a sample may wait for more to be answered with; 0: what is there goes at once.",
+        description="Milliseconds that a sample may wait for a larger batch; 0: no wait.",
     ),
 ]
 
@@ -74,13 +72,13 @@ QueueDelay = Annotated[
 class ModelSelector(Spec, kw_only=True):
     """What a Model must be: GM takes the best of those of the namespace that fit."""
 
-    task: Annotated[str, Meta(max_length=128, description="What it is for, such as detection; empty: anything.")] = ""
+    task: Annotated[str, Meta(max_length=128, description="The task, such as detection; empty: any.")] = ""
     labels: Annotated[
         list[Annotated[str, Meta(max_length=128)]],
-        Meta(max_length=64, description="Classes that it must know, all of them."),
+        Meta(max_length=64, description="Classes that it must have, all of them."),
     ] = []
     metric: Annotated[
-        str, Meta(max_length=128, description="The measure by which the best is found: the highest is taken.")
+        str, Meta(max_length=128, description="The metric that selects the best Model: the highest value wins.")
     ] = "accuracy"
 
 
@@ -99,7 +97,7 @@ class ModelChoice(Spec, kw_only=True):
 
     name: Annotated[OptionalName, Meta(description="Name of a Model of the same namespace.")] = ""
     selector: Annotated[
-        ModelSelector | None, Meta(description="What a Model must be, in place of a name: the best that fits is taken.")
+        ModelSelector | None, Meta(description="Requirements of the Model, in place of a name: the best match is used.")
     ] = None
 
 
@@ -145,8 +143,8 @@ def check_source(at: str, source: FrameSourceSpec | None) -> None:
 class KeepHardSamples(Spec, kw_only=True):
     """A bounded store of hard samples on the node: the oldest go first."""
 
-    max_megabytes: Annotated[int, Meta(ge=1, le=1_000_000, description="Room for them on the node, in MB.")] = 256
-    max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="So many samples are kept at most.")] = 10_000
+    max_megabytes: Annotated[int, Meta(ge=1, le=1_000_000, description="Space for them on the node, in MB.")] = 256
+    max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="Maximum number of stored samples.")] = 10_000
 
 
 class EdgeWorkerSpec(Deferral, kw_only=True):
@@ -161,19 +159,19 @@ class EdgeWorkerSpec(Deferral, kw_only=True):
     hpa: Hpa = None
     source: Annotated[
         FrameSourceSpec | None,
-        Meta(description="Where frames come from; none: the camera that is named like the service."),
+        Meta(description="The source of frames. Default: the camera with the service's name."),
     ] = None
     deadline_ms: Annotated[
         int,
         Meta(
             ge=1,
             le=600_000,
-            description="Milliseconds that a hard sample may wait for the cloud before the edge answers it itself.",
+            description="Milliseconds that a hard sample may wait for the cloud; then the edge answers it.",
         ),
     ] = 2000
     keep_hard_samples: Annotated[
         KeepHardSamples | None,
-        Meta(description="Keeps hard samples on the node, to look at and to train on; none: keeps none."),
+        Meta(description="Stores hard samples on the node, to inspect and to train on. Default: none are stored."),
     ] = None
 
 
@@ -185,7 +183,7 @@ class TierWorker(Deferral, kw_only=True):
         ValidationRule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
     )
 
-    name: Annotated[Label, Meta(description="What it is called within the service.")]
+    name: Annotated[Label, Meta(description="Its name within the service.")]
     model: Annotated[ModelRef, Meta(description="Its model.")]
     template: Template
     hpa: Hpa = None
@@ -296,10 +294,10 @@ class JointInferenceServiceSpec(Spec, kw_only=True):
         ),
     )
 
-    edge_worker: Annotated[EdgeWorkerSpec, Meta(description="The small model's worker, on the nodes where frames are.")]
-    cloud_worker: Annotated[CloudWorkerSpec, Meta(description="The big model's worker, which answers hard samples.")]
+    edge_worker: Annotated[EdgeWorkerSpec, Meta(description="The worker with the small model, near the frames.")]
+    cloud_worker: Annotated[CloudWorkerSpec, Meta(description="The worker with the big model, for hard samples.")]
     tiers: Annotated[
         list[TierWorker],
-        Meta(max_length=8, description="Tiers between edge and cloud: each asks the next one, the last the cloud."),
+        Meta(max_length=8, description="Tiers between edge and cloud: each requests answers from the next one."),
     ] = []
-    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes are to have.")] = None
+    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes need.")] = None

@@ -21,13 +21,13 @@ PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
 SCHEME_FIX = "use an absolute path or file://, http://, https://, s3:// or bus://"
 URL_FIX = "give a url, or versions"
-TARGET_FIX = "name one of the versions"
+TARGET_FIX = "use one of the versions"
 ONCE_FIX = "list each version once"
 COLUMNS = (
     PHASE,
     REASON,
     PrinterColumn("Format", ".spec.format", "The model's format."),
-    PrinterColumn("Version", ".status.versions[0].version", "The version that nodes have had last."),
+    PrinterColumn("Version", ".status.versions[0].version", "The version that nodes fetched last."),
     PrinterColumn("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
     AGE,
     MESSAGE,
@@ -51,24 +51,24 @@ class ModelVersion(Spec, kw_only=True):
         ValidationRule(" || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES), SCHEME_FIX, ".url"),
     )
 
-    version: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, such as 4 or v1.2.")]
-    url: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is, as spec.url says it.")]
+    version: Annotated[str, Meta(min_length=1, max_length=128, description="The name, such as 4 or v1.2.")]
+    url: Annotated[str, Meta(min_length=1, max_length=4096, description="Its address, in the format of spec.url.")]
     sha256: FileDigest = ""
 
 
 class Measure(Spec, kw_only=True):
     """One measure of the model's quality, as whoever trained or tested it has found it."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=128, description="What was measured, such as accuracy.")]
-    value: Annotated[str, Meta(max_length=256, description="The result: text, so put numbers in quotes.")]
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="The metric, such as accuracy.")]
+    value: Annotated[str, Meta(max_length=256, description="The result: a string, so put numbers in quotes.")]
 
 
 class RolloutSpec(Spec, kw_only=True):
-    """How a changed model takes the place of the one before."""
+    """How a changed model replaces the previous one."""
 
     canary_percent: Annotated[
         int,
-        Meta(ge=0, le=100, description="Share of requests that go to a changed model; 100: all, once it has answered."),
+        Meta(ge=0, le=100, description="Percentage of requests for a changed model; 100: all, after its first answer."),
     ] = 100
 
 
@@ -139,8 +139,8 @@ class ModelSpec(Spec, kw_only=True):
         str,
         Meta(
             max_length=4096,
-            description="Where the model is: an absolute path on the node, or a file, http, https, s3 or bus URL."
-            " A version in force goes before it.",
+            description="Address of the model: an absolute path on the node, or a file, http, https, s3 or bus URL."
+            " A version in force overrides it.",
         ),
     ] = ""
     format: Annotated[str, Meta(min_length=1, max_length=64, description="The model's format, such as onnx.")]
@@ -148,9 +148,9 @@ class ModelSpec(Spec, kw_only=True):
         str,
         Meta(max_length=253, description="A Secret of the namespace with ACCESS_KEY_ID and SECRET_ACCESS_KEY, for s3."),
     ] = ""
-    device_soc_versions: Annotated[
-        SocVersions, Meta(description="Chips that the model is made for, as Sedna lists them.")
-    ] = field(name="device_soc_versions", default=[])
+    device_soc_versions: Annotated[SocVersions, Meta(description="Chips that the model supports, as in Sedna.")] = (
+        field(name="device_soc_versions", default=[])
+    )
     soc_versions: Annotated[SocVersions, Meta(description="Another spelling of device_soc_versions.")] = field(
         name="deviceSocVersions", default=[]
     )
@@ -158,20 +158,18 @@ class ModelSpec(Spec, kw_only=True):
     labels: ClassNames = []
     preprocess: Preprocessing = []
     postprocess: Postprocessing = None
-    versions: Annotated[list[ModelVersion], Meta(max_length=64, description="Versions to choose from.")] = []
+    versions: Annotated[list[ModelVersion], Meta(max_length=64, description="The available versions.")] = []
     target_version: Annotated[
         str,
-        Meta(max_length=128, description="The version in force; empty: the url, and without one the last version."),
+        Meta(max_length=128, description="The version in force; empty: url, or the last version if url is empty."),
     ] = ""
-    task: Annotated[
-        str, Meta(max_length=128, description="What the model is for, such as classification or detection.")
-    ] = ""
+    task: Annotated[str, Meta(max_length=128, description="The model's task, such as classification or detection.")] = (
+        ""
+    )
     metrics: Annotated[
-        list[Measure], Meta(max_length=64, description="Measures of its quality, shown in the status.")
+        list[Measure], Meta(max_length=64, description="Metrics of its quality, shown in the status.")
     ] = []
-    rollout: Annotated[
-        RolloutSpec | None, Meta(description="How a changed model takes the place of the one before.")
-    ] = None
+    rollout: Annotated[RolloutSpec | None, Meta(description="How a changed model replaces the previous one.")] = None
 
     @property
     def is_onnx(self) -> bool:

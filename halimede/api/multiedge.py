@@ -40,7 +40,7 @@ JOINT = "joint"
 COLUMNS = (
     PHASE,
     REASON,
-    PrinterColumn("Application", ".spec.application.name", "What its nodes do together."),
+    PrinterColumn("Application", ".spec.application.name", "The application that its nodes run."),
     PrinterColumn("Active", ".status.active", "Workers that run.", "integer"),
     PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer"),
     PrinterColumn("Answered", '.status.metrics[?(@.key=="inferenceNumber")].value', "Frames answered so far."),
@@ -58,12 +58,12 @@ class ApplicationSpec(Spec, kw_only=True):
         Meta(
             max_length=256,
             pattern=r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$",
-            description="A user's own application, as module:object; none: an installed one of that name.",
+            description="A user's application, as module:object. Default: the installed one of that name.",
         ),
     ] = ""
     parameters: Annotated[list[Parameter], Meta(max_length=64, description="Parameters of the application.")] = []
     takeover: Annotated[
-        bool, Meta(description="Whether another edge worker answers the frames of one that has died.")
+        bool, Meta(description="Whether other edge workers answer the frames of a worker that has died.")
     ] = True
 
 
@@ -74,21 +74,21 @@ class MemberWorker(Spec, kw_only=True):
         ValidationRule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
     )
 
-    name: Annotated[Label, Meta(description="What it is called within the service.")]
+    name: Annotated[Label, Meta(description="Its name within the service.")]
     model: Annotated[ModelRef, Meta(description="The model that its stages use.")]
     detector: Annotated[
-        ModelRef | None, Meta(description="A second model that finds objects, where the application crops them.")
+        ModelRef | None, Meta(description="A second model that finds objects, for applications that crop them.")
     ] = None
     source: Annotated[
         FrameSourceSpec | None,
-        Meta(description="Where its frames come from; none: the camera that is named like the worker."),
+        Meta(description="The source of its frames. Default: the camera with the worker's name."),
     ] = None
     deadline_ms: Annotated[
         int,
         Meta(
             ge=1,
             le=600_000,
-            description="Milliseconds that a frame may wait for other workers before this one answers alone.",
+            description="Milliseconds that a frame may wait for other workers; then this one answers alone.",
         ),
     ] = 2000
     template: Template
@@ -98,7 +98,7 @@ class MemberWorker(Spec, kw_only=True):
 class JointWorker(Spec, kw_only=True):
     """Where findings come together: the joint stages of the application, and the pod that runs them."""
 
-    model: Annotated[ModelRef | None, Meta(description="A model that the joint stages use, where they do.")] = None
+    model: Annotated[ModelRef | None, Meta(description="A model for the joint stages, if they need one.")] = None
     template: Template
     hpa: Hpa = None
 
@@ -170,12 +170,12 @@ class MultiEdgeInferenceServiceSpec(Spec, kw_only=True):
         ),
     )
 
-    application: Annotated[ApplicationSpec, Meta(description="What the nodes do together.")]
+    application: Annotated[ApplicationSpec, Meta(description="The application that the nodes run.")]
     edge_workers: Annotated[
         list[MemberWorker], Meta(min_length=1, max_length=64, description="The edge workers, each with its sources.")
     ]
     cloud_worker: Annotated[
         JointWorker | None,
-        Meta(description="Where findings come together; none: in the edge worker that has been there longest."),
+        Meta(description="The worker of the joint. Default: the edge worker that has run longest runs the joint."),
     ] = None
-    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes are to have.")] = None
+    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes need.")] = None

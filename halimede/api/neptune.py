@@ -24,9 +24,9 @@ from halimede.names import check_name
 #: annotation of every translated object: its original group
 ORIGIN = "halimede.io/translated-from"
 FOLDER_FIX = "write an absolute path without '..'"
-FILE_FIX = "name a file below scriptDir"
+FILE_FIX = "use a file below scriptDir"
 #: as in the seed, the column shows the last condition, which is the present one
-STATUS = PrinterColumn("status", ".status.conditions[-1].type", "The present condition.")
+STATUS = PrinterColumn("status", ".status.conditions[-1].type", "The current condition.")
 
 
 class Algorithm(Spec, kw_only=True):
@@ -53,19 +53,19 @@ class WorkerSpec(Spec, kw_only=True):
         str, Meta(min_length=1, max_length=4096, description="The script's folder on the node: an absolute path.")
     ]
     script_boot_file: Annotated[
-        str, Meta(min_length=1, max_length=4096, description="The script that is run with Python: a file in scriptDir.")
+        str, Meta(min_length=1, max_length=4096, description="The script, run with Python: a file in scriptDir.")
     ]
     framework_type: Annotated[
-        str, Meta(min_length=1, max_length=64, description="The framework; with its version it chooses the image.")
+        str, Meta(min_length=1, max_length=64, description="The framework; with its version it selects the image.")
     ]
-    framework_version: Annotated[str, Meta(min_length=1, max_length=64, description="The framework's version: text.")]
+    framework_version: Annotated[str, Meta(min_length=1, max_length=64, description="The framework's version.")]
     parameters: Annotated[list[Parameter], Meta(max_length=64, description="Environment variables of the script.")] = []
 
 
 class NeptuneCloudWorker(Spec, kw_only=True):
     """The big model's worker."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=253, description="A name for the worker; for people only.")]
+    name: Annotated[str, Meta(min_length=1, max_length=253, description="A name of the worker, only for display.")]
     model: Annotated[ModelRef, Meta(description="The model that the worker loads.")]
     node_name: Annotated[ObjectName, Meta(description="The node that the worker runs on.")]
     worker_spec: Annotated[WorkerSpec, Meta(description="The script that is the worker.")]
@@ -74,7 +74,7 @@ class NeptuneCloudWorker(Spec, kw_only=True):
 class NeptuneEdgeWorker(NeptuneCloudWorker, kw_only=True):
     """The small model's worker."""
 
-    hard_example_algorithm: Annotated[Algorithm, Meta(description="What tells hard samples from easy ones.")]
+    hard_example_algorithm: Annotated[Algorithm, Meta(description="The algorithm that finds hard samples.")]
 
 
 def check(spec: NeptuneSpec) -> None:
@@ -112,9 +112,9 @@ class NeptuneSpec(Spec, kw_only=True):
     """Joint inference in neptune.io's form: two scripts on two nodes, a small model's and a big one's."""
 
     edge_worker: Annotated[
-        NeptuneEdgeWorker, Meta(description="The small model's worker, on the node where frames are.")
+        NeptuneEdgeWorker, Meta(description="The worker with the small model, on the node with the frames.")
     ]
-    cloud_worker: Annotated[NeptuneCloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
+    cloud_worker: Annotated[NeptuneCloudWorker, Meta(description="The worker with the big model, for hard samples.")]
 
 
 def to_sedna(resource: Resource[NeptuneSpec], images: dict[str, str] | None = None) -> ResourceBody:

@@ -32,10 +32,10 @@ class EnvVar(Part, kw_only=True):
     """An environment variable; ``valueFrom`` is honoured by Kubernetes only."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^=\x00]+$", description="The variable's name.")]
-    value: Annotated[Argument, Meta(description="Its value: text, so put numbers in quotes.")] = ""
+    value: Annotated[Argument, Meta(description="The value: a string, so put numbers in quotes.")] = ""
     value_from: Annotated[
         dict[str, Any] | None,
-        Meta(description="Where its value comes from (EnvVarSource); honoured by Kubernetes only."),
+        Meta(description="The source of its value (EnvVarSource); Kubernetes only."),
     ] = None
 
 
@@ -44,7 +44,7 @@ class VolumeMount(Part, kw_only=True):
 
     name: Annotated[PartName, Meta(description="The volume's name.")]
     mount_path: Annotated[Path, Meta(description="Its path in the container.")]
-    read_only: Annotated[bool, Meta(description="Whether it can only be read.")] = False
+    read_only: Annotated[bool, Meta(description="Whether it is read-only.")] = False
 
 
 class Container(Part, kw_only=True):
@@ -57,23 +57,21 @@ class Container(Part, kw_only=True):
     ] = []
     args: Annotated[list[Argument], Meta(max_length=256, description="Arguments of the program.")] = []
     env: Annotated[
-        list[EnvVar], Meta(max_length=256, description="Environment variables, added to those that workers are given.")
+        list[EnvVar], Meta(max_length=256, description="Environment variables, in addition to those of all workers.")
     ] = []
-    working_dir: Annotated[Path, Meta(description="The folder that the program starts in.")] = ""
-    volume_mounts: Annotated[list[VolumeMount], Meta(max_length=64, description="Where volumes appear.")] = []
+    working_dir: Annotated[Path, Meta(description="The working directory of the program.")] = ""
+    volume_mounts: Annotated[list[VolumeMount], Meta(max_length=64, description="Mount paths of volumes.")] = []
     resources: Annotated[dict[str, Any], Meta(description="Requests and limits (ResourceRequirements).")] = {}
     security_context: Annotated[
-        dict[str, Any] | None, Meta(description="What the container may do (SecurityContext).")
+        dict[str, Any] | None, Meta(description="The container's security context (SecurityContext).")
     ] = None
 
 
 class HostPath(Part, kw_only=True):
     """A folder of the node."""
 
-    path: Annotated[Path, Meta(description="The path on the node; the operator says which are allowed.")]
-    type: Annotated[str, Meta(max_length=64, description="What must be there, such as Directory; empty: anything.")] = (
-        ""
-    )
+    path: Annotated[Path, Meta(description="The path on the node; the operator configures the allowed ones.")]
+    type: Annotated[str, Meta(max_length=64, description="The required type, such as Directory; empty: any.")] = ""
 
 
 class Volume(Part, kw_only=True):
@@ -89,21 +87,21 @@ class PodSpec(Part, kw_only=True):
     containers: Annotated[
         list[Container], Meta(min_length=1, max_length=16, description="The containers; the first is the worker.")
     ]
-    node_name: Annotated[OptionalName, Meta(description="The one node that the worker runs on.")] = ""
+    node_name: Annotated[OptionalName, Meta(description="The node that the worker runs on.")] = ""
     node_selector: Annotated[
         dict[str, LabelValue],
-        Meta(max_length=64, description="Labels of the nodes that the worker runs on, one worker a node."),
+        Meta(max_length=64, description="Labels of the nodes that the worker runs on, one worker on each node."),
     ] = {}
-    volumes: Annotated[list[Volume], Meta(max_length=64, description="Volumes that containers can mount.")] = []
+    volumes: Annotated[list[Volume], Meta(max_length=64, description="Volumes for the containers.")] = []
     restart_policy: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="Kubernetes' restart policy; workers are always started again."),
+        Meta(description="The restart policy of Kubernetes; workers always restart."),
     ] = None
     security_context: Annotated[
-        dict[str, Any] | None, Meta(description="What the pod may do (PodSecurityContext).")
+        dict[str, Any] | None, Meta(description="The pod's security context (PodSecurityContext).")
     ] = None
     termination_grace_period_seconds: Annotated[
-        int, Meta(ge=0, le=3600, description="Seconds that the worker has to drain before it is killed.")
+        int, Meta(ge=0, le=3600, description="Seconds for the worker to drain before it is killed.")
     ] = 30
 
 
@@ -111,7 +109,7 @@ class PodTemplate(Part, kw_only=True):
     """A PodTemplateSpec."""
 
     metadata: Annotated[dict[str, Any], Meta(description="Labels and annotations of the pods.")] = {}
-    spec: Annotated[PodSpec, Meta(description="The pod: a PodSpec, of which the fields shown are checked here.")]
+    spec: Annotated[PodSpec, Meta(description="The pod: a PodSpec; the fields listed here are checked.")]
 
 
 class Autoscaler(Spec, kw_only=True):
@@ -125,14 +123,14 @@ class Autoscaler(Spec, kw_only=True):
         ),
     )
 
-    min_replicas: Annotated[Replicas, Meta(description="The least number of pods.")] = 1
-    max_replicas: Annotated[Replicas, Meta(description="The greatest number of pods.")]
+    min_replicas: Annotated[Replicas, Meta(description="The minimum number of pods.")] = 1
+    max_replicas: Annotated[Replicas, Meta(description="The maximum number of pods.")]
     metrics: Annotated[
         list[dict[str, Any]],
-        Meta(max_length=16, description="What is measured and its target: MetricSpecs of autoscaling/v2."),
+        Meta(max_length=16, description="The metrics and their targets: MetricSpecs of autoscaling/v2."),
     ] = []
     behavior: Annotated[
-        dict[str, Any], Meta(description="How fast it scales: HorizontalPodAutoscalerBehavior of autoscaling/v2.")
+        dict[str, Any], Meta(description="The speed of scaling: HorizontalPodAutoscalerBehavior of autoscaling/v2.")
     ] = {}
 
 

@@ -17,8 +17,8 @@ from halimede.errors import InvalidFieldError, refuse
 
 STD_FIX = "use values other than 0"
 STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
-DETECTION_FIX = "boxes and nms are of task detection alone: set task, or remove them"
-FEATURES_FIX = "features are read beside classes alone: remove them, or set task to classification"
+DETECTION_FIX = "boxes and nms need task detection: set task, or remove them"
+FEATURES_FIX = "features need task classification: set task, or remove them"
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
@@ -28,8 +28,8 @@ Output = Annotated[str, Meta(max_length=256)]
 
 Width = Annotated[Extent, Meta(description="Width in pixels.")]
 Height = Annotated[Extent, Meta(description="Height in pixels.")]
-Mean = Annotated[PerChannel, Meta(description="What is subtracted then: one value, or one a channel.")]
-Std = Annotated[PerChannel, Meta(description="What it is divided by at last: one value, or one a channel.")]
+Mean = Annotated[PerChannel, Meta(description="The value to subtract after scaling: one, or one for each channel.")]
+Std = Annotated[PerChannel, Meta(description="The value to divide by at the end: one, or one for each channel.")]
 
 
 class ProcessingStep(Spec, tag_field="op", tag=str.lower, kw_only=True):
@@ -53,7 +53,7 @@ class Letterbox(ProcessingStep, kw_only=True):
     width: Width
     height: Height
     fill: Annotated[
-        int, Meta(ge=0, le=65_535, description="Value of every channel around the picture (default 114).")
+        int, Meta(ge=0, le=65_535, description="Value of each channel around the picture (default 114).")
     ] = 114
 
 
@@ -62,8 +62,8 @@ class Crop(ProcessingStep, kw_only=True):
 
     width: Width
     height: Height
-    x: Annotated[Offset | None, Meta(description="Pixels left of the part that stays; none: as many as right.")] = None
-    y: Annotated[Offset | None, Meta(description="Pixels above the part that stays; none: as many as below.")] = None
+    x: Annotated[Offset | None, Meta(description="Pixels to remove at the left. Default: as at the right.")] = None
+    y: Annotated[Offset | None, Meta(description="Pixels to remove at the top. Default: as at the bottom.")] = None
 
 
 class Scale(ProcessingStep, kw_only=True):
@@ -71,7 +71,7 @@ class Scale(ProcessingStep, kw_only=True):
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (ValidationRule(STD_RULE, STD_FIX, ".std"),)
 
-    factor: Annotated[float, Meta(description="What every value is multiplied by first (default 1).")] = 1.0
+    factor: Annotated[float, Meta(description="The factor of each value, applied first (default 1).")] = 1.0
     mean: Mean = []
     std: Std = []
 
@@ -88,15 +88,15 @@ class Normalize(ProcessingStep, kw_only=True):
 class Layout(ProcessingStep, kw_only=True):
     """Order of the axes that the model wants: ``hwc``, ``chw`` or ``flat``."""
 
-    order: Annotated[Literal["hwc", "chw", "flat"], Meta(description="Order of the axes that the model wants.")]
+    order: Annotated[Literal["hwc", "chw", "flat"], Meta(description="Order of the axes of the model's input.")]
 
 
 class Cast(ProcessingStep, kw_only=True):
-    """Element type that the model wants."""
+    """Element type of the model's input."""
 
     dtype: Annotated[
         Literal["float32", "float16", "float64", "uint8", "int32", "int64"],
-        Meta(description="Element type that the model wants."),
+        Meta(description="Element type of the model's input."),
     ]
 
 
@@ -118,22 +118,22 @@ class Boxes(Spec, kw_only=True):
         ),
     ] = None
     normalized: Annotated[
-        bool, Meta(description="The numbers are shares (0 to 1) of the width and height that the model sees.")
+        bool, Meta(description="The numbers are shares (0 to 1) of the width and height of the model's input.")
     ] = False
     output: Annotated[
-        Output, Meta(description="Name of an output of boxes alone; postprocess.output then has scores alone.")
+        Output, Meta(description="Name of the output with only boxes; postprocess.output then has only scores.")
     ] = ""
     classes: Annotated[
-        Output, Meta(description="Name of an output of class indices, where scores are one a box; needs boxes.output.")
+        Output, Meta(description="Name of the output with class indices, for one score per box; needs boxes.output.")
     ] = ""
 
 
 class Nms(Spec, kw_only=True):
     """Non-maximum suppression: of boxes of one class that overlap, the one with the best score stays."""
 
-    iou: Annotated[Share, Meta(description="Boxes that overlap more than this (intersection over union) go.")] = 0.45
-    score: Annotated[Share, Meta(description="Boxes with a lower score go.")] = 0.25
-    max: Annotated[int, Meta(ge=1, le=10_000, description="So many boxes stay at most.")] = 300
+    iou: Annotated[Share, Meta(description="Boxes with a larger overlap (intersection over union) are removed.")] = 0.45
+    score: Annotated[Share, Meta(description="Boxes with a lower score are removed.")] = 0.25
+    max: Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of boxes.")] = 300
 
 
 class Postprocess(Spec, kw_only=True):
@@ -150,7 +150,7 @@ class Postprocess(Spec, kw_only=True):
         Literal["classification", "detection", "embedding"],
         Meta(description="What the model finds: classes, boxes, or features (a vector of numbers)."),
     ] = "classification"
-    output: Annotated[Output, Meta(description="Name of the output that is read; empty: the one of floats.")] = ""
+    output: Annotated[Output, Meta(description="Name of the output to read; empty: the output of floats.")] = ""
     features: Annotated[
         Output,
         Meta(
@@ -159,7 +159,7 @@ class Postprocess(Spec, kw_only=True):
         ),
     ] = ""
     activation: Annotated[
-        Literal["none", "softmax", "sigmoid"], Meta(description="What makes scores of the output's values.")
+        Literal["none", "softmax", "sigmoid"], Meta(description="The function that converts the output to scores.")
     ] = "none"
     top_k: Annotated[
         int,
@@ -170,8 +170,8 @@ class Postprocess(Spec, kw_only=True):
             " stay; 0: no list, and all boxes.",
         ),
     ] = 0
-    boxes: Annotated[Boxes | None, Meta(description="How the model writes its boxes; none: as rows of six.")] = None
-    nms: Annotated[Nms | None, Meta(description="Suppression of overlapping boxes; none: the model does it.")] = None
+    boxes: Annotated[Boxes | None, Meta(description="The format of the model's boxes. Default: rows of six.")] = None
+    nms: Annotated[Nms | None, Meta(description="Suppression of overlapping boxes. Default: the model does it.")] = None
 
 
 #: all steps, in the order of the documentation
@@ -184,9 +184,9 @@ ClassNames = Annotated[
 ]
 Preprocessing = Annotated[
     list[Steps],
-    Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
+    Meta(max_length=16, description="Steps that convert a frame to the model's input, in order."),
 ]
-Postprocessing = Annotated[Postprocess | None, Meta(description="How the model's output is read.")]
+Postprocessing = Annotated[Postprocess | None, Meta(description="How to read the model's output.")]
 
 
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:

@@ -40,9 +40,9 @@ class PrinterColumn:
     wide: bool = False
 
 
-PHASE = PrinterColumn("Phase", ".status.phase", "How it fares; the last condition says why.")
-REASON = PrinterColumn("Reason", ".status.conditions[-1].reason", "Why it is in that phase, in a word.")
-MESSAGE = PrinterColumn("Message", ".status.conditions[-1].message", "Why it is in that phase.", wide=True)
+PHASE = PrinterColumn("Phase", ".status.phase", "The phase; the last condition has the reason.")
+REASON = PrinterColumn("Reason", ".status.conditions[-1].reason", "The reason of the phase, in one word.")
+MESSAGE = PrinterColumn("Message", ".status.conditions[-1].message", "Message about the phase.", wide=True)
 AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "When it was created.", "date")
 
 

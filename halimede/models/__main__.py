@@ -41,12 +41,12 @@ TERMINATION_LOG = Path("/dev/termination-log")
 MOST_BYTES = 4096
 MOST_PATIENCE_S = 86_400.0
 EPILOG = """\
-environment for s3:// (the names that Sedna's Secrets have):
+environment for s3:// (as in Sedna's Secrets):
   S3_ENDPOINT_URL, S3_USE_HTTPS     host:port or URL of the store; 1 (default) or 0 for one without a scheme
   ACCESS_KEY_ID, SECRET_ACCESS_KEY  neither: a public bucket
   S3_REGION                         default us-east-1
 
-exit code: 0 it is there, 1 a failure that may pass by itself (after --patience), 2 one that you can mend
+exit code: 0: success, 1: a temporary failure, after --patience, 2: a mistake that you can correct
 
   python -m halimede.models --url https://models.example/small.onnx --cache ~/models --out /downloads/small.onnx
   python -m halimede.models --url /models/small.onnx --check
@@ -62,29 +62,29 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
         prog="python -m halimede.models",
-        description="Bring one model to this machine through its cache, verified, as a file that workers can read.",
+        description="Download a model through this machine's cache, verify it, and write a file that workers can read.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--url", required=True, help="http(s)://, s3://bucket/key, file:// or an absolute path")
-    made.add_argument("--sha256", default="", metavar="DIGEST", help="64 hexadecimal digits; without: not verified")
+    made.add_argument("--sha256", default="", metavar="DIGEST", help="64 hexadecimal digits. Default: no verification")
     made.add_argument("--cache", metavar="DIR", help="the node's model cache")
-    made.add_argument("--out", metavar="PATH", help="where the model shall be")
+    made.add_argument("--out", metavar="PATH", help="the file to write")
     made.add_argument(
         "--allow",
         default=os.environ.get(VARIABLE, ""),
         metavar="WHAT",
-        help="addresses that may be connected to beside public ones: loopback, private, link-local, networks such as "
-        f"10.0.0.0/8, names of hosts, with commas (default: ${VARIABLE}, else none)",
+        help="private addresses from which to download: loopback, private, link-local, networks such as "
+        f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
     made.add_argument("--unpack", action="store_true", help="of an archive (tar, tar.gz, zip), --out is its folder")
-    made.add_argument("--check", action="store_true", help="bring nothing: see that a file of this machine is right")
+    made.add_argument("--check", action="store_true", help="only verify a file of this machine")
     made.add_argument(
         "--patience",
         type=float,
         default=120.0,
         metavar="SECONDS",
-        help="how long failures that may pass are tried again (default: %(default)g)",
+        help="how long to retry temporary failures (default: %(default)g)",
     )
     return made
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
     try:
         wanted = _requested(given)
         if given.check:
-            write_line(f"{asyncio.run(check(wanted))} is there")
+            write_line(f"{asyncio.run(check(wanted))} is valid")
         else:
             asyncio.run(bring(wanted, _folder("--cache", given.cache), _folder("--out", given.out)))
     except (InvalidFieldError, FetchError) as error:
@@ -131,7 +131,7 @@ def _folder(option: str, text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:
-        raise InvalidFieldError(option, text, "there is no such user: write a path") from None
+        raise InvalidFieldError(option, text, "there is no such user: give a path") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ async def _fetch(wanted: RequestedModel, cache: Cache) -> Fetched:
         if loop.time() - told >= PROGRESS_S:
             told = loop.time()
             whole = f" of {total / 1e6:.0f}" if total else ""
-            write_line(f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s")
+            write_line(f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s")
 
     return await fetch(wanted.url, wanted.sha256, cache, progress, limits=wanted.limits, policy=wanted.policy)
 

@@ -23,7 +23,7 @@ VARIABLE = "HALIMEDE_FETCH_ALLOW"
 HOST = re.compile(r"(?!.*-(\.|$))([a-z0-9_][a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
 #: forms that C libraries read as an address although they do not look like one: 127.1, 2130706433, 0x7f.1, 0177.0.0.1
 NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
-HOW = "write loopback, private, link-local, addresses such as 10.0.0.0/8, or names of hosts, with commas between"
+HOW = "write loopback, private, link-local, addresses such as 10.0.0.0/8, or names of hosts, separated by commas"
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -109,16 +109,16 @@ class AddressPolicy:
     def check_host(self, host: str, shown: str) -> None:
         """Refuse text that is neither a host name nor a complete address. Raises FetchError."""
         if not host:
-            raise FetchError(FetchReason.INVALID_URL, f"{shown} names no host")
+            raise FetchError(FetchReason.INVALID_URL, f"{shown} has no host")
         if NUMERIC.fullmatch(host.lower().rstrip(".")) and _address(host) is None:
-            text = f"{shown}: {host} is neither a name nor an address of four numbers: write it in full"
+            text = f"{shown}: {host} is neither a host name nor a complete IPv4 address: write it in full"
             raise FetchError(FetchReason.FORBIDDEN_ADDRESS, text)
 
     def refusal(self, host: str, address: str) -> str:
         """Return why a connection to an address is refused for ``host``, empty if it is allowed."""
         found = _address(address)
         if found is None:
-            return f"{address} is no address"
+            return f"{address} is not an address"
         name = host.lower().rstrip(".")
         for face in _faces(found):
             if not self._allows(name, face):
@@ -154,10 +154,10 @@ def kind_of(address: Address) -> AddressKind:
 def _why(address: Address) -> str:
     kind = kind_of(address)
     if kind is AddressKind.METADATA:
-        return f"{address} is a metadata service, which gives out a machine's credentials"
+        return f"{address} is a metadata service, which serves a machine's credentials"
     allow = kind if kind in WORDS else f"{address}"
-    what = "no public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
-    return f"{address} is {what}: where that is meant, allow it on that machine ({VARIABLE}={allow})"
+    what = "not a public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
+    return f"{address} is {what}: to allow it, set {VARIABLE}={allow} on that machine"
 
 
 def _faces(address: Address) -> Iterator[Address]:

@@ -96,9 +96,9 @@ def model_file(path: Path) -> Path:
         return candidates[0]
     if not candidates:
         files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5]) or "nothing"
-        raise FetchError(FetchReason.NO_MODEL_FILE, f"no .onnx file is in the archive, but {files}: put {NAME} into it")
+        raise FetchError(FetchReason.NO_MODEL_FILE, f"the archive has no .onnx file, only {files}: add {NAME}")
     names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
-    raise FetchError(FetchReason.NO_MODEL_FILE, f"which model is it? The archive has {names}: call one of them {NAME}")
+    raise FetchError(FetchReason.NO_MODEL_FILE, f"the archive has several models ({names}): name one of them {NAME}")
 
 
 def _shown(path: Path) -> bool:
@@ -150,7 +150,7 @@ class ArchiveRefusedError(FetchError):
     """An archive was refused."""
 
     def __init__(self, reason: FetchReason, message: str) -> None:
-        super().__init__(reason, f"the archive is not unpacked: {message}")
+        super().__init__(reason, f"the archive cannot be unpacked: {message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Unpacking:
     def count(self, *, read: int = 0, written: int = 0) -> None:
         """Count bytes of the archive's content, headers included, and bytes of files. Raises ArchiveRefusedError."""
         if self._stop.is_set():
-            raise ArchiveRefusedError(FetchReason.INTERRUPTED, "it was not unpacked to the end")
+            raise ArchiveRefusedError(FetchReason.INTERRUPTED, "it was not unpacked completely")
         if time.monotonic() > self._until:
             raise ArchiveRefusedError(FetchReason.TIMEOUT, f"it takes more than {self.limits.seconds:g} s")
         if read or written:
@@ -188,15 +188,15 @@ class Unpacking:
         self._read += read
         self._written += written
         if max(self._read, self._written) > self._most:
-            limit = f"{self.limits.max_bytes} bytes, and {self.limits.ratio} bytes for each that was compressed"
-            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"more comes out of it than the limits allow ({limit})")
+            limit = f"{self.limits.max_bytes} bytes, and {self.limits.ratio} times its compressed size"
+            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"its content exceeds the limits ({limit})")
 
     def compressed(self, size: int) -> None:
         """Count compressed bytes that were read: some output must follow. Raises ArchiveRefusedError."""
         self.count()
         self._empty += size
         if self._empty > MOST_EMPTY:
-            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {MOST_EMPTY} bytes of it hold nothing")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {MOST_EMPTY} bytes in a row are empty")
 
     def member(self, name: str) -> str:
         """Check the name of a member; return its path below the folder, empty for the folder itself."""
@@ -208,7 +208,7 @@ class Unpacking:
             (name.startswith("/"), "an absolute path"),
             (".." in parts, "a path with .."),
             ("\\" in name or not name.isprintable(), "a backslash or a character that cannot be shown in its name"),
-            (len(parts) > self.limits.depth, f"more than {self.limits.depth} folders in one another"),
+            (len(parts) > self.limits.depth, f"more than {self.limits.depth} levels of folders"),
             (any(len(os.fsencode(part)) > 255 for part in parts), "a name of more than 255 bytes"),
         )
         for is_so, why in unsafe:
@@ -221,7 +221,7 @@ class Unpacking:
         for end in [i for i, c in enumerate(path) if c == "/"] + [len(path)]:
             above = path[:end]
             if above in self._files:
-                raise refused(path, "a folder where a file is")
+                raise refused(path, "a folder and a file of the same name")
             if above and above not in self._folders:
                 self._folders.add(above)
                 (self.folder / above).mkdir(mode=FOLDER_MODE)
@@ -241,7 +241,9 @@ class Unpacking:
                     break
                 file.write(block)
             if written != size:
-                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"{path!r} is not as long as its header says")
+                raise ArchiveRefusedError(
+                    FetchReason.BAD_ARCHIVE, f"{path!r} has another length than its header states"
+                )
             os.fchmod(file.fileno(), FILE_MODE)
             os.fsync(file.fileno())
 
@@ -304,9 +306,9 @@ def unpack_zip(path: Path, unpacking: Unpacking) -> None:
             if stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR}:
                 raise refused(member.orig_filename, "a link, a device or a pipe")
             if member.flag_bits & 1:
-                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is encrypted: leave out the password")
+                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is encrypted: create it without a password")
             if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is compressed in an unusual way: use deflate")
+                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "its compression is not supported: use deflate")
             if member.is_dir():
                 unpacking.make_folder(below)
                 continue
@@ -320,7 +322,7 @@ def _damage() -> Iterator[None]:
     try:
         yield
     except tarfile.FilterError as error:
-        raise refused(error.tarinfo.name, "it does not stay in its folder") from None
+        raise refused(error.tarinfo.name, "it leaves its folder") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, struct.error) as error:
         raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {error}") from None
     except (EOFError, ValueError, IndexError, KeyError, NotImplementedError, RecursionError, OverflowError) as error:
@@ -348,7 +350,7 @@ class _Forwards:
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes."""
         if not 0 <= size <= BLOCK:
-            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"a header wants {size} bytes at once")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"a header needs {size} bytes of memory")
         self.last = self._body.read(size)
         self._at += len(self.last)
         self._unpacking.count(read=len(self.last))
@@ -382,7 +384,7 @@ class _Pieces:
         try:
             return self._raw.seek(offset, whence)
         except OSError:
-            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is damaged: its directory leads nowhere") from None
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is damaged: its directory is not valid") from None
 
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes, or the rest of a small file."""

@@ -114,7 +114,7 @@ class Cache:
     @contextlib.contextmanager
     def using(self, digest: str) -> Iterator[None]:
         """Protect a digest from eviction by any process inside the block. Raises FetchError if it was evicted."""
-        gone = FetchError(FetchReason.CACHE_FAILED, f"{digest} has just been taken out of the cache", temporary=True)
+        gone = FetchError(FetchReason.CACHE_FAILED, f"{digest} was removed from the cache", temporary=True)
         try:
             fd = os.open(self.path(digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

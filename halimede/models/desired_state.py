@@ -93,9 +93,9 @@ def read(path: Path, field: str) -> Desired | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InvalidFieldError(field, str(path), f"give a file that can be read: {error.strerror}") from error
+        raise InvalidFieldError(field, str(path), f"give a readable file: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise InvalidFieldError(field, str(path), f"write the models that it names as JSON: {error}") from error
+        raise InvalidFieldError(field, str(path), f"write its models as JSON: {error}") from error
 
 
 async def changes(path: Path, field: str) -> AsyncIterator[Desired]:

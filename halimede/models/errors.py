@@ -84,7 +84,7 @@ async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float
 def disk_error(what: str, error: OSError, reason: FetchReason = FetchReason.CACHE_FAILED) -> FetchError:
     """Return the error that ``what`` cannot be written. A full disk has its own reason: a person must free space."""
     if error.errno in FULL:
-        return FetchError(FetchReason.DISK_FULL, f"{what} cannot be written: the disk is full: make room")
+        return FetchError(FetchReason.DISK_FULL, f"{what} cannot be written: the disk is full: free some space")
     return FetchError(reason, f"{what} cannot be used: {error.strerror or type(error).__name__}", temporary=True)
 
 

@@ -99,7 +99,7 @@ class _Download:
             except FetchError as error:
                 if not (cached and (error.temporary or error.reason is FetchReason.NOT_FOUND)):
                     raise
-                log.warning("origin failed: cached model used", url=redact(self.url), reason=error.reason)
+                log.warning("cached model used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:
@@ -128,7 +128,7 @@ class _Download:
         try:
             stream = await self._append(part, SourceRequest(known, part.size, part.mark))
             if self.sha256 and part.digest != self.sha256 and resumed and stream.offset:
-                log.warning("partial download discarded: it does not match", url=redact(self.url))
+                log.warning("partial download discarded", url=redact(self.url))
                 stream = await self._append(part, SourceRequest(known))
             if stream.blocks is not None:
                 self._verify(part)
@@ -154,7 +154,7 @@ class _Download:
                 await part.write(block)
                 self._report(part, stream)
             if stream.size is not None and part.size != stream.size:
-                text = f"{shown} broke off after {part.size} of {stream.size} bytes"
+                text = f"{shown} was interrupted after {part.size} of {stream.size} bytes"
                 raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
             return stream
 

@@ -158,9 +158,9 @@ class _Hops:
             to = URL()
         shown = f"{self._shown} redirects to {redact(str(to)) or 'nowhere'}"
         if to.scheme not in SCHEMES or not to.host:
-            raise FetchError(FetchReason.FORBIDDEN_REDIRECT, f"{shown}: only http:// and https:// are followed")
+            raise FetchError(FetchReason.FORBIDDEN_REDIRECT, f"{shown}: only http:// and https:// are allowed")
         if at.scheme == "https" and to.scheme == "http":
-            raise FetchError(FetchReason.FORBIDDEN_REDIRECT, f"{shown}: from https to http nobody is followed")
+            raise FetchError(FetchReason.FORBIDDEN_REDIRECT, f"{shown}: a redirect from https to http is not followed")
         return to.with_user(None) if to.user or to.password else to
 
     def _judge(self, status: int) -> None:
@@ -196,12 +196,12 @@ def _explain(error: Exception, shown: str, guard: Guard) -> FetchError:
     import aiohttp  # noqa: PLC0415
 
     if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return FetchError(FetchReason.INVALID_URL, f"{shown} is not a URL that can be asked")
+        return FetchError(FetchReason.INVALID_URL, f"{shown} is not a valid URL")
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return FetchError(FetchReason.UNREACHABLE, f"{shown}: its TLS certificate or handshake was not accepted")
+        return FetchError(FetchReason.UNREACHABLE, f"{shown}: its TLS certificate or handshake is not valid")
     if isinstance(error, aiohttp.ClientOSError):
         if isinstance(error, aiohttp.ClientConnectorError) and guard.refused_all:
-            return FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{guard.shown} is not connected to: {guard.refused}")
+            return FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{guard.shown} is not allowed: {guard.refused}")
         text = error.strerror or type(error).__name__
         return FetchError(FetchReason.UNREACHABLE, f"{shown} cannot be reached: {text}", temporary=True)
-    return FetchError(FetchReason.INTERRUPTED, f"{shown} broke off ({type(error).__name__})", temporary=True)
+    return FetchError(FetchReason.INTERRUPTED, f"{shown} was interrupted ({type(error).__name__})", temporary=True)

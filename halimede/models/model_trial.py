@@ -66,13 +66,13 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
             complained.seek(max(0, complained.seek(0, os.SEEK_END) - TAIL))
             return verdict(code, said.read(MAX_OUTPUT), complained.read().decode(errors="replace"), limits)
     except OSError as error:
-        return Trial(reason=TrialReason.FAILED, message=f"no process could be started to try the model: {error}")
+        return Trial(reason=TrialReason.FAILED, message=f"the trial process could not be started: {error}")
 
 
 def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits) -> Trial:
     """Return the result of a trial by the child's exit code (None: it was killed), its output and its last stderr."""
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
-        text = f"the model was not ready within {limits.seconds:g} s: it may never end; simplify it or raise the limit"
+        text = f"the model was not ready within {limits.seconds:g} s: simplify it or raise the limit"
         return Trial(reason=TrialReason.SLOW, message=text)
     if code == 0:
         with contextlib.suppress(msgspec.DecodeError):
@@ -81,7 +81,7 @@ def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits)
     if code == -signal.SIGKILL or any(word in complained for word in MEMORY_WORDS):
         return Trial(reason=TrialReason.MEMORY, message=too_much(limits.memory_bytes))
     if last.startswith(IMPORT_WORDS):
-        return Trial(reason=TrialReason.FAILED, message=f"models cannot be tried here, mend the installation: {last}")
+        return Trial(reason=TrialReason.FAILED, message=f"models cannot be tried here, repair the installation: {last}")
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return Trial(reason=TrialReason.CRASHED, message=f"the model ended its process ({how}){last and f': {last}'}")
 

@@ -45,7 +45,7 @@ class Access:
         )
         if bool(key_id) != bool(secret):
             missing = "SECRET_ACCESS_KEY" if key_id else "ACCESS_KEY_ID"
-            raise InvalidFieldError(missing, "", "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together")
+            raise InvalidFieldError(missing, "", "set both ACCESS_KEY_ID and SECRET_ACCESS_KEY")
         if endpoint and "://" not in endpoint:
             https = flag(environ, "S3_USE_HTTPS", default=True)
             endpoint = f"http{'s' if https else ''}://{endpoint}"
@@ -92,7 +92,7 @@ async def open_s3(url: str, ask: SourceRequest, limits: TransferLimits, policy: 
     except FetchError as error:
         if error.reason is FetchReason.HTTP_STATUS and error.status in {401, 403}:
             how = "these credentials" if access.key_id else "no credentials"
-            raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} is not given for {how}") from None
+            raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} denied access with {how}") from None
         raise
 
 
@@ -113,4 +113,4 @@ async def _signed(bucket: str, key: str, access: Access, limits: TransferLimits,
         store = S3Store(bucket, config=config, client_options={"allow_http": True})  # type: ignore[arg-type]
         return await obstore.sign_async(store, "GET", key, timedelta(seconds=limits.total_s))
     except (BaseError, ValueError):
-        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be asked for") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be requested") from None

@@ -33,12 +33,12 @@ def local_path(url: str) -> Path | None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)} is not a URL") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)} is not a valid URL") from None
     if parts.scheme != "file":
         return None
     path = unquote(parts.path)
     if parts.netloc not in {"", "localhost"} or not path.startswith("/") or "\0" in path:
-        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)}: write file:/// and an absolute path")
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)}: write file:/// with an absolute path")
     return Path(path)
 
 
@@ -98,7 +98,7 @@ def _open(path: Path) -> tuple[BinaryIO, os.stat_result]:
     if kernel or not stat.S_ISREG(facts.st_mode):
         os.close(fd)
         what = "a folder" if stat.S_ISDIR(facts.st_mode) else "not a regular file"
-        raise FetchError(FetchReason.NOT_A_FILE, f"{path} is {what}: name the model file itself")
+        raise FetchError(FetchReason.NOT_A_FILE, f"{path} is {what}: give the path of the model file")
     return os.fdopen(fd, "rb", buffering=0), facts
 
 

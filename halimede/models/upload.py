@@ -107,7 +107,7 @@ class _Upload:
                 sending = Sending(self._blocks(sha256, silence), size, sha256, shown, self.limits)
                 await self._put(sending)
         except TimeoutError:
-            raise FetchError(FetchReason.TIMEOUT, f"{shown} did not take {self.file} in time", temporary=True) from None
+            raise FetchError(FetchReason.TIMEOUT, f"{shown} timed out with {self.file}", temporary=True) from None
         except OSError as error:
             raise FetchError(
                 FetchReason.NOT_READABLE, f"{self.file}: {error.strerror or type(error).__name__}"
@@ -149,12 +149,12 @@ def _pairs(path: Path, url: str) -> list[tuple[Path, str, int]]:
     if path.is_file():
         return [(path, _below(url, path.name) if urlsplit(url).path.endswith("/") else url, path.stat().st_size)]
     if not path.is_dir():
-        raise FetchError(FetchReason.NOT_FOUND, f"{path} does not exist: name a file or a folder")
+        raise FetchError(FetchReason.NOT_FOUND, f"{path} does not exist: give a file or a folder")
     files = sorted(each for each in path.rglob("*") if each.is_file() and not each.is_symlink())
     if not files:
         raise FetchError(FetchReason.NOT_FOUND, f"{path} has no files")
     if len(files) > MAX_FILES:
-        raise FetchError(FetchReason.TOO_LARGE, f"{path} has more than {MAX_FILES} files: send an archive of it")
+        raise FetchError(FetchReason.TOO_LARGE, f"{path} has more than {MAX_FILES} files: upload it as an archive")
     return [(each, _below(url, each.relative_to(path).as_posix()), each.stat().st_size) for each in files]
 
 
@@ -228,27 +228,27 @@ async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> 
                 _judge(response, shown, digest)
     except (aiohttp.ClientError, ValueError) as error:
         if guard and guard.refused_all:
-            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not connected to: {guard.refused}") from None
+            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not allowed: {guard.refused}") from None
         if isinstance(error, ValueError) and not isinstance(error, OSError):
-            raise FetchError(FetchReason.INVALID_URL, f"{shown} is not a URL that can be asked") from None
-        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
+            raise FetchError(FetchReason.INVALID_URL, f"{shown} is not a valid URL") from None
+        text = f"{shown} cannot be reached, or the connection was lost ({type(error).__name__})"
         raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
 
 
 def _judge(response: ClientResponse, shown: str, digest: str) -> None:
     status = response.status
     if status in REDIRECTS:
-        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} sends elsewhere (HTTP status {status}): give that address")
+        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} redirects (HTTP status {status}): use the other address")
     if status in DENIED:
-        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} does not take it from us (HTTP status {status})")
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} denied the upload (HTTP status {status})")
     if status == TOO_LARGE:
-        raise FetchError(FetchReason.TOO_LARGE, f"{shown} does not take files of that size (HTTP status {status})")
+        raise FetchError(FetchReason.TOO_LARGE, f"{shown} does not accept files of that size (HTTP status {status})")
     if not 200 <= status < 300:
         passing = status in PASSING or status >= 500
         raise FetchError(FetchReason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
     said = response.headers.get("Repr-Digest", "")
     if "sha-256=:" in said and f"sha-256=:{digest}:" not in said:
-        text = f"{shown} says that it has other content than was sent"
+        text = f"{shown} reports different content than was sent"
         raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
 
 
@@ -276,13 +276,13 @@ async def put_s3(url: str, sending: Sending) -> None:
         there = await obstore.head_async(store, key)
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
         how = "these credentials" if access.key_id else "no credentials"
-        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} takes nothing for {how}") from None
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} denied the upload with {how}") from None
     except FileNotFoundError:
         raise FetchError(FetchReason.NOT_FOUND, f"{shown}: there is no such bucket") from None
     except (exceptions.InvalidPathError, ValueError):
-        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be asked for") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be requested") from None
     except exceptions.BaseError as error:
-        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
+        text = f"{shown} cannot be reached, or the connection was lost ({type(error).__name__})"
         raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
     if there["size"] != sending.size:
         text = f"{shown} has {there['size']} bytes of {sending.size}"

@@ -110,7 +110,7 @@ def leave(code: int) -> None:
         if thread.name.startswith(THREADS):
             thread.join(STUCK_S)
             if thread.is_alive():
-                log.warning("model did not return before the exit", thread=thread.name)
+                log.warning("model call abandoned at exit", thread=thread.name)
                 os._exit(code)
     if code:
         raise SystemExit(code)

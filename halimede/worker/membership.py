@@ -203,7 +203,7 @@ class Membership:
         self._met.set()
         deaf, self._deaf = self._deaf, None
         if self.rank and deaf is not None and self._now() - deaf > MISSED_S:
-            log.info("member joined anew after an absence", worker=self.worker, rank=self.rank)
+            log.info("member joined again", worker=self.worker, rank=self.rank)
             self.rank, self._life, self._anew = 0, secrets.token_hex(4), True
         if self._anew:  # also if this is cancelled half-way because the connection has ended again
             await self._take_rank()

@@ -28,8 +28,8 @@ from halimede.tracing import CloudTimes, EdgeTimes
 from halimede.worker.settings import WorkerSettings
 
 CIRCUIT = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
-EDGE_TIMES = "Time that a step of an answer took at the edge: decode, wait, model (a call), offload."
-CLOUD_TIMES = "Time that a step of an answer took in the cloud: queue, decode, compute (a call), total."
+EDGE_TIMES = "Time of a step of an answer at the edge: decode, wait, model (a call), offload."
+CLOUD_TIMES = "Time of a step of an answer in the cloud: queue, decode, compute (a call), total."
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class WorkerMetrics:
         responder = worker.responder
         reasons = [({"reason": str(reason)}, n) for reason, n in sorted(responder.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
-        yield gauge("worker_queued_frames", "Frames accepted and not answered yet.", worker.pipeline.inside)
+        yield gauge("worker_queued_frames", "Frames that are accepted and not answered yet.", worker.pipeline.inside)
         yield gauge("worker_outbox_results", "Results that wait for the broker.", responder.outbox.waiting)
         yield from _times("worker_edge", EDGE_TIMES, worker.times)
 
@@ -103,7 +103,7 @@ class WorkerMetrics:
         state = CIRCUIT[offload.circuit.state]
         yield gauge("worker_circuit_state", "Circuit breaker to the next tier: 0 closed, 1 half open, 2 open.", state)
         credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]
-        yield gauge("worker_cloud_credits", "Credits of each worker of the next tier, as known here.", credits_)
+        yield gauge("worker_cloud_credits", "Credits of each worker of the next tier, as last advertised.", credits_)
 
     @staticmethod
     def _of_cloud(worker: RequestWorker) -> Iterator[Metric]:
@@ -111,7 +111,7 @@ class WorkerMetrics:
         refused: Mapping[str, int] = {"overloaded": stats.refused, "expired": stats.expired, "failed": stats.failed}
         samples = [({"reason": reason}, n) for reason, n in refused.items()]
         yield counter("worker_unserved_samples", "Requests without a prediction, by reason.", samples)
-        yield gauge("worker_queued_frames", "Samples taken and not answered yet.", worker.pipeline.inside)
+        yield gauge("worker_queued_frames", "Samples that are accepted and not answered yet.", worker.pipeline.inside)
         yield from _times("worker_cloud", CLOUD_TIMES, worker.intake.times)
 
     def info(self, ledger: Ledger) -> TaskInfo:
@@ -150,10 +150,10 @@ def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
     text = "Samples ready for upload, by encoding and by change: none, encoding or size."
     yield counter("worker_upload_ready_samples", text, ready)
     refused = [({"reason": reason}, n) for reason, n in sorted(encoder.refused.items())]
-    text = "Samples that cannot be written as the service wants what goes up, by reason."
+    text = "Samples that cannot be encoded as the service requires for uploads, by reason."
     yield counter("worker_upload_refused_samples", text, refused)
     written = [({"when": "before"}, encoder.before), ({"when": "after"}, encoder.after)]
-    yield counter("worker_upload_written_bytes", "Bytes of samples that were written anew to go up.", written)
+    yield counter("worker_upload_written_bytes", "Bytes of samples that were encoded again for upload.", written)
     text, taken = "Time to encode one sample again, decoding included.", encoder.times
     yield times("worker_upload_writing_seconds", text, [({}, taken.histogram, taken.total)])
 
@@ -162,7 +162,7 @@ def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
     """Return the metrics of the upload policy: counts continue after a restart, reasons do not."""
     yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
     withheld = [({"reason": reason}, n) for reason, n in sorted(policy.withheld.items())]
-    yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)
+    yield counter("worker_withheld_samples", "Hard samples that were not uploaded, by reason.", withheld)
     yield from _of_budget(policy.budget, ledger)
     found = agreement_of(ledger.info())
     bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
@@ -180,8 +180,8 @@ def _of_budget(budget: Budget | None, ledger: Ledger) -> Iterator[Metric]:
     answered = ledger[Count.ANSWERED]
     error = ledger[Count.UPLOADED] / answered - budget.target if budget and answered else 0.0
     for name, text, value in (
-        ("target_ratio", "Share of samples that shall go up.", budget.target if budget else None),
+        ("target_ratio", "Share of samples to upload.", budget.target if budget else None),
         ("error_ratio", "Share of uploaded samples so far, minus the target.", error if budget else None),
-        ("cut_hardness", "Hardness from which samples go up; infinite while none may.", budget.cut if budget else None),
+        ("cut_hardness", "Hardness from which samples are uploaded; infinite: none.", budget.cut if budget else None),
     ):
         yield gauge(f"worker_upload_{name}", text, [] if value is None else value)

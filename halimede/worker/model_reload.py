@@ -208,9 +208,9 @@ def _why(error: Exception) -> tuple[str, str]:
     if isinstance(error, UnfitError):
         return error.reason, str(error)
     if isinstance(error, TimeoutError):
-        return "TooSlow", f"the model was not open after {OPEN_S:g} s: make it smaller"
+        return "TooSlow", f"the model did not load within {OPEN_S:g} s: make it smaller"
     if isinstance(error, MemoryError):
-        return "TooMuchMemory", "there is no memory for it beside the model that answers: raise the memory limit"
+        return "TooMuchMemory", "there is not enough memory for a second model: raise the memory limit"
     if not isinstance(error, HalimedeError):
         log.error("model not loaded", exc_info=error)
     return "ModelInvalid", f"{type(error).__name__}: {error}"

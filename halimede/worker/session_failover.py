@@ -143,7 +143,7 @@ class FailoverSource:
         return self._parts.connect(name, receive_maximum=self._receive_maximum, session_s=session_s)
 
     def _metrics(self, failover: SessionFailover) -> Iterator[Metric]:
-        yield gauge("worker_peer_workers", "Other workers of the service that are there.", len(self._peers.others))
+        yield gauge("worker_peer_workers", "Other workers of the service that are online.", len(self._peers.others))
         yield counter("worker_overtaken_frames", "Frames taken from workers that had died.", failover.taken_over)
 
 
@@ -194,7 +194,7 @@ class SessionFailover:
         for worker, peer in self._peers.others.items():
             self.changed(worker, peer, orderly=False)
         async with asyncio.TaskGroup() as group:
-            stopping = group.create_task(self._stopped(stop), name="takeover stops")
+            stopping = group.create_task(self._stopped(stop), name="takeover stopped")
             while not stop.is_set():
                 self._changed.clear()
                 for name in self._due():

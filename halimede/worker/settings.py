@@ -175,7 +175,7 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         "next_tier": environ.get("NEXT_TIER", ""),
     }
     if read["fusion"] == "mixture" and read["calibration"] is None:
-        raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave it at cloud")
+        raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave FUSION at cloud")
     return read
 
 
@@ -199,7 +199,7 @@ def read_json(environ: Mapping[str, str], name: str, wanted: type[T]) -> T:
 def _uid(environ: Mapping[str, str]) -> str:
     uid = environ.get("SERVICE_UID", "")
     if len(uid.encode()) > MAX_UID:
-        raise InvalidFieldError("SERVICE_UID", uid, f"keep it to {MAX_UID} bytes")
+        raise InvalidFieldError("SERVICE_UID", uid, f"use at most {MAX_UID} bytes")
     return uid
 
 

@@ -38,7 +38,7 @@ def _prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSet
     settings = read("cloud", environ, own_estimator=own_estimator, mines=True)
     for name, value in (("TIER", settings.tier), ("NEXT_TIER", settings.next_tier)):
         if not value:
-            raise InvalidFieldError(name, value, "it is required of a tier: the local controller sets it")
+            raise InvalidFieldError(name, value, "it is required for a tier: the local controller sets it")
     return settings, tier(settings)
 
 

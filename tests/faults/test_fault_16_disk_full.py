@@ -48,7 +48,7 @@ class Node:
 
         def told() -> bool:
             shown = [c for c in self.status.conditions if c.type == "Degraded" and c.status == "True"]
-            return any("the disk is full: make room" in condition.message for condition in shown)
+            return any("the disk is full: free some space" in condition.message for condition in shown)
 
         await self.plane.until(told, PATIENCE)
         assert self.status.phase == "Degraded"

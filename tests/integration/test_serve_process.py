@@ -131,7 +131,7 @@ async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
         (["{good}", "--spec", "{spec}"], "spec.labels"),
         (["{good}", "--estimator", "nowhere:Class"], "importing it failed"),
         (["--file", "{good}", "--spec", "{spec}"], "leave out --spec"),
-        (["--file", "{good}"], "--file: '{good}' is not accepted: write the models that it names as JSON"),
+        (["--file", "{good}"], "--file: '{good}' is not accepted: write its models as JSON"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(

@@ -65,7 +65,7 @@ def _write(files: Mapping[str, str], folder: Path) -> int:
 def _check(files: Mapping[str, str], folder: Path) -> int:
     changed = [name for name, content in files.items() if _read(folder / name) != content]
     for name in [*changed, *_stale(files, folder)]:
-        sys.stderr.write(f"{folder / name} is not what the code says: run `make contract`\n")
+        sys.stderr.write(f"{folder / name} is not up to date: run `make contract`\n")
     return 1 if changed or _stale(files, folder) else 0
 
 

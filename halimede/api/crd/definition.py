@@ -83,8 +83,8 @@ def _resource(kind: Kind) -> dict[str, Any]:
             "apiVersion": {"description": "Group and version of the resource.", "type": "string"},
             "kind": {"description": "Kind of the resource.", "type": "string"},
             "metadata": _metadata(kind),
-            "spec": {"description": "What is asked for.", **structure(kind.spec)},
-            "status": {"description": "What GM knows of it. Only GM writes it.", **structure(Status)},
+            "spec": {"description": "The desired state.", **structure(kind.spec)},
+            "status": {"description": "The observed state. Only GM writes it.", **structure(Status)},
         },
     }
 
@@ -94,7 +94,7 @@ def _metadata(kind: Kind) -> dict[str, Any]:
     if not kind.name_limit:
         return {"type": "object"}
     name = {
-        "description": "Its name; workers, a Service and labels are named after it.",
+        "description": "The name, from which names of workers, a Service and labels are made.",
         "type": "string",
         "maxLength": kind.name_limit,
         "pattern": SERVICE_NAME,

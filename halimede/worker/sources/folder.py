@@ -174,7 +174,7 @@ class Done:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            self.trouble = f"{self._path}: answered pictures are not recorded: {error.strerror}: make room"
+            self.trouble = f"{self._path}: answered pictures cannot be recorded: {error.strerror}: free some space"
         else:
             self._unwritten, self.trouble = b"", ""
 

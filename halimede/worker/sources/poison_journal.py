@@ -72,7 +72,7 @@ class PoisonJournal:
         """
         name = _name(payload)
         if self.guilty(payload):
-            raise DecodeError(f"{DEATHS} workers have died of this frame: it is not looked at again")
+            raise DecodeError(f"{DEATHS} workers have crashed on this frame: it is not processed again")
         if self._journal.deaths.get(name) and name not in self._trial:
             await self._alone.acquire()
             if self._journal.deaths.get(name):

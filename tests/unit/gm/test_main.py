@@ -70,11 +70,11 @@ def test_what_goes_wrong_in_a_background_task_is_one_line_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def breaks(_: GlobalManager) -> None:
-        raise StoreError("the disk is full: make room")
+        raise StoreError("the disk is full: free some space")
 
     monkeypatch.setattr(GlobalManager, "_complain", breaks)
     assert main(["--store", str(tmp_path), "--broker", NOBODY]) == 2
-    assert "halimede gm: the disk is full: make room\n" in capsys.readouterr().err
+    assert "halimede gm: the disk is full: free some space\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
