@@ -190,7 +190,7 @@ EXAMPLES: dict[str, Any] = {
                     last_heartbeat_time=NOON,
                     last_transition_time=NOON,
                     reason="AllWorkersRun",
-                    message="2 workers run",
+                    message="2 workers are running",
                 )
             ],
             start_time=NOON,
