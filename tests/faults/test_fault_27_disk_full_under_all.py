@@ -77,5 +77,5 @@ async def refused(plane: Control) -> None:
     reply = await plane.ask("apply", object=plane.service("another"))
     assert reply.error is not None
     assert "cannot be written" in reply.error.message
-    assert "make room" in reply.error.message
+    assert "free space" in reply.error.message
     assert (await plane.ask("get", plural="jointinferenceservices", name="another")).error is not None
