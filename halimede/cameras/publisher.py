@@ -129,7 +129,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             state="gone",
             source=status.source,
             reason="Gone",
-            error="whoever reads it has died, or was cut off",
+            error="its camera process has died or lost the broker",
             node=status.node,
             started=status.started,
         )

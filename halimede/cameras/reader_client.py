@@ -101,7 +101,7 @@ class ReaderClient:
                 async with asyncio.timeout(patience):
                     said = await self._next()
             except TimeoutError:
-                raise SourceError(ipc_messages.STUCK, f"its reader has said nothing for {patience:g} s") from None
+                raise SourceError(ipc_messages.STUCK, f"its reader has sent nothing for {patience:g} s") from None
             patience = SILENT_S
             yield said
             if isinstance(said, Over):
@@ -111,18 +111,18 @@ class ReaderClient:
         try:
             (length,) = LENGTH.unpack(await self._said.readexactly(LENGTH.size))
             if length > MAX_MESSAGE:
-                raise SourceError(ipc_messages.CRASHED, "its reader said what cannot be read")
+                raise SourceError(ipc_messages.CRASHED, "its reader sent an invalid message")
             return ipc_messages.unpack(await self._said.readexactly(length))
         except asyncio.IncompleteReadError:
             raise SourceError(ipc_messages.CRASHED, await self._end()) from None
         except (msgspec.DecodeError, ConnectionError):
-            raise SourceError(ipc_messages.CRASHED, "its reader said what cannot be read") from None
+            raise SourceError(ipc_messages.CRASHED, "its reader sent an invalid message") from None
 
     async def _end(self) -> str:
         """Return how the child ended, and its last output."""
         code = await self._gone()
         if code is None:
-            return "its reader closed its mouth"
+            return "its reader closed the connection"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         last = await self._errors if self._errors else ""
         return f"its reader ended ({how}){last and f': {last}'}"

@@ -134,7 +134,7 @@ def content(option: str, path: str) -> str:
             return data.decode().strip()
         problem = "it is too large for that"
     except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or "it is no text"
+        problem = getattr(error, "strerror", None) or "it is not text"
     raise InvalidFieldError(option, path, f"make it a small text file that can be read: {problem}")
 
 
@@ -145,7 +145,7 @@ def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, Camer
         if not equals:
             raise InvalidFieldError("--camera", hide_secrets(each), "write NAME=URL or NAME=@FILE")
         if check_label("--camera", name) in found:
-            raise InvalidFieldError("--camera", name, "give each camera a name of its own")
+            raise InvalidFieldError("--camera", name, "give each camera a different name")
         found[name] = given(f"--camera {name}", text, environ)
     return found
 
@@ -167,6 +167,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, CameraAddress]:
     if file := environ.get("SOURCE_URL_FILE"):
         url = content("SOURCE_URL_FILE", file)
     if not name:
-        raise InvalidFieldError("CAMERA", name, "name the camera: --camera NAME=URL, or CAMERA and SOURCE_URL")
+        raise InvalidFieldError("CAMERA", name, "set the camera: --camera NAME=URL, or CAMERA and SOURCE_URL")
     username, password = login(environ)
     return {check_label("CAMERA", name): parse(url, username=username, password=password)}

@@ -50,11 +50,11 @@ WHITELISTS = {
     "file": {"protocol_whitelist": "file", "format_whitelist": FORMATS},
 }
 TEXTS = {
-    ipc_messages.UNAUTHORIZED: "it refuses us: check user and password",
+    ipc_messages.UNAUTHORIZED: "access denied: check user and password",
     ipc_messages.NOT_FOUND: "there is nothing of that name: check the address",
-    ipc_messages.GARBAGE: "what it sends is no video that can be read",
+    ipc_messages.GARBAGE: "it sends no readable video: give a video file, a stream or a camera device",
     ipc_messages.UNREACHABLE: "it cannot be reached",
-    ipc_messages.INVALID: "it is no source of a kind that can be read here",
+    ipc_messages.INVALID: "this kind of source is not supported",
 }
 #: marker of JPEG tables without which a picture is not readable alone
 DHT = 0xC4
@@ -102,7 +102,8 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                     yield replace(found, taken_ns=time.time_ns())
             if now - good > camera.stall_s:
                 raise SourceError(
-                    ipc_messages.GARBAGE, reading.counts.why or "what it sends is no video that can be read"
+                    ipc_messages.GARBAGE,
+                    reading.counts.why or "it sends no readable video: give a video file, a stream or a camera device",
                 )
             if pause := brake.pause(now):
                 time.sleep(pause)
@@ -181,7 +182,9 @@ def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                         wait(due)
                         yield replace(found, taken_ns=due)
         if not count:
-            raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no picture in it that can be read")
+            raise SourceError(
+                ipc_messages.GARBAGE, reading.counts.why or "it has no readable picture: give JPEG or PNG files"
+            )
         timeline.again()
     raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
@@ -264,11 +267,11 @@ def open_source(camera: CameraSettings) -> InputContainer:
         raise (relay and relay.error) or as_error(error, opening=True) from None
     if not container.streams.video:
         container.close()
-        raise SourceError(ipc_messages.GARBAGE, "there is no video in it")
+        raise SourceError(ipc_messages.GARBAGE, "it contains no video: give a video file or stream")
     context: VideoCodecContext | None = container.streams.video[0].codec_context
     if context is None:  # PyAV's types exclude this, but damaged files name unknown codecs
         container.close()
-        raise SourceError(ipc_messages.INVALID, "the video in it is of a codec that nobody here knows")
+        raise SourceError(ipc_messages.INVALID, "its video codec is not supported: convert it, such as to H.264")
     # a hostile header must not allocate a picture that is too large to send
     context.options = {"max_pixels": str(MAX_PIXELS)}
     return container
