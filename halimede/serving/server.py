@@ -196,4 +196,4 @@ async def _reporting(settings: ServerSettings, models: Repository, http: str) ->
 
 
 def _stuck(busy_s: float, limit_s: float) -> str:
-    return f"its call has taken {busy_s:.0f} s, more than {limit_s:g}" if busy_s > limit_s else ""
+    return f"a model call has taken {busy_s:.0f} s, more than {limit_s:g}" if busy_s > limit_s else ""

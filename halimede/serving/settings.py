@@ -41,7 +41,7 @@ environment:
   HALIMEDE_BROKER, NAMESPACE, SERVICE_NAME, SERVICE_UID, WORKER_NAME, NODE_NAME, LC_PERIOD
                                all set: it reports to the local controller of its node, as workers do
 
-exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
+exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (see the last line)
 """
 
 

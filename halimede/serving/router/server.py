@@ -48,7 +48,7 @@ Examples:
   halimede router --edge http://127.0.0.1:8501 --cloud http://gpu0:8501 --mining Margin --param threshold_margin=0.2
   halimede router --edge-service small --cloud-service big --mining IBT --camera cam0 --name helmet
 
-exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
+exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (see the last line)
 """
 
 
@@ -64,17 +64,17 @@ def parser(program: str) -> argparse.ArgumentParser:
     for side in ("edge", "cloud"):
         one = made.add_mutually_exclusive_group(required=True)
         one.add_argument(f"--{side}", metavar="URL", help=f"the server of the {side} model, or URL/v2/models/NAME")
-        one.add_argument(f"--{side}-service", metavar="NAME", help="or the InferenceModel whose status says where")
-    add("--mining", required=True, metavar="NAME", help="what makes a sample hard, as in hardExampleMining")
+        one.add_argument(f"--{side}-service", metavar="NAME", help="or the InferenceModel whose status has the address")
+    add("--mining", required=True, metavar="NAME", help="the mining algorithm, as in hardExampleMining")
     add("--param", action="append", default=[], metavar="KEY=VALUE", help="its parameters")
     add("--name", default="router", help="the model that it looks like, and its results' service (default router)")
-    add("--output", default="", help="the output with the scores, where there are several")
+    add("--output", default="", help="the output with the scores, if there are several")
     add("--activation", choices=("none", "softmax", "sigmoid"), default="none", help="what makes them probabilities")
     add("--deadline-ms", type=float, default=2000.0, help="what a hard sample waits for the cloud (default 2000)")
     add("--http", default=DEFAULT_HTTP, metavar="HOST:PORT", help=f"REST in, health, metrics (default {DEFAULT_HTTP})")
-    add("--camera", action="append", default=[], metavar="NAME", help="take this camera's frames over the bus, too")
+    add("--camera", action="append", default=[], metavar="NAME", help="also answer this camera's frames on the bus")
     add("--broker", default=os.environ.get("HALIMEDE_BROKER") or BROKER, help="host:port of the broker")
-    add("--credentials", default=os.environ.get("HALIMEDE_CREDENTIALS", ""), help="folder with what it is shown")
+    add("--credentials", default=os.environ.get("HALIMEDE_CREDENTIALS", ""), help="folder of its credentials")
     add("--namespace", "-n", default=os.environ.get("NAMESPACE") or "default")
     return made
 
