@@ -94,7 +94,7 @@ FAULTS = (
         "both_stores_damaged_and_gm_killed",
         killed=("gm",),
         fault=damage_stores,
-        named=("gm/store.db.corrupt-1", "edge0/store.db.corrupt-1", "does not know"),
+        named=("gm/store.db.corrupt-1", "edge0/store.db.corrupt-1", "lost with its store"),
         mend=apply_again,
     ),
     DoubleFault(
