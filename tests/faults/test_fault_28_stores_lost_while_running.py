@@ -107,7 +107,9 @@ async def test_fault_28_a_manager_without_its_store_names_what_nodes_hold(tmp_pa
         gm.kill()
         shutil.rmtree(plane.home / "gm")
         gm = plane.gm_process()
-        await plane.status_names("node/edge0", "lost with its store", "default/jointinferenceservices/helmet", "another")
+        await plane.status_names(
+            "node/edge0", "lost with its store", "default/jointinferenceservices/helmet", "another"
+        )
         doctor = await plane.halimede("doctor")
         assert "lost with its store" in doctor.stdout
         assert plane.workers() == before, "nothing that runs is deleted"
@@ -161,7 +163,8 @@ async def test_fault_28_both_stores_are_damaged_and_the_manager_is_killed(tmp_pa
         overwritten(plane.home / "nodes" / "edge0" / "store.db")
         gm.kill()
         gm = plane.gm_process()
-        await plane.status_names("node/edge0", "lost with its store", "gm/store.db.corrupt-1", "edge0/store.db.corrupt-1")
+        stores = ("gm/store.db.corrupt-1", "edge0/store.db.corrupt-1")
+        await plane.status_names("node/edge0", "lost with its store", *stores)
         assert plane.workers() == before, "nothing that runs is deleted"
         await plane.apply(*plane.models(), plane.service("helmet"))
         await plane.running("helmet")
