@@ -36,7 +36,7 @@ def make_certificates(
     names = {entry.username for entry in entries}
     for name in only:
         if name not in names:
-            raise InvalidFieldError("name", name, "it is not in this site: `halimede certs show` lists who is")
+            raise InvalidFieldError("name", name, "it is not in this site: `halimede certs show` lists the members")
     renewed = (set(only) or names) if rotate else set()
     with files.locked(folder):
         bundle, made = _trusted(folder), []
@@ -63,7 +63,7 @@ def rotate_authority(site: Site, folder: Path) -> SiteReport:
     with files.locked(folder):
         bundle = _trusted(folder)
         if not bundle:
-            raise HalimedeError(f"{folder} has no ca.crt: make the site first, with `halimede certs init`")
+            raise HalimedeError(f"{folder} has no ca.crt: create the site first with `halimede certs init`")
         pair = a.new_authority()
         _write_authority(folder, bundle, pair)
         _spread(site, folder, [pair.certificate, *bundle])
@@ -80,7 +80,7 @@ def finish_authority(site: Site, folder: Path) -> SiteReport:
             if not chain or a.signer(chain[0], [pair.certificate]) is None:
                 raise HalimedeError(
                     f"{entry.username} has no certificate of the new authority: `halimede certs rotate {folder}` "
-                    "first, and copy the new folders to where they are used"
+                    "first, and copy the new folders to the machines that use them"
                 )
         files.write(folder / "ca.crt", a.write_bundle([pair.certificate]), lasting=True)
         _spread(site, folder, [pair.certificate])
@@ -96,7 +96,7 @@ def states(site: Site, folder: Path) -> list[SiteUserState]:
         path = folder / entry.folder / "tls.crt"
         pair = _read(folder / entry.folder)
         if pair is None:
-            found.append(SiteUserState(entry, path, None, "missing" if not path.exists() else "no key that fits"))
+            found.append(SiteUserState(entry, path, None, "missing" if not path.exists() else "no matching key"))
             continue
         expires = pair.certificate.not_valid_after_utc
         problem = "expired" if expires <= now else ""
@@ -147,7 +147,7 @@ def _trusted(folder: Path) -> list[a.Certificate]:
     pem = _bytes(folder / "ca.crt")
     bundle = a.read_bundle(pem)
     if pem and not bundle:
-        raise HalimedeError(f"{folder / 'ca.crt'} is no certificate: put it back from a copy, or begin a new folder")
+        raise HalimedeError(f"{folder / 'ca.crt'} is not a certificate: restore it from a copy, or use a new folder")
     return bundle
 
 
@@ -160,9 +160,9 @@ def _signing(folder: Path, bundle: list[a.Certificate]) -> a.Pair:
             if each.not_valid_after_utc <= datetime.now(UTC):
                 raise HalimedeError(f"the authority in {folder} has expired: `halimede certs rotate --ca {folder}`")
             return a.Pair(each, key)
-    trouble = "fits no certificate in ca.crt" if path.exists() else "is not there"
+    trouble = "does not match a certificate in ca.crt" if path.exists() else "is not there"
     raise HalimedeError(
-        f"{path} {trouble}, so nothing can be signed: put it back, or `halimede certs rotate --ca {folder}`"
+        f"{path} {trouble}, so no certificate can be signed: restore it, or `halimede certs rotate --ca {folder}`"
     )
 
 

@@ -168,9 +168,11 @@ def _check_path(field: str, path: str) -> None:
 def _check_bridges(site: Site) -> None:
     if site.bridges and _is_loopback(site.broker[0]):
         raise InvalidFieldError(
-            "site.broker[0]", site.broker[0], "the brokers of places connect to it, and there it leads to themselves: "
-            "write first a name or an address that leads to this broker from everywhere"
-        )  # fmt: skip
+            "site.broker[0]",
+            site.broker[0],
+            "the brokers of places connect to it, and a loopback address is their own machine: "
+            "write first a name or an address that reaches this broker from every place",
+        )
     _check("bridges", [bridge.name for bridge in site.bridges], check_label)
     taken: dict[str, str] = {}
     for index, bridge in enumerate(site.bridges):
@@ -211,7 +213,7 @@ def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> No
     for index, name in enumerate(names):
         check(f"site.{field}[{index}]", name)
         if name in seen:
-            raise InvalidFieldError(f"site.{field}[{index}]", name, "it is there twice: name each once")
+            raise InvalidFieldError(f"site.{field}[{index}]", name, "it is listed twice: name each once")
         seen.add(name)
 
 

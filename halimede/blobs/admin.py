@@ -65,7 +65,7 @@ class BlobAdmin:
                 answer = BlobAnswer(outcome="refused", message=str(error)[:4096])
             except Exception as error:
                 log.exception("blob transfer failed", asker=asker, op=order.op)
-                answer = BlobAnswer(outcome="refused", message=f"it broke ({type(error).__name__}): see its log")
+                answer = BlobAnswer(outcome="refused", message=f"it failed ({type(error).__name__}): see its log")
             self._doing = None
             await self._publish(delivery, answer)
 
@@ -74,7 +74,7 @@ class BlobAdmin:
         key = (asker, order.op, order.digest)
         if key != self._doing and not self._orders.put(asker, key[1:], delivery):
             await self._publish(
-                delivery, BlobAnswer(outcome="refused", message="too many orders wait: try again later")
+                delivery, BlobAnswer(outcome="refused", message="too many orders are waiting: try again later")
             )
 
     async def _publish(self, delivery: Delivery[BlobOrder], answer: BlobAnswer) -> None:
@@ -97,7 +97,9 @@ class BlobAdmin:
         if found is None:
             held = sum((await in_thread(cache.digests)).values()) if most else 0
             if most and held + order.size > most:
-                text = f"{held + order.size} bytes would be more than its {most}: `halimede blob delete` makes room"
+                text = (
+                    f"{held + order.size} bytes would be more than its {most}: free space with `halimede blob delete`"
+                )
                 return BlobAnswer(outcome="refused", message=text)
             opener = BusOpener(self._client, [asker])
             limits = TransferLimits(max_bytes=max(1, order.size))
@@ -119,7 +121,7 @@ class BlobAdmin:
 
     def _remove(self, digest: str) -> BlobAnswer:
         if not self._store.removable:
-            text = "a node removes what nobody uses by itself, when it needs the room"
+            text = "a node removes unused files itself when it needs space"
             return BlobAnswer(outcome="refused", message=text)
         if not self._store.cache.path(digest).exists():
             return BlobAnswer(outcome="refused", message=f"sha256:{digest} is not here: see `halimede blob list`")

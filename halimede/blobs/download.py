@@ -123,7 +123,7 @@ class BlobDownload:
         for asked in transfer.ask(asyncio.get_running_loop().time()):
             try:
                 if not await self._publish(asked, qos=1 if patiently and asked.again else 0):
-                    self._trouble = "it has left the bus"
+                    self._trouble = "it has disconnected"
                     self._woken.set()
             except BusError:
                 return  # the piece counts as lost, and is requested again
@@ -147,7 +147,7 @@ class BlobDownload:
                 return transfer.another()
             if loop.time() >= deadline:
                 limit = self._limits.inactivity_s
-                text = f"{node_of(self.used[-1])} gave no more of sha256:{self._digest} for {limit:g} s"
+                text = f"{node_of(self.used[-1])} sent no data of sha256:{self._digest} for {limit:g} s"
                 raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
             await asyncio.sleep(ROUND_S)
 
@@ -194,14 +194,14 @@ class BlobDownload:
         """Return the error for a file that no source provides."""
         what = f"sha256:{self._digest}"
         if self._trouble == FetchReason.NOT_FOUND:
-            return FetchError(FetchReason.NOT_FOUND, f"nobody on the bus has {what}: bring it with `halimede blob put`")
-        if self._trouble == FetchReason.DIGEST_MISMATCH:
             return FetchError(
-                FetchReason.DIGEST_MISMATCH, f"those who say to have {what} gave other bytes: see their logs"
+                FetchReason.NOT_FOUND, f"no source on the bus has {what}: upload it with `halimede blob put`"
             )
+        if self._trouble == FetchReason.DIGEST_MISMATCH:
+            return FetchError(FetchReason.DIGEST_MISMATCH, f"the sources of {what} sent other bytes: see their logs")
         who = " and ".join(map(node_of, self._named)) or "the broker"
         return FetchError(
-            FetchReason.UNREACHABLE, f"{who} cannot be reached, and nobody else has {what}", temporary=True
+            FetchReason.UNREACHABLE, f"{who} cannot be reached, and no other source has {what}", temporary=True
         )
 
 
@@ -268,14 +268,14 @@ async def with_fallback(
             who = opener.tls_error(digest)
             if not who:
                 raise
-            text = f"what {who} gave as sha256:{digest} is something else: others are asked from now on"
+            text = f"{who} sent other content as sha256:{digest}: other sources are used from now on"
             raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True) from error
 
     scheme = urlsplit(url_).scheme
     if scheme == SCHEME:
         digest = read_url(url_)[1]
         if sha256 not in {"", digest}:
-            text = f"sha256 {sha256} is another than that of {url_}: correct one of the two"
+            text = f"sha256 {sha256} differs from that of {url_}: correct one of the two"
             raise FetchError(FetchReason.DIGEST_MISMATCH, text)
         return await fetch_from_bus(url_, digest)
     try:

@@ -16,7 +16,7 @@ from halimede.names import check_name
 
 SCHEME = "bus"
 ANY, GM = "any", "gm"
-FORM = "write bus://NODE/sha256/DIGEST, with gm or any in place of a node"
+FORM = "write bus://NODE/sha256/DIGEST, with gm or any instead of a node"
 
 _digest = re.compile(DIGEST_PATTERN, re.ASCII)
 

@@ -38,8 +38,8 @@ log = structlog.get_logger()
 
 #: seconds to wait for the broker's answer to a subscribe or unsubscribe
 SUBSCRIBE_TIMEOUT = 10.0
-RIVAL = "another client has our id"
-ANOTHERS = "our id may be another client's by now"
+RIVAL = "another client uses the same client id"
+ANOTHERS = "another client may use the same client id"
 
 #: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
@@ -76,7 +76,7 @@ class ConnectionLog:
         if waited_s is None:
             return DisconnectedError(f"{what} ({self._cause})")
         return DisconnectedError(
-            f"{what} within {waited_s:g} s ({self._cause}): start it, or set HALIMEDE_BROKER to where it is"
+            f"{what} within {waited_s:g} s ({self._cause}): start it, or set HALIMEDE_BROKER to its address"
         )
 
 

@@ -133,7 +133,7 @@ class MqttSettings:
         username = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         if any(len(each.encode(errors="replace")) > MOST_LOGIN for each in (username, password) if each):
-            raise InvalidFieldError(variable, "***", f"MQTT has room for {MOST_LOGIN} bytes of a user name or password")
+            raise InvalidFieldError(variable, "***", f"MQTT allows {MOST_LOGIN} bytes of a user name or password")
         return cls(
             host=parts.hostname,
             port=port or (TLS_PORT if secure else PLAIN_PORT),

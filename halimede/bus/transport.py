@@ -28,7 +28,7 @@ Acknowledge = Callable[[], bool]
 Deliver = Callable[[Packet, Acknowledge | None, int], None]
 #: congestion control within one machine, where nothing can be congested: most machines have it, without pacing
 UNPACED = b"cubic"
-NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"
+NO_CERTIFICATE = "with TLS, a broker closes a connection like this if it requires a client certificate or refuses ours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], sett
             await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
     except TimeoutError:
         link.abort("no answer")
-        raise DisconnectedError("the broker took the connection but does not answer") from None
+        raise DisconnectedError("the broker accepted the connection but does not answer") from None
     except BaseException:
         link.abort("cancelled")
         raise
@@ -208,7 +208,9 @@ def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
     if secure:
         # with TLS 1.3 the broker's verdict on the client certificate arrives after the handshake
         return NotAllowedError(f"{ended.reason}: {NO_CERTIFICATE}")
-    return DisconnectedError(f"{ended.reason} before the broker had answered; one that wants TLS does that (mqtts://)")
+    return DisconnectedError(
+        f"{ended.reason} before the broker answered; a broker that requires TLS does this (use mqtts://)"
+    )
 
 
 def tls_error(error: OSError) -> NotAllowedError:
@@ -217,7 +219,8 @@ def tls_error(error: OSError) -> NotAllowedError:
         return NotAllowedError(f"the broker's certificate is not accepted: {error.verify_message}")
     reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
     return NotAllowedError(
-        f"there is no TLS with the broker ({reason}): it may not speak it (mqtt://), or not accept our certificate"
+        f"the TLS handshake with the broker failed ({reason}): "
+        "it may not use TLS (use mqtt://), or it refuses our certificate"
     )
 
 

@@ -71,7 +71,7 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
     assert process.stderr is not None  # noqa: S101
     errors = asyncio.create_task(_last(process.stderr))
     try:
-        said = CountReport(reason=UNREADABLE, message="the count ended without a word")
+        said = CountReport(reason=UNREADABLE, message="the count process ended without a result")
         async for line in process.stdout:
             said = msgspec.json.decode(line, type=CountReport)
             if said.progress is not None:
@@ -79,10 +79,10 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
         code = await process.wait()
         if said.facts is None and not said.reason:
             last = await errors
-            text = f"the count broke ({f'exit code {code}' if code >= 0 else f'signal {-code}'})"
+            text = f"the count process failed ({f'exit code {code}' if code >= 0 else f'signal {-code}'})"
             raise DatasetError(UNREADABLE, f"{text}: {last}" if last else text)
     except (ValueError, msgspec.DecodeError):
-        raise DatasetError(UNREADABLE, "the count said what cannot be read") from None
+        raise DatasetError(UNREADABLE, "the result of the count process is not readable") from None
     finally:
         errors.cancel()
         with contextlib.suppress(ProcessLookupError):

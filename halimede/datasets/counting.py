@@ -146,7 +146,7 @@ class _Count:
         with os.fdopen(number, "rb", buffering=0) as file:
             found = os.fstat(number)
             if not stat.S_ISREG(found.st_mode):
-                raise DatasetError(UNREADABLE, f"{name}: it is no regular file")
+                raise DatasetError(UNREADABLE, f"{name}: it is not a regular file")
             now = _print(found)
             mark = known[1].mark if known and known[0].inode == now.inode and known[0].size <= now.size else None
             source = FileBlocks(path, name, file, now.size, came=self._came, mark=mark)

@@ -30,7 +30,7 @@ from typing import BinaryIO
 from halimede.inference.model import ModelError, UnsafeModelError
 
 EXPORT = "export it to ONNX"
-RUNS_CODE = "reading it runs whatever code is in it"
+RUNS_CODE = "reading it runs the code in it"
 #: domains of operators that ONNX Runtime includes
 DOMAINS = frozenset({
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training",
@@ -70,7 +70,7 @@ def check_model(path: Path) -> None:
             try:
                 _check_records(path, records(content))
             except MalformedProtobufError as error:
-                raise ModelError(f"the model file {path} is no ONNX model that can run here: {error}") from error
+                raise ModelError(f"the model file {path} is not an ONNX model that can run here: {error}") from error
 
 
 def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
@@ -83,9 +83,9 @@ def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
         raise _zipped(path, file)
     for magic, text in STRANGERS:
         if head.startswith(magic):
-            raise ModelError(f"the model file {path} is no ONNX model: {text}")
+            raise ModelError(f"the model file {path} is not an ONNX model: {text}")
     if head[4:8] == b"TFL3":
-        raise ModelError(f"the model file {path} is no ONNX model: it is TensorFlow Lite: {EXPORT} (tf2onnx)")
+        raise ModelError(f"the model file {path} is not an ONNX model: it is TensorFlow Lite: {EXPORT} (tf2onnx)")
     if head[4:8] == b"ORTM":
         raise ModelError(f"the model file {path} is in ONNX Runtime's own format: give the ONNX file")
     if head[8:10] == b'{"':
@@ -97,7 +97,7 @@ def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
 def _numpy(path: Path, head: bytes) -> ModelError:
     if _object_array.search(head):
         return UnsafeModelError(f"the model file {path} is a NumPy file with objects, which are pickled: {EXPORT}")
-    return ModelError(f"the model file {path} is a NumPy array and no model: {EXPORT}")
+    return ModelError(f"the model file {path} is a NumPy array, not a model: {EXPORT}")
 
 
 def _zipped(path: Path, file: BinaryIO) -> ModelError:
@@ -116,7 +116,7 @@ def _zipped(path: Path, file: BinaryIO) -> ModelError:
     except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
         return ModelError(f"the model file {path} is a damaged zip archive: {error}")
     if any(name.endswith(".npy") for name in names):
-        return ModelError(f"the model file {path} holds NumPy arrays and no model: {EXPORT}")
+        return ModelError(f"the model file {path} has NumPy arrays, not a model: {EXPORT}")
     return ModelError(f"the model file {path} is a zip archive: give the ONNX file in it")
 
 
@@ -146,18 +146,20 @@ def _check_external(path: Path, record: ProtobufRecord, sizes: dict[str, int]) -
     name = record.texts.get("name", "")[:100]
     said = dict(record.entries)
     if len(said) != len(record.entries) or "location" not in said:
-        raise UnsafeModelError(f"the model file {path} does not say clearly where the data of tensor {name!r} are")
+        raise UnsafeModelError(f"the model file {path} does not give a valid location for the data of tensor {name!r}")
     location = said["location"]
     if location not in sizes:
         sizes[location] = _size_within(path, location, name)
     try:
         offset, length = (int(said.get(key) or "0", 10) for key in ("offset", "length"))
     except ValueError as error:
-        raise ModelError(f"the model file {path} names no number as the place of tensor {name!r}: {error}") from error
+        raise ModelError(
+            f"the model file {path} has an offset or a length that is no number, for tensor {name!r}: {error}"
+        ) from error
     if min(offset, length) < 0 or offset + length > sizes[location]:
         raise UnsafeModelError(
             f"the model file {path} wants bytes {offset} to {offset + length} of {location[:100]!r} for tensor "
-            f"{name!r}, which has {sizes[location]}: deliver the file that belongs to it"
+            f"{name!r}, which has {sizes[location]}: deliver the matching file"
         )
 
 
@@ -168,7 +170,7 @@ def _size_within(path: Path, location: str, name: str) -> int:
     if outside or MEMORY_MARK in location:
         raise UnsafeModelError(
             f"the model file {path} takes the data of tensor {name!r} from {location[:200]!r}, which is not in its "
-            "folder: export it with the data beside it"
+            "folder: export it with the data in its folder"
         )
     place = path.parent
     for i, part in enumerate(parts):
@@ -179,7 +181,7 @@ def _size_within(path: Path, location: str, name: str) -> int:
             raise ModelError(f"the model's data file {place} cannot be read: deliver it with the model") from error
         fits = stat.S_ISREG if i == len(parts) - 1 else stat.S_ISDIR
         if not fits(facts.st_mode):
-            what = "a link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
+            what = "a link" if stat.S_ISLNK(facts.st_mode) else "not a regular file"
             raise UnsafeModelError(f"the model's data file {place} is {what}: put the file itself there")
     return facts.st_size
 
@@ -297,7 +299,7 @@ def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int,
         else:
             raise MalformedProtobufError(f"field {number} is of wire type {wire_type}")
         if at + size > end:
-            raise MalformedProtobufError(f"field {number} goes beyond its end")
+            raise MalformedProtobufError(f"field {number} exceeds its end")
         if wire_type == 2:
             yield number, at, at + size
         at += size
@@ -313,7 +315,7 @@ def _varint(content: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return value, at
-    raise MalformedProtobufError("it is cut")
+    raise MalformedProtobufError("it is truncated")
 
 
 def _text(content: mmap.mmap | bytes, start: int, end: int) -> str:
@@ -322,4 +324,4 @@ def _text(content: mmap.mmap | bytes, start: int, end: int) -> str:
     try:
         return content[start:end].decode()
     except UnicodeDecodeError as error:
-        raise MalformedProtobufError("a name that is no UTF-8") from error
+        raise MalformedProtobufError("a name that is not UTF-8") from error

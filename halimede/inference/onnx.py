@@ -208,7 +208,7 @@ def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSes
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ModelError(f"the model file {path} is no ONNX model that can run here: {reason(error)}") from error
+        raise ModelError(f"the model file {path} is not an ONNX model that can run here: {reason(error)}") from error
 
 
 def _needs_geometry(spec: ModelSpec) -> bool:

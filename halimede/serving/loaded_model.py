@@ -150,7 +150,7 @@ class Loaded:
         for name in wanted:
             if name not in self.outputs:
                 known = [*self.outputs, *([f"{self.prediction} (for {self.image})"] if self.takes_pictures else [])]
-                raise ServeError(f"there is no output {name[:80]!r}: this model gives {', '.join(known)}")
+                raise ServeError(f"there is no output {name[:80]!r}: this model has {', '.join(known)}")
         rows = 1
         if self.batched:
             rows = len(next(iter(feeds.values())))
@@ -160,16 +160,16 @@ class Loaded:
 
     def _listed(self) -> str:
         own = ", ".join(f"{port.name} ({port.datatype} {list(port.shape or ())})" for port in self.inputs.values())
-        pictures = f"{self.image} (BYTES [-1]: JPEG or PNG files) alone" if self.takes_pictures else ""
+        pictures = f"{self.image} (BYTES [-1]: JPEG or PNG files) as the only input" if self.takes_pictures else ""
         return " or ".join(filter(None, (own, pictures)))
 
     def _frames(self, given: Sequence[Tensor], wanted: Sequence[str]) -> list[Frame]:
         """Make frames from a request's pictures. They are decoded in the model's thread."""
         (tensor, *others) = given
         if others or tensor.datatype != BYTES or tensor.array.ndim != 1:
-            raise ServeError(f"input {self.image} stands alone, and is BYTES with one axis")
+            raise ServeError(f"input {self.image} must be the only input, BYTES with one axis")
         if wanted and list(wanted) != [self.prediction]:
-            raise ServeError(f"input {self.image} is answered with {self.prediction} alone")
+            raise ServeError(f"input {self.image} has only the output {self.prediction}")
         return [_frame(self.image, item) for item in tensor.array]
 
     # --- in the engine's thread -----------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Loaded:
         whole = self._tensors.run(feeds, first.outputs)
         total = sum(work.rows for work in batch)
         if any(not array.ndim or len(array) != total for array in whole):
-            raise SampleError(f"the model gives other than {total} rows for {total} rows")
+            raise SampleError(f"the model did not return {total} rows for {total} rows")
         answers, at = [], 0
         for work in batch:
             answers.append([array[at : at + work.rows] for array in whole])
@@ -268,7 +268,7 @@ def _text(name: str, array: Array) -> Array:
     try:
         texts = [item.decode() if isinstance(item, bytes) else item for item in array.flat]
     except UnicodeDecodeError as error:
-        raise ServeError(f"input {name}: an element is no UTF-8: {error.reason}") from error
+        raise ServeError(f"input {name}: an element is not UTF-8: {error.reason}") from error
     return objects(texts, array.shape)
 
 

@@ -204,7 +204,7 @@ def timeout_of(parameters: Mapping[str, Any]) -> float:
     if type(given) is str and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
     if type(given) is not int or not 0 <= given < MAX_TIMEOUT:
-        raise ServeError(f"timeout {_shown(given)} is none: give microseconds, fewer than {MAX_TIMEOUT}")
+        raise ServeError(f"timeout {_shown(given)} is invalid: give microseconds, fewer than {MAX_TIMEOUT}")
     return given / 1e6 if given else float("inf")
 
 

@@ -53,7 +53,7 @@ def count_of(name: str, shape: Sequence[int]) -> int:
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or max(shape, default=0) > MAX_ELEMENTS:
         shown = ", ".join(str(size) if abs(size) < 2**64 else "..." for size in shape[:MAX_AXES])
         fix = f"give up to {MAX_AXES} sizes from 0 to {MAX_ELEMENTS}"
-        raise ServeError(f"tensor {name[:80]}: shape [{shown}] is none: {fix}")
+        raise ServeError(f"tensor {name[:80]}: shape [{shown}] is invalid: {fix}")
     if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:  # an empty array has strides too
         raise TooMuchError(f"tensor {name[:80]}: shape {list(shape)} has more than {MAX_ELEMENTS} elements")
     return math.prod(shape)
@@ -105,7 +105,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
         return Tensor(name, BYTES, objects(flat, shape))
     dtype = _dtype(name, datatype)
     if not kinds <= NUMBERS:
-        raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
+        raise ServeError(f"tensor {name}: data has elements that are not {datatype}")
     # convert without the target type first: a cast would wrap numbers that are too large for it; but whole numbers on
     # both sides of 2**63 would become doubles
     wide = kinds == {int} and dtype == np.uint64 and min(flat) >= 0 and max(flat) < 2**64
@@ -126,7 +126,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw)
         return from_values(name, BYTES, shape, _texts(name, text))
     dtype = _dtype(name, datatype)
     if not text.startswith(b"["):
-        raise ServeError(f"tensor {name}: data is no list: give a list of {count} values")
+        raise ServeError(f"tensor {name}: data is not a list: give a list of {count} values")
     flat = text.translate(None, b"[] \t\r\n")
     if (has := flat.count(b",") + bool(flat)) != count:
         raise ServeError(f"tensor {name}: shape {list(shape)} has {count} elements, and data has {has}")
@@ -138,7 +138,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw)
         try:
             values = msgspec.json.decode(b"[%b]" % flat[at:end])
         except msgspec.DecodeError:
-            raise ServeError(f"tensor {name}: data does not hold {datatype} alone") from None
+            raise ServeError(f"tensor {name}: data has elements that are not {datatype}") from None
         array[filled : filled + len(values)] = from_values(name, datatype, [len(values)], values).array
         at, filled = end + 1, filled + len(values)
     return Tensor(name, datatype, array.reshape(shape))
@@ -200,7 +200,9 @@ def _array(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int])
 def _dtype(name: str, datatype: str) -> np.dtype[Any]:
     dtype = DTYPES.get(datatype)
     if dtype is None:
-        raise ServeError(f"tensor {name}: datatype {datatype[:32]!r} is none: use one of {', '.join([*DTYPES, BYTES])}")
+        raise ServeError(
+            f"tensor {name}: datatype {datatype[:32]!r} is unknown: use one of {', '.join([*DTYPES, BYTES])}"
+        )
     return dtype
 
 
@@ -218,7 +220,7 @@ def _cast(name: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array
         if not found.size or (int(found.min()) >= bounds.min and int(found.max()) <= bounds.max):
             return found.astype(dtype)
         raise ServeError(f"tensor {name}: {datatype} holds {bounds.min} to {bounds.max}, and data goes beyond")
-    raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
+    raise ServeError(f"tensor {name}: data has elements that are not {datatype}")
 
 
 def _flat(name: str, values: list[Any]) -> list[Any]:
@@ -227,7 +229,7 @@ def _flat(name: str, values: list[Any]) -> list[Any]:
         if set(map(type, values)) != {list}:
             return values
         values = list(chain.from_iterable(values))
-    raise ServeError(f"tensor {name}: data is nested more than {MAX_AXES} deep")
+    raise ServeError(f"tensor {name}: data is nested more than {MAX_AXES} levels deep")
 
 
 def objects(items: list[Any], shape: Sequence[int]) -> Array:
@@ -244,11 +246,11 @@ def _split(name: str, count: int, data: memoryview) -> list[bytes]:
         raise ServeError(f"tensor {name}: {len(data)} bytes do not hold {count} elements with their lengths")
     for _ in range(count):
         if at + _length.size > len(data):
-            raise ServeError(f"tensor {name}: its binary data ends within an element's length")
+            raise ServeError(f"tensor {name}: its binary data ends inside the length of an element")
         (length,) = _length.unpack_from(data, at)
         at += _length.size
         if at + length > len(data):
-            raise ServeError(f"tensor {name}: its binary data ends within an element")
+            raise ServeError(f"tensor {name}: its binary data ends inside an element")
         items.append(bytes(data[at : at + length]))
         at += length
     if at != len(data):

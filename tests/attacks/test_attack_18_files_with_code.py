@@ -23,8 +23,8 @@ OTHERS = {
     "gzip": (b"\x1f\x8b\x08" + bytes(64), "give an archive"),
     "zip": (zipped({"model.onnx": b"\x08\x08"}), "give the ONNX file in it"),
     "cut zip": (b"PK\x03\x04" + bytes(64), "damaged zip"),
-    "npy": (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", "no model"),
-    "html": (b"<html>not found</html>", "no ONNX model"),
+    "npy": (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", "not a model"),
+    "html": (b"<html>not found</html>", "not an ONNX model"),
 }
 
 

@@ -174,7 +174,7 @@ async def test_a_subscription_ended_while_away_does_not_come_back(world: World, 
 async def test_two_clients_of_one_id_are_noticed_and_stop_chasing_each_other(world: World, unique: str) -> None:
     with capture_logs() as lines:
         first, second = await world.connect(unique), await world.connect(unique)
-        await eventually(lambda: "another client has our id" in [line["event"] for line in lines])
+        await eventually(lambda: "another client uses the same client id" in [line["event"] for line in lines])
         await eventually(lambda: first.connected != second.connected)
         connects = first.stats.connects + second.stats.connects
         await asyncio.sleep(1.0)

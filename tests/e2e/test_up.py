@@ -125,7 +125,13 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
     assert up.process.returncode == 0
     assert gone(every)
     assert not up.run_file
-    for part in ("halimede is up", str(up.home / "run.json"), "mosquitto_sub", "halimede apply", "nothing is left"):
+    for part in (
+        "halimede is up",
+        str(up.home / "run.json"),
+        "mosquitto_sub",
+        "halimede apply",
+        "all processes have ended",
+    ):
         assert part in said
     assert "Traceback" not in said
 

@@ -90,7 +90,7 @@ async def test_fault_23_other_clients_notice_it_by_brief_connections_and_say_so(
                     made = await connections(a, b)
                     assert max(made) <= 8, f"they chase each other: {made} connections in {COUNTED:g} s"
                     assert (first.connected, second.connected) == (True, False), "the one that was there stays"
-                    assert "another client has our id" in [line["event"] for line in lines]
+                    assert "another client uses the same client id" in [line["event"] for line in lines]
                     # it says so as soon as it has a connection again
                     await plane.until(lambda: letters, 60)
-        assert "another client has our id" in letters[0].reason
+        assert "another client uses the same client id" in letters[0].reason

@@ -123,7 +123,7 @@ async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
     [
         ([], "give models, or --file"),
         (["nowhere.onnx"], "there is no such file"),
-        (["README.md"], "is no ONNX model"),
+        (["README.md"], "is not an ONNX model"),
         (["{good}", "{good}"], "there are two models"),
         (["{good}", "--http", "nonsense"], "write host:port"),
         (["{good}", "--http", "off"], "write host:port"),
@@ -164,7 +164,7 @@ def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("halimede serve: "), line
-    assert "is no ONNX model" in line
+    assert "is not an ONNX model" in line
 
 
 def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class ReceiveBuffer:
                 break  # the length is not complete yet
             after = at + length
             if after - begin > self._limit:
-                text = f"a packet of {length} bytes, over our limit of {self._limit}"
+                text = f"a packet of {length} bytes, above the limit of {self._limit}"
                 return packets, MalformedError(text, TOO_LARGE)
             if after <= end:
                 packets.append((shared[begin], bytes(shared[at:after])))

@@ -174,12 +174,12 @@ class Mqtt5Transport(Transport):
         except MalformedError as error:
             self._out.put(encoder.disconnect(error.code))
             self._out.flush()
-            self.end(Ended(f"the broker sent what is no MQTT v5: {error}"))
+            self.end(Ended(f"the broker sent invalid MQTT v5: {error}"))
         except OSError as error:
             self._broke(error.strerror or str(error) or type(error).__name__)
         except BaseException as error:
             # later packets of the same read would wait here undelivered for as long as the connection lasts
-            self.end(Ended(f"a message was not taken: {type(error).__name__}"))
+            self.end(Ended(f"a message was not accepted: {type(error).__name__}"))
             raise
         else:
             if self._tls and self._sock.pending():  # type: ignore[attr-defined]  # it is an SSLSocket
@@ -203,7 +203,7 @@ class Mqtt5Transport(Transport):
 
     def _take_other(self, first: int, body: bytes | memoryview) -> None:
         if first & 0xF0 == PUBLISH:
-            raise MalformedError("a Publish out of turn", PROTOCOL_ERROR)
+            raise MalformedError("a Publish at the wrong time", PROTOCOL_ERROR)
         packet = decoder.read(first, body)
         if isinstance(packet, Acknowledged):
             self._watch.answered = self._watch.alive
@@ -217,7 +217,7 @@ class Mqtt5Transport(Transport):
             taken_over = packet.reason == SESSION_TAKEN_OVER
             self.end(Ended(f"the broker said: {told}", taken_over=taken_over, explained=True))
         else:
-            raise MalformedError(f"a {type(packet).__name__} out of turn", PROTOCOL_ERROR)
+            raise MalformedError(f"a {type(packet).__name__} at the wrong time", PROTOCOL_ERROR)
 
     def _welcome(self, word: ConnAck) -> None:
         if word.reason >= FAILURE:

@@ -186,7 +186,7 @@ def read(first: int, body: bytes | memoryview) -> ControlPacket:
         raise MalformedError(f"a packet that begins with {first:#04x}")
     reader = _READERS.get(first)
     if reader is None:
-        raise MalformedError(f"a packet of type {first >> 4}, which nobody asked for", PROTOCOL_ERROR)
+        raise MalformedError(f"a packet of type {first >> 4}, which was not requested", PROTOCOL_ERROR)
     try:
         return reader(body)
     except IndexError as error:
@@ -224,7 +224,7 @@ def _connack(body: bytes | memoryview) -> ConnAck:
     elif reason == OLDER_PROTOCOL:
         reason = UNSUPPORTED
     if at != len(body):
-        raise ValueError("a CONNACK with something behind it")
+        raise ValueError("a CONNACK with extra bytes")
     grants = Grants(
         receive_maximum=said.get(RECEIVE_MAXIMUM, _DEFAULTS.receive_maximum),
         max_packet=said.get(MAXIMUM_PACKET, _DEFAULTS.max_packet),
@@ -245,7 +245,7 @@ def _disconnect(body: bytes | memoryview) -> Disconnect:
 
 def _pong(body: bytes | memoryview) -> Pong:
     if len(body):
-        raise ValueError("a PINGRESP with something in it")
+        raise ValueError("a PINGRESP with content")
     return Pong()
 
 

@@ -100,7 +100,7 @@ def long(value: str | bytes) -> bytes:
     """Encode text or bytes after two bytes of length. Raises ValueError if they are too long."""
     raw = value.encode() if isinstance(value, str) else value
     if len(raw) > MOST_BYTES:
-        raise ValueError(f"{len(raw)} bytes where MQTT has room for {MOST_BYTES}")
+        raise ValueError(f"{len(raw)} bytes where MQTT allows {MOST_BYTES}")
     return len(raw).to_bytes(2) + raw
 
 

@@ -182,7 +182,7 @@ def rotate(
     """Replace the certificates with new ones.
 
     A new authority takes three steps: `rotate --ca`, `rotate`, `rotate --finish`. After each step, copy the files
-    to where they are used.
+    to the machines that use them.
 
     \b
     Examples:

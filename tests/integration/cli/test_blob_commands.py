@@ -97,5 +97,5 @@ async def test_what_cannot_be_is_said_in_one_line(
         await blob.put_file(broker, file, "A/b")
     with pytest.raises(HalimedeError, match="edge9 is not on the bus"):
         await blob.put_file(broker, file, "edge9")
-    with pytest.raises(FetchError, match="nobody on the bus has"):
+    with pytest.raises(FetchError, match="no source on the bus has"):
         await blob.fetch_file(broker, "0" * 64, tmp_path / "out", "any")

@@ -178,7 +178,7 @@ def test_without_the_authoritys_key_what_is_there_serves_but_nothing_is_signed(t
     make_certificates(SITE, tmp_path)
     (tmp_path / "ca.key").unlink()
     assert not make_certificates(SITE, tmp_path).changed
-    with pytest.raises(HalimedeError, match=r"ca\.key is not there, so nothing can be signed: put it back"):
+    with pytest.raises(HalimedeError, match=r"ca\.key is not there, so no certificate can be signed: restore it"):
         make_certificates(SITE, tmp_path, rotate=True)
     rotate_authority(SITE, tmp_path)
     assert len(make_certificates(SITE, tmp_path, rotate=True).made) == 1 + len(list(SITE.principals()))

@@ -108,9 +108,9 @@ async def test_a_bus_that_loses_and_repeats_delays_an_order_and_no_more(tmp_path
 @pytest.mark.parametrize(
     ("order", "most", "reason"),
     [
-        (KEEP, 999_999, "makes room"),
+        (KEEP, 999_999, "free space with"),
         (BlobOrder(op="keep", digest=DIGEST, size=10), 10**9, "larger than the limit"),
-        (BlobOrder(op="keep", digest="1" * 64, size=10), 10**9, "nobody on the bus has"),
+        (BlobOrder(op="keep", digest="1" * 64, size=10), 10**9, "no source on the bus has"),
         (BlobOrder(op="keep"), 10**9, "name a digest"),
     ],
 )
@@ -138,7 +138,7 @@ async def test_a_node_keeps_what_it_is_given_and_removes_by_itself_alone(tmp_pat
         assert (await done(client, KEEP, "lc.edge0")).outcome == "kept"
         listed = (await done(client, BlobOrder(op="list"), "lc.edge0")).blobs
         assert [entry.digest for entry in listed] == [DIGEST], "what is guarded is not shown"
-        with pytest.raises(HalimedeError, match="by itself"):
+        with pytest.raises(HalimedeError, match="unused files itself"):
             await done(client, BlobOrder(op="remove", digest=DIGEST), "lc.edge0")
         work.cancel()
         await asyncio.wait([work])

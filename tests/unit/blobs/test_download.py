@@ -135,7 +135,7 @@ async def test_wrong_bytes_are_found_out_and_their_source_is_left_alone(tmp_path
     async with world(tmp_path) as made:
         wrong = await liar(made, "lc.wrong", some_bytes(len(FILE), seed=1))
         client, cache = await made.client(), made.cache("own")
-        with pytest.raises(FetchError, match="what wrong gave") as caught:
+        with pytest.raises(FetchError, match="wrong sent other content") as caught:
             await fetched(client, cache, "any")
         assert (caught.value.reason, caught.value.temporary) == (FetchReason.DIGEST_MISMATCH, True)
         await made.source("lc.right", FILE)

@@ -333,7 +333,7 @@ async def test_what_follows_a_message_that_was_not_taken_does_not_wait_here_for_
 
         link._deliver = fail
         peer.say(message("t", b"1", 1), message("t", b"2", 2), message("t", b"3", 3))
-        assert await over(link) == "a message was not taken: RuntimeError"
+        assert await over(link) == "a message was not accepted: RuntimeError"
     assert [str(each["exception"]) for each in said] == ["a defect"]
 
 
@@ -489,8 +489,8 @@ async def test_subscribing_and_birth_leave_before_anything_else() -> None:
 
 
 async def test_a_message_before_the_welcome_or_a_second_welcome_ends_the_connection() -> None:
-    assert "out of turn" in str(await refused(message("t", b"x")))
+    assert "at the wrong time" in str(await refused(message("t", b"x")))
     async with linked() as (link, peer, _):
         peer.say(connack())
-        assert "a ConnAck out of turn" in await over(link)
+        assert "a ConnAck at the wrong time" in await over(link)
         assert await peer.take() == (DISCONNECT, b"\x82\0")

@@ -108,7 +108,7 @@ def test_what_is_malformed_comes_behind_the_packets_before_it() -> None:
 def test_a_packet_of_the_limit_comes_through_and_one_byte_more_does_not() -> None:
     data = publish("t", bytes(1000))
     assert len(targets.packets_of_any_size(data)) == 1
-    with pytest.raises(MalformedError, match=f"over our limit of {len(data) - 1}") as caught:
+    with pytest.raises(MalformedError, match=f"above the limit of {len(data) - 1}") as caught:
         fill(ReceiveBuffer(len(data) - 1), data)
     assert caught.value.code == 0x95
 
@@ -118,7 +118,7 @@ def test_an_announced_length_over_the_limit_takes_no_memory(length: bytes) -> No
     tracemalloc.start()
     try:
         inflow = ReceiveBuffer(16 * MIB)
-        with pytest.raises(MalformedError, match="over our limit"):
+        with pytest.raises(MalformedError, match="above the limit"):
             fill(inflow, b"\x30" + length)
         assert tracemalloc.get_traced_memory()[1] < 2 * ROOM
     finally:
@@ -198,10 +198,10 @@ MALFORMED = {
     b"\x30\0\1t\2\x7f\0": (0x81, "no property 0x7f"),
     b"\x20\2\0\0": (0x81, "unknown flags"),
     b"\x20\0\0\3\x21\0\0": (0x82, "a limit of 0"),
-    b"\x20\0\0\0x": (0x81, "something behind it"),
+    b"\x20\0\0\0x": (0x81, "extra bytes"),
     b"\x20\0\0\2\x01\0": (0x81, "no such property"),
     b"\x90\0\1\0\1\1": (0x81, "one reason"),
-    b"\xd0x": (0x81, "something in it"),
+    b"\xd0x": (0x81, "with content"),
     b"\xd1": (0x81, "0xd1"),
     b"\xf0\0": (0x82, "type 15"),
     b"\x50\0\1": (0x82, "type 5"),

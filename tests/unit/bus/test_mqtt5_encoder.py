@@ -131,5 +131,5 @@ def test_lengths_are_written_in_as_few_bytes_as_they_take_and_read_back(value: i
 
 
 def test_text_that_has_no_room_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(ValueError, match="65536 bytes where MQTT has room for 65535"):
+    with pytest.raises(ValueError, match="65536 bytes where MQTT allows 65535"):
         encoder.long("x" * 65_536)

@@ -24,7 +24,7 @@ async def test_one_that_lost_its_connection_and_may_not_connect_leaves_the_id_to
             await new.wait_connected(10)
             await asyncio.sleep(60)
             assert (old.connected, new.connected, new.stats.connects) == (False, True, 1)
-            with pytest.raises(DisconnectedError, match="may be another client's"):
+            with pytest.raises(DisconnectedError, match="another client may use the same client id"):
                 await old.wait_connected(1)
         may = True
         await eventually(lambda: old.connected, 2 * LAST_BACKOFF)

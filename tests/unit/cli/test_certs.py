@@ -92,7 +92,7 @@ def test_show_lists_everybody_and_fails_when_one_does_not_serve(site: Path) -> N
     assert {row["days"] for row in rows[1:]} == {364}
     assert "lc.edge0 lc 364 days" in run("show", site)
     (site / "gm" / "tls.key").unlink()
-    assert "no key that fits" in run("show", site, code=1)
+    assert "no matching key" in run("show", site, code=1)
     (site / "gm" / "tls.crt").unlink()
     assert "gm gm missing" in run("show", site, code=1)
     assert "made gm" in run("init", site)
@@ -117,7 +117,7 @@ def test_rotation_of_one_of_all_and_of_the_authority(site: Path) -> None:
     [
         (["init", "FOLDER"], 1, "--node: '' is not accepted: give at least one node"),
         (["init", "--node", "a/b", "FOLDER"], 1, "site.nodes[0]: 'a/b' is not accepted"),
-        (["init", "--node", "a", "--node", "a", "FOLDER"], 1, "it is there twice"),
+        (["init", "--node", "a", "--node", "a", "FOLDER"], 1, "it is listed twice"),
         (["init", "--node", "a", "--broker", "a b", "FOLDER"], 1, "write a host name or an address"),
         (["init", "--node", "a", "--broker", "bröker", "FOLDER"], 1, "write a host name or an address"),
         (["init", "--node", "a", "--prefix", "a/#", "FOLDER"], 1, "site.prefix: '#' is not accepted"),

@@ -59,7 +59,7 @@ def test_pictures_that_are_empty_cut_off_or_none_are_named(tmp_path: Path) -> No
         "cat/half.jpg": "cut off: its end is missing",
         "cat/half.png": "cut off: its end is missing",
         "cat/gone.jpg": "it cannot be read: No such file or directory",
-        "cat/pipe.jpg": "it is no regular file",
+        "cat/pipe.jpg": "it is not a regular file",
     }
 
 

@@ -92,14 +92,14 @@ def test_a_field_that_comes_twice_is_read_twice():
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"\x0a", "cut"),
-        (b"\x3a\x05\x0a", "beyond its end"),
-        (b"\x0d\x00", "beyond its end"),
+        (b"\x0a", "truncated"),
+        (b"\x3a\x05\x0a", "exceeds its end"),
+        (b"\x0d\x00", "exceeds its end"),
         (b"\x3b\x3c", "wire type 3"),
         (b"\x02\x00", "no field 0"),
         (b"\xba\x80\x80\x80\x80\x01\x00", "no field"),
-        (b"\xff" * 11, "cut"),
-        (field(7, field(1, field(4, b"\xff"))), "no UTF-8"),
+        (b"\xff" * 11, "truncated"),
+        (field(7, field(1, field(4, b"\xff"))), "not UTF-8"),
         (field(7, field(1, field(7, b"a" * 70_000))), "70000 bytes"),
     ],
 )

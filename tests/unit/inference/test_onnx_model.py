@@ -73,14 +73,14 @@ class TestAFileThatIsNoModel:
     @pytest.mark.parametrize("keep", [slice(0, 40), slice(0, -200), slice(100, None)])
     def test_is_refused_when_it_is_cut(self, digits, tmp_path, keep):
         (tmp_path / "m.onnx").write_bytes(digits.path.read_bytes()[keep])
-        with pytest.raises(ModelError, match="no ONNX model that can run here") as caught:
+        with pytest.raises(ModelError, match="not an ONNX model that can run here") as caught:
             open_model(tmp_path / "m.onnx", a_spec())
         assert caught.value.__cause__ is not None
 
     @pytest.mark.parametrize("content", [b"\x00" * 64, b"<html>not found</html>", bytes(range(256)) * 8])
     def test_is_refused_when_it_holds_something_else(self, tmp_path, content):
         (tmp_path / "m.onnx").write_bytes(content)
-        with pytest.raises(ModelError, match="no ONNX model"):
+        with pytest.raises(ModelError, match="not an ONNX model"):
             open_model(tmp_path / "m.onnx", a_spec())
 
     def test_is_refused_when_its_operators_come_from_a_library(self, make_graph):

@@ -247,7 +247,7 @@ def test_a_mistake_names_the_argument(made: Any, what: str) -> None:
 
 def test_a_mistake_that_only_opening_shows_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    with pytest.raises(HalimedeError, match=r"cloud model: .*is no ONNX model"):
+    with pytest.raises(HalimedeError, match=r"cloud model: .*is not an ONNX model"):
         JointModel(Small, tmp_path / "bad.onnx").open()
 
 

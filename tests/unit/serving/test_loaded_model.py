@@ -46,7 +46,7 @@ async def test_text_goes_in_and_out_however_it_came(tmp_path: Path) -> None:
     loaded = opened(echo(tmp_path / "m.onnx", TensorProto.STRING, ["N"]))
     (answer,) = await loaded.infer([Tensor("x", "BYTES", np.array([b"a", "\u00fc".encode(), "c"], object))], ())
     assert answer.array.tolist() == ["a", "ü", "c"]
-    with pytest.raises(ServeError, match="no UTF-8"):
+    with pytest.raises(ServeError, match="not UTF-8"):
         await loaded.infer([Tensor("x", "BYTES", np.array([b"\xff"], object))], ())
     await loaded.retire()
 
@@ -71,7 +71,7 @@ async def test_several_inputs_and_outputs_and_a_choice_of_them(tmp_path: Path) -
         ([floats([[1, 2]]), floats([[1, 2]])], (), "give each input once"),
         ([floats([[1, 2, 3]])], (), "has shape [-1, 2], not [1, 3]"),
         ([Tensor("x", "INT64", np.zeros((1, 2), np.int64))], (), "is FP32, not INT64"),
-        ([floats([[1, 2]])], ("z",), "there is no output 'z': this model gives y"),
+        ([floats([[1, 2]])], ("z",), "there is no output 'z': this model has y"),
     ],
 )
 async def test_what_the_model_does_not_take_is_refused(tmp_path: Path, given, wanted, what: str) -> None:
@@ -147,5 +147,5 @@ async def test_what_the_model_fails_on_is_its_own_requests_alone(tmp_path: Path)
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no model")
-    with pytest.raises(ModelError, match="no ONNX model"):
+    with pytest.raises(ModelError, match="not an ONNX model"):
         open_loaded(path, SPEC)

@@ -59,18 +59,18 @@ def test_nested_data_is_read_in_c_order():
     ("kind", "shape", "values", "what"),
     [
         ("FP32", [2], [1.0], "has 2 elements, and data has 1"),
-        ("FP32", [1], ["1.0"], "does not hold FP32 alone"),
-        ("FP32", [1], [None], "does not hold FP32 alone"),
+        ("FP32", [1], ["1.0"], "has elements that are not FP32"),
+        ("FP32", [1], [None], "has elements that are not FP32"),
         ("FP32", [1], "1", "give a list"),
         ("INT8", [1], [128], "holds -128 to 127"),
         ("UINT8", [1], [-1], "holds 0 to 255"),
-        ("INT32", [1], [1.5], "does not hold INT32 alone"),
-        ("INT64", [1], [2**64], "does not hold INT64 alone"),
-        ("UINT64", [1], [2**64], "does not hold UINT64 alone"),
-        ("BOOL", [1], [2], "does not hold BOOL alone"),
+        ("INT32", [1], [1.5], "has elements that are not INT32"),
+        ("INT64", [1], [2**64], "has elements that are not INT64"),
+        ("UINT64", [1], [2**64], "has elements that are not UINT64"),
+        ("BOOL", [1], [2], "has elements that are not BOOL"),
         ("BYTES", [1], [1], "give strings"),
-        ("FP8", [1], [1], "datatype 'FP8' is none"),
-        ("FP32", [-1], [1], "shape [-1] is none"),
+        ("FP8", [1], [1], "datatype 'FP8' is unknown"),
+        ("FP32", [-1], [1], "shape [-1] is invalid"),
         ("FP32", [1] * 17, [1], "up to 16 sizes"),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused_with_what_to_do(kind, shape, values, what)
     [
         ("FP32", [2], b"1234", "takes 8 bytes, and there are 4"),
         ("BYTES", [2], b"\x01\0\0\0a", "do not hold 2 elements"),
-        ("BYTES", [1], b"\x05\0\0\0a", "ends within an element"),
+        ("BYTES", [1], b"\x05\0\0\0a", "ends inside an element"),
         ("BYTES", [1], b"\x01\0\0\0ab", "1 bytes too many"),
         ("BYTES", [1000], b"\xff\xff\xff\xff", "do not hold 1000 elements"),
     ],
@@ -106,7 +106,7 @@ def test_any_byte_but_zero_is_true():
 
 def test_one_long_text_among_many_takes_no_more_than_its_own_length():
     values = ["x" * 1_000_000, *[""] * 100_000]
-    with pytest.raises(ServeError, match="alone"):
+    with pytest.raises(ServeError, match="are not FP32"):
         from_values("x", "FP32", [100_001], values)
 
 
