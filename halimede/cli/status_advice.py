@@ -26,6 +26,7 @@ REMEDIES = {
     "DatasetNotReady": "see what its Dataset waits for: `halimede get datasets`",
     "FrameworkNotSupported": "export the model to ONNX, or ask the operator to configure a server for its framework",
     "WorkerSilent": "wait: LC restarts a worker that hangs; else check its connection to the broker",
+    "SettingsRefused": "the previous settings run on: correct what the message names, and apply the service again",
     "RolloutFailed": "the previous version runs on: apply a corrected one, or roll back (`halimede rollback --help`)",
 }
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"

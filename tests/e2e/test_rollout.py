@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -113,3 +114,31 @@ async def test_models_change_fail_and_go_back_and_no_frame_notices(tmp_path: Pat
         assert {r.model for r in system.results.values()} == {first, second}
         assert workers(system) == pids
         assert system.metric("lost") == 0
+
+
+async def set_edge_variable(system: System, name: str, value: str) -> None:
+    """Apply the service with a variable in the template of its edge worker."""
+    (found,) = [m for m in load_manifests([str(DIGITS)]) if m.resource.kind.plural == "jointinferenceservices"]
+    body = json.loads(json.dumps(found.resource.body))
+    body["spec"]["edgeWorker"]["template"]["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
+    await system.client.apply(body)
+
+
+async def test_a_worker_that_cannot_start_with_new_settings_answers_with_the_old_ones(tmp_path: Path) -> None:
+    async with running(tmp_path / "home", "edge0,cloud0") as system:
+        await system.follow("digits")
+        await system.apply(DIGITS)
+        await system.until("Running", lambda: system.phase == "Running")
+        await system.send(digits()[:20], fps=50)
+        before = workers(system)
+        await set_edge_variable(system, "MODEL_TIMEOUT_S", "soon")
+        await system.until("a refusal", lambda: reason(system) == "SettingsRefused")
+        shown: Any = system.status and system.status.status
+        assert (shown.phase, "MODEL_TIMEOUT_S" in shown.conditions[-1].message) == ("Degraded", True)
+        await system.send(digits()[20:220], fps=50)
+        await eventually(lambda: set(system.sent) == set(system.results), 60)
+        after = workers(system)
+        await set_edge_variable(system, "MODEL_TIMEOUT_S", "20")
+        await system.until("Running again", lambda: system.phase == "Running" and reason(system) != "SettingsRefused")
+        assert [name for name in before if before[name] == after[name]] == ["worker:digits-cloud-cloud0"]
+        assert workers(system) != after

@@ -22,7 +22,7 @@ import structlog
 from halimede.system.child_process import stat_fields, tail, wait_pidfd
 from services.lc.paths import NodePaths, Worker
 from services.lc.store import ProcessRecord
-from services.lc.supervisor.process import NeededPath, Process, Start, StartError
+from services.lc.supervisor.process import CANNOT_START, NeededPath, Process, Start, StartError
 
 log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class LinuxLauncher:
             text = f"{error.filename}: {error.strerror}: install it on this node or correct the template"
             raise StartError("CommandNotFound", text) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            raise StartError("CannotStart", f"{spec.argv[0]} could not be started: {error}") from error
+            raise StartError(CANNOT_START, f"{spec.argv[0]} could not be started: {error}") from error
         return _take(start, child)
 
     def find(self, known: list[ProcessRecord]) -> list[Process]:
@@ -201,7 +201,7 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
         child.wait()
         if pidfd >= 0:
             os.close(pidfd)
-        raise StartError("CannotStart", f"{start.spec.argv[0]} could not get its limits: {error}") from error
+        raise StartError(CANNOT_START, f"{start.spec.argv[0]} could not get its limits: {error}") from error
 
 
 def _adopt(record: ProcessRecord) -> Process | None:

@@ -85,6 +85,11 @@ class Start:
         return self.desired.only if self.desired else None
 
 
+#: reasons of a ``StartError``: it names something that is not on this node, or the system refused to start a process
+MISSING_ON_NODE = frozenset({"HostPathMissing", "WorkingDirMissing", "CommandNotFound"})
+CANNOT_START = "CannotStart"
+
+
 class StartError(HalimedeError):
     """A process could not be started. ``reason`` is for a condition; a retry may succeed after a person acts."""
 

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,17 +27,28 @@ from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.status_reporter import compose
 from services.lc.store import NodeStore
-from services.lc.supervisor.process import Launcher, Process, ProcessSpec, Start, StartError
+from services.lc.supervisor.process import (
+    CANNOT_START,
+    MISSING_ON_NODE,
+    Launcher,
+    Process,
+    ProcessSpec,
+    Start,
+    StartError,
+)
 from services.lc.supervisor.silence import SilenceWatch
 from services.lc.supervisor.worker_state import (
     FAILED,
     FIRST_DELAY,
     PROVEN_S,
+    QUICK_FAILURES,
+    SETTINGS_REFUSED,
     SILENT_S,
     STABLE_S,
     WorkerRollout,
     WorkerState,
     answers,
+    failure,
     load,
     phase_of,
     read_assigned,
@@ -49,6 +61,8 @@ log = structlog.get_logger()
 LONGEST_DELAY = 60.0
 #: exit code of a worker with a user's mistake: an immediate restart would fail again
 USERS_MISTAKE = 2
+#: seconds after a start in which a late report of the process before may arrive: none of its own is that early
+OWN_REPORT_S = 0.1
 #: most bytes of a user's script that are read: its imports are at its beginning
 MOST_OF_SCRIPT = 256 * 1024
 #: seconds beyond its grace until a process is killed, and until a killed one is given up
@@ -80,7 +94,7 @@ class Supervisor:
         self._changed = changed
         self._missing = missing
         self._entries: dict[Worker, WorkerState] = {}
-        self._telling = ModelAssignment(folders, missing)
+        self._rollouts = RolloutKeeper(folders, missing)
         self._silence = SilenceWatch(self._entries, connected, changed)
         #: restarted processes of all workers since the controller's start
         self.restarts = 0
@@ -91,9 +105,15 @@ class Supervisor:
         for process in self._launcher.find(known):
             record = process.record
             entry = WorkerState(
-                record.worker, Key.parse(record.service), record.uid, record.role, record.spec_hash, None
+                record.worker,
+                Key.parse(record.service),
+                record.uid,
+                record.role,
+                record.spec_hash,
+                record.spec_hash,
+                None,
+                adopted=True,
             )
-            entry.adopted = True
             log.info("worker adopted", worker=str(record.worker), pid=record.pid)
             self._supervise(entry, process)
         for record in known:
@@ -151,7 +171,8 @@ class Supervisor:
         """Run a worker from now on; an adopted one with the same spec continues."""
         entry = self._entries.get(start.worker)
         if entry is None:
-            entry = WorkerState(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
+            digest = start.spec.digest
+            entry = WorkerState(start.worker, start.service, start.uid, start.role, digest, digest, start)
             entry.asked = start.desired_model
             self._supervise(entry, None)
         elif entry.spec_hash == start.spec.digest:
@@ -162,7 +183,7 @@ class Supervisor:
         entry = self._entries.get(start.worker)
         if entry and entry.spec_hash == start.spec.digest:
             entry.start, entry.asked = start, start.desired_model
-            self._telling.next(entry)
+            self._rollouts.next(entry)
             self._changed(entry.service)
 
     def stop(self, worker: Worker) -> None:
@@ -186,7 +207,9 @@ class Supervisor:
             return None
         took = swaps(entry)
         entry.info, entry.heard_at = info, asyncio.get_running_loop().time()
-        self._telling.receive(entry, info)
+        if info.status == "running" and entry.heard_at - entry.since >= OWN_REPORT_S:
+            self._rollouts.started(entry)
+        self._rollouts.receive(entry, info)
         if swaps(entry) is not took:
             self._changed(entry.service)  # a model that waits for it may be assigned now
         entry.task_info = info.task_info or info.owner_info or entry.task_info
@@ -219,7 +242,7 @@ class Supervisor:
 
     def _supervise(self, entry: WorkerState, process: Process | None) -> None:
         self._entries[entry.worker] = entry
-        self._telling.begin(entry)
+        self._rollouts.begin(entry)
         entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")
 
     async def _run(self, entry: WorkerState, process: Process | None) -> None:
@@ -247,13 +270,15 @@ class Supervisor:
     def _launch(self, entry: WorkerState) -> Process:
         if entry.start is None:
             raise StartError("NotConfirmed", "its start is not yet confirmed by a plan")
-        path = self._telling.first(entry)
+        spec = entry.rollout.spec(entry.start.spec)
+        entry.process_hash = spec.digest
+        path = self._rollouts.first(entry)
         if path and not path.is_file():
             self._missing(path)
             raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
-        entry.patience_s = STABLE_S if _may_report(entry.start.spec) else SILENT_S
+        entry.patience_s = STABLE_S if _may_report(spec) else SILENT_S
         try:
-            process = self._launcher.start(entry.start)
+            process = self._launcher.start(replace(entry.start, spec=spec))
         except StartError:
             raise
         except Exception as error:
@@ -261,7 +286,7 @@ class Supervisor:
             raise StartError("Internal", f"the start failed: {type(error).__name__}") from error
         with _unless_store_fails():
             self._store.process_started(process.record)
-        log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
+        log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.process_hash[:12])
         return process
 
     async def _attend(self, entry: WorkerState, process: Process) -> None:
@@ -279,6 +304,8 @@ class Supervisor:
             for timer in look_again:
                 timer.cancel()
         entry.process = None
+        if loop.time() - entry.since >= STABLE_S:  # a user's script may never report
+            self._rollouts.started(entry)
         self._forget(entry.worker)
         log.info("worker ended", worker=str(entry.worker), code=code, asked=entry.stop.is_set())
         if not entry.stop.is_set():
@@ -291,7 +318,7 @@ class Supervisor:
         if entry.info is None or entry.info.status != "failed":
             entry.last_words = None
         how = f"it hung, {ending(code)}" if entry.silent else ending(code)
-        self._telling.ended(entry, how)
+        self._rollouts.ended(entry, how)
         self._failed(entry, "", how, mistaken=code == USERS_MISTAKE)
         if entry.mistaken:
             entry.delay = LONGEST_DELAY
@@ -301,6 +328,9 @@ class Supervisor:
         entry.delay = exponential(entry.failures, FIRST_DELAY, LONGEST_DELAY)
         entry.mistaken, entry.reason, entry.ending = mistaken, reason, ending
         log.warning("worker failed", worker=str(entry.worker), ending=ending, line=entry.line, failures=entry.failures)
+        repeated = entry.failures >= QUICK_FAILURES and reason in {"", CANNOT_START}
+        if (reason in MISSING_ON_NODE or (mistaken and not reason) or repeated) and self._rollouts.not_started(entry):
+            entry.mistaken, entry.delay = False, FIRST_DELAY
 
     def _forget(self, worker: Worker) -> None:
         with _unless_store_fails():
@@ -367,8 +397,8 @@ def ending(code: int | None) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
-class ModelAssignment:
-    """Writes the desired models of a node's workers, and handles their reports: the effects of ``WorkerRollout``.
+class RolloutKeeper:
+    """Keeps the rollouts of a node's workers, and writes their desired models: the effects of ``WorkerRollout``.
 
     A worker gets a new model only while it runs and has reported that it can change models. Whatever the outcome, its
     current model counts as in use until it reports another one.
@@ -386,6 +416,25 @@ class ModelAssignment:
         entry.rollout = load(folder)
         if entry.adopted:
             entry.assigned = entry.asked = read_assigned(folder)
+            settings, refused = entry.rollout.settings, entry.rollout.refused_settings
+            if settings and refused and settings.digest == entry.process_hash:
+                entry.spec_hash = refused.spec_hash
+
+    def started(self, entry: WorkerState) -> None:
+        """Record that a worker runs with the settings of its process."""
+        if entry.start:
+            desired = entry.start.spec
+            self._keep(entry, entry.rollout.started(entry.rollout.spec(desired), desired))
+
+    def not_started(self, entry: WorkerState) -> bool:
+        """Record that a worker cannot start; return whether it returns to its previous settings now."""
+        if entry.start is None:
+            return False
+        self._keep(entry, entry.rollout.not_started(entry.start.spec, failure(entry)))
+        refused = entry.rollout.settings_refusal(entry.spec_hash)
+        if refused:
+            log.warning("settings refused, previous ones kept", worker=str(entry.worker), cause=refused.message)
+        return refused is not None
 
     def first(self, entry: WorkerState) -> Path | None:
         """Assign the first model to a worker that is about to start; return its file. Raises StartError."""
@@ -393,7 +442,7 @@ class ModelAssignment:
         if start is None or start.desired_model is None:
             return start.model if start else None
         self._keep(entry, entry.rollout.asked(start.desired_model))
-        wish = entry.rollout.first(start.desired_model, entry.spec_hash)
+        wish = entry.rollout.first(start.desired_model, entry.process_hash)
         folder = self._folders.worker(entry.worker)
         try:
             write_assigned(folder, wish)
@@ -410,7 +459,7 @@ class ModelAssignment:
             taken = answers(said, known) and not said.refused and not said.canary_version
             entry.answering = (entry.answering or now) if taken else None
             proven = entry.answering is not None and now - entry.answering >= PROVEN_S
-            self._keep(entry, entry.rollout.received(known, said, entry.spec_hash, proven=proven))
+            self._keep(entry, entry.rollout.received(known, said, entry.process_hash, proven=proven))
         self.next(entry)
 
     def next(self, entry: WorkerState) -> None:
@@ -437,7 +486,7 @@ class ModelAssignment:
     def ended(self, entry: WorkerState, how: str) -> None:
         """Record that a worker has ended by itself."""
         if entry.assigned:
-            self._keep(entry, entry.rollout.ended(entry.assigned, how, entry.spec_hash))
+            self._keep(entry, entry.rollout.ended(entry.assigned, how, entry.process_hash))
 
     def _keep(self, entry: WorkerState, rollout: WorkerRollout) -> None:
         if rollout != entry.rollout:
@@ -465,7 +514,9 @@ def model(entry: WorkerState) -> ModelInUse | None:
 
 
 def trouble(entry: WorkerState) -> tuple[str, str]:
-    """Return reason and message of a worker that runs without its desired model; empty: it has it."""
+    """Return reason and message of a worker that runs without its desired settings or model; empty: it has both."""
+    if entry.start and (refused := entry.rollout.settings_refusal(entry.spec_hash)):
+        return SETTINGS_REFUSED, f"it cannot start with its new settings, the previous ones are kept: {refused.message}"
     wish = entry.start.desired_model if entry.start else None
     said = entry.info.model if entry.info else None
     if wish and (refusal := entry.rollout.refusal(wish)):
@@ -482,4 +533,6 @@ def used(entry: WorkerState) -> list[Path | str]:
     start, said = entry.start, entry.info.model if entry.info else None
     wishes = [wish for wish in (entry.assigned, entry.rollout.good) if wish]
     found: list[Path | str] = [Path(wish.path) for wish in wishes]
+    if entry.rollout.settings and (path := entry.rollout.settings.env.get("MODEL_URL")):
+        found.append(Path(path))
     return [*found, *([start.model] if start and start.model else []), *([said.digest] if said else [])]

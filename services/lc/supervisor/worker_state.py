@@ -1,4 +1,4 @@
-"""One supervised worker: its known state, the phase that follows from it, and the rollout of its model.
+"""One supervised worker: its known state, the phase that follows from it, and the rollout of its model and settings.
 
 Pure, except for the files in the worker's folder by which its rollout outlives the controller. They are removed with
 that folder.
@@ -23,7 +23,7 @@ from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import Key
 from halimede.system.files import write_atomic
 from services.lc.paths import Worker
-from services.lc.supervisor.process import Process, Role, Start
+from services.lc.supervisor.process import Process, ProcessSpec, Role, Start
 
 WorkerPhase = Literal["Pending", "Running", "Failed"]
 #: seconds until the first restart of a failed worker
@@ -45,6 +45,8 @@ PROVEN_S = 30.0
 STRIKES = 2
 #: reason of a worker, and of its service, that continues with another model than the desired one
 FAILED = "RolloutFailed"
+#: reason of a worker, and of its service, that continues with its previous settings
+SETTINGS_REFUSED = "SettingsRefused"
 #: reason of a running worker that no longer reports
 SILENT = "WorkerSilent"
 
@@ -58,11 +60,21 @@ class Refusal(Struct, kw_only=True, frozen=True):
     message: str = ""
 
 
+class RefusedSettings(Struct, kw_only=True, frozen=True):
+    """Settings with which a worker could not start: the digest of its spec, and the reason."""
+
+    spec_hash: str
+    message: str = ""
+
+
 class WorkerRollout(Struct, kw_only=True, frozen=True):
-    """The rollout of a model in a running worker: its desired model, its proven model, and its refused one.
+    """The rollout of a model and of settings in a worker: what is desired, what is proven, and what was refused.
 
     The proven model is kept until another one is proven: a worker that ends before that starts with it again. A refused
     model is not tried again before the Model changes. ``spec_hash``: of the process in which ``good`` was proven.
+
+    Settings are proven when a worker has run with them. A worker that cannot start with new settings continues with the
+    proven ones until the service changes.
     """
 
     spec_hash: str = ""
@@ -71,6 +83,32 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
     #: how often the worker ended with this desired model before it was proven
     struck: str = ""
     strikes: int = 0
+    settings: ProcessSpec | None = None
+    refused_settings: RefusedSettings | None = None
+
+    def spec(self, desired: ProcessSpec) -> ProcessSpec:
+        """Return the settings to start a worker with: the proven ones, if the desired ones were refused."""
+        return self.settings if self.settings and self.settings_refusal(desired.digest) else desired
+
+    def settings_refusal(self, desired: str) -> RefusedSettings | None:
+        """Return why a worker does not have the settings with this digest, None if they were not refused."""
+        refused = self.refused_settings
+        return refused if refused and refused.spec_hash == desired else None
+
+    def started(self, spec: ProcessSpec, desired: ProcessSpec) -> WorkerRollout:
+        """Record that a worker runs with settings: the desired ones, or those to which it returned."""
+        refused = self.refused_settings if spec is not desired else None
+        if spec == self.settings and refused == self.refused_settings:
+            return self
+        return msgspec.structs.replace(self, settings=spec, refused_settings=refused)
+
+    def not_started(self, desired: ProcessSpec, how: str) -> WorkerRollout:
+        """Record that a worker cannot start. If the proven settings fail too, the desired ones are tried again."""
+        if self.settings is None or self.settings.digest == desired.digest:
+            return self
+        tried = self.spec(desired) is desired
+        refused = RefusedSettings(spec_hash=desired.digest, message=how) if tried else None
+        return msgspec.structs.replace(self, refused_settings=refused)
 
     def refusal(self, wish: DesiredModel | None) -> Refusal | None:
         """Return why the worker does not have the desired model, None if it was not refused."""
@@ -150,7 +188,7 @@ def save(folder: Path, rollout: WorkerRollout) -> None:
     """Store the rollout. If that fails, it is kept until the controller ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / ROLLOUT, msgspec.json.encode(rollout))
+        write_atomic(folder / ROLLOUT, msgspec.json.encode(rollout), mode=0o600)  # settings may have secrets
     except OSError as error:
         log.warning("rollout not written", folder=str(folder), error=error.strerror)
 
@@ -163,7 +201,9 @@ class WorkerState:
     service: Key
     uid: str
     role: Role
+    #: digest of its desired spec, and of its process, which may have its previous one
     spec_hash: str
+    process_hash: str
     #: None: adopted, and not in a plan yet
     start: Start | None
     #: seconds to wait for a script's first report: longer if it imports halimede, and so probably reports
@@ -221,11 +261,14 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")
     if not entry.ending:  # its task has not run yet
         return "Pending", "Starting", ""
-    words = entry.last_words
-    said = (words.message if words else "") or entry.line
-    message = f"{entry.ending}: {said}" if said else entry.ending
     if entry.mistaken:
-        line = _reason.match(entry.line)
+        words, line = entry.last_words, _reason.match(entry.line)
         why = (words.reason if words else "") or (line[1] if line else "")
-        return "Failed", entry.reason or why or "InvalidConfiguration", message
-    return ("Failed", "CrashLoopBackOff", message) if looping else ("Pending", "Restarting", message)
+        return "Failed", entry.reason or why or "InvalidConfiguration", failure(entry)
+    return ("Failed", "CrashLoopBackOff", failure(entry)) if looping else ("Pending", "Restarting", failure(entry))
+
+
+def failure(entry: WorkerState) -> str:
+    """Return how the last process of a worker ended, with its own report or the last line of its log."""
+    said = (entry.last_words.message if entry.last_words else "") or entry.line
+    return f"{entry.ending}: {said}" if said else entry.ending

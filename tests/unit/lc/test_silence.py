@@ -31,7 +31,7 @@ class Node:
         self.changes = 0
         self.process = SimpleNamespace(stopped=False, record=SimpleNamespace(pid=1), kill=self._kill)
         start: Any = SimpleNamespace(spec=SimpleNamespace(env=env, reports=True))
-        self.entry = WorkerState(WORKER, SERVICE, "u", "edge", "hash", start)
+        self.entry = WorkerState(WORKER, SERVICE, "u", "edge", "hash", "hash", start)
         self.entry.process = self.process  # type: ignore[assignment]
         info = WorkerInfo(name="w", namespace="default", owner_name="s", status="running", period_s=period_s)
         self.entry.info = info

@@ -1,0 +1,179 @@
+"""A worker that cannot start with new settings returns to those with which it ran, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.lc.supervisor.process import Process, Start, StartError
+from tests.integration.lc_world import EDGE, HELMET, FakeLauncher, World, model, service
+from tests.simulated import eventually, simulated
+
+MISSING = StartError("HostPathMissing", "there is nothing at /code on this node: create it")
+
+
+class PickyLauncher(FakeLauncher):
+    """Starts processes; ``fails`` says for the arguments of each how it fails: an exit code, or an error."""
+
+    def __init__(self, fails: Callable[[str], int | StartError | None]) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def start(self, start: Start) -> Process:
+        fails = self.fails(" ".join(start.spec.argv))
+        self.refuse, self.exits = (fails, None) if isinstance(fails, StartError) else (None, fails)
+        return super().start(start)
+
+
+def arguments(node: World) -> str:
+    """The arguments of the edge worker's process."""
+    start = node.launcher.of(EDGE).start
+    assert start
+    return " ".join(start.spec.argv)
+
+
+async def runs_with(node: World, generation: int, argument: str, fails: int | StartError | None) -> None:
+    """Give the service new arguments, which fail from now on in this way."""
+    node.launcher = node.launcher if isinstance(node.launcher, PickyLauncher) else PickyLauncher(lambda _: None)
+    node.launcher.fails = lambda arguments: fails if argument in arguments else None
+    await node.gm.insert(service(generation=generation, edge={"args": [argument]}))
+
+
+async def running(node: World, argument: str = "--good") -> None:
+    """The service runs with an argument, for long enough that this counts."""
+    await runs_with(node, 1, argument, None)
+    await node.gm.insert(model())
+    await eventually(lambda: node.launcher.alive)
+    await asyncio.sleep(1)
+    await node.gm.says(EDGE)
+    await node.gm.reaches(HELMET, "Running", "")
+
+
+def picky(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.launcher = PickyLauncher(lambda _: None)
+    return made
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("fails", "within_s", "says"), [(2, 2, "exit code 2"), (1, 6, "exit code 1"), (MISSING, 2, "/code")]
+)
+async def test_a_worker_that_cannot_start_with_new_settings_runs_with_the_old_ones(
+    tmp_path: Path, fails: int | StartError, within_s: float, says: str
+) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await running(node)
+        await runs_with(node, 2, "--bad", fails)
+        await asyncio.sleep(within_s)
+        assert "--good" in arguments(node)
+        await node.gm.says(EDGE)
+        status = await node.gm.reaches(HELMET, "Running", generation=2)
+        assert (status.workers[0].phase, status.workers[0].reason) == ("Running", "SettingsRefused")
+        assert says in status.workers[0].message
+        started = len(node.launcher.started)
+        await asyncio.sleep(300)
+        assert len(node.launcher.started) == started
+
+
+@simulated
+@pytest.mark.parametrize("next_argument", ["--better", "--good"])
+async def test_the_next_settings_are_tried_and_refused_ones_again_after_them(
+    tmp_path: Path, next_argument: str
+) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await running(node)
+        await runs_with(node, 2, "--bad", 2)
+        await asyncio.sleep(2)
+        await runs_with(node, 3, next_argument, None)
+        await asyncio.sleep(2)
+        assert next_argument in arguments(node)
+        await node.gm.says(EDGE)
+        status = await node.gm.reaches(HELMET, "Running", "", generation=3)
+        assert status.workers[0].reason == ""
+        await runs_with(node, 4, "--bad", None)
+        await asyncio.sleep(2)
+        assert "--bad" in arguments(node)
+
+
+@simulated
+async def test_a_new_controller_adopts_the_worker_with_its_old_settings_and_starts_those_again(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running():
+        async with node.lc(killed=True):
+            await running(node)
+            await runs_with(node, 2, "--bad", 2)
+            await asyncio.sleep(2)
+            process = node.launcher.of(EDGE)
+        async with node.lc():
+            await asyncio.sleep(40)
+            assert node.launcher.of(EDGE) is process
+            await node.gm.says(EDGE)
+            await node.gm.reaches(HELMET, "Running")
+            assert node.gm.statuses[HELMET].workers[0].reason == "SettingsRefused"
+            started = len(node.launcher.started)
+            process.end(-9)
+            await asyncio.sleep(2)
+            assert "--good" in arguments(node)
+            assert len(node.launcher.started) == started + 1
+
+
+@simulated
+async def test_when_the_old_settings_fail_as_well_the_new_ones_are_tried_again_later_and_later(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await running(node)
+        assert isinstance(node.launcher, PickyLauncher)
+        await runs_with(node, 2, "--new", 1)
+        node.launcher.fails = lambda _: 1  # the machine is at fault, not the settings
+        await asyncio.sleep(900)
+        assert len(node.launcher.times) < 60
+        node.launcher.fails = lambda arguments: 1 if "--good" in arguments else None
+        await eventually(lambda: node.launcher.alive, 130)
+        assert "--new" in arguments(node)
+
+
+@simulated
+async def test_settings_that_never_ran_are_kept_for_the_first_start(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await runs_with(node, 1, "--first", 1)
+        await node.gm.insert(model())
+        await node.gm.reaches(HELMET, "Failed", "CrashLoopBackOff")
+        await runs_with(node, 2, "--second", 1)
+        await asyncio.sleep(30)
+        started = node.launcher.started[-1].start
+        assert started
+        assert "--second" in started.spec.argv
+
+
+@simulated
+async def test_a_late_report_of_the_process_before_proves_nothing(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await running(node)
+        old = node.launcher.of(EDGE)
+        await runs_with(node, 2, "--bad", None)
+        await eventually(lambda: node.launcher.alive and node.launcher.of(EDGE) is not old)
+        await node.gm.says(EDGE)  # from the process that has ended
+        await asyncio.sleep(0.2)
+        assert isinstance(node.launcher, PickyLauncher)
+        node.launcher.fails = lambda arguments: 2 if "--bad" in arguments else None
+        node.launcher.of(EDGE).end(2)
+        await asyncio.sleep(2)
+        assert "--good" in arguments(node)
+
+
+@simulated
+async def test_the_stored_settings_are_readable_by_their_user_alone(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await running(node)
+        await asyncio.sleep(1)
+        stored = node.config.folders.worker(EDGE) / "rollout.json"
+        assert stored.stat().st_mode & 0o777 == 0o600
