@@ -42,7 +42,7 @@ from services.lc.planning.resource_state import Lack, Phase, Preparation, Requir
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import SERVER, ProcessSpec, Role, Start
-from services.lc.supervisor.worker_state import WISH
+from services.lc.supervisor.worker_rollout import WISH
 
 #: default address of a worker's health and metrics, unless its template sets one: a free port on loopback
 WORKER_HTTP = "127.0.0.1:0"

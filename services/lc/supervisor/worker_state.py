@@ -1,29 +1,18 @@
-"""One supervised worker: its known state, the phase that follows from it, and the rollout of its model and settings.
-
-Pure, except for the files in the worker's folder by which its rollout outlives the controller. They are removed with
-that folder.
-"""
+"""One supervised worker: its known state, and the phase that follows from it. Pure."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
-import msgspec
-import structlog
-from msgspec import Struct
-
-from halimede.errors import InvalidFieldError
-from halimede.messages import ModelInUse, TaskInfo, WorkerInfo
-from halimede.models import desired_state as wishes
-from halimede.models.desired_state import Desired, DesiredModel
+from halimede.messages import TaskInfo, WorkerInfo
+from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
-from halimede.system.files import write_atomic
 from services.lc.paths import Worker
-from services.lc.supervisor.process import Process, ProcessSpec, Role, Start
+from services.lc.supervisor.process import Process, Role, Start
+from services.lc.supervisor.worker_rollout import WorkerRollout
 
 WorkerPhase = Literal["Pending", "Running", "Failed"]
 #: seconds until the first restart of a failed worker
@@ -36,161 +25,8 @@ SILENT_S = 5.0
 QUICK_FAILURES = 3
 #: the reason in the last log line of a worker of this package: a hanging event loop cannot report it otherwise
 _reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
-log = structlog.get_logger()
-#: files next to a worker's ledger: its desired model, and the state of its rollout
-WISH, ROLLOUT = "model.json", "rollout.json"
-#: seconds that a worker must answer with a new model before that one counts as proven
-PROVEN_S = 30.0
-#: a worker that ends so often with an unproven model does not get it again
-STRIKES = 2
-#: reason of a worker, and of its service, that continues with another model than the desired one
-FAILED = "RolloutFailed"
-#: reason of a worker, and of its service, that continues with its previous settings
-SETTINGS_REFUSED = "SettingsRefused"
 #: reason of a running worker that no longer reports
 SILENT = "WorkerSilent"
-
-
-class Refusal(Struct, kw_only=True, frozen=True):
-    """A model that a worker refused: the mark of the desired state, and the reason."""
-
-    mark: str
-    digest: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class RefusedSettings(Struct, kw_only=True, frozen=True):
-    """Settings with which a worker could not start: the digest of its spec, and the reason."""
-
-    spec_hash: str
-    message: str = ""
-
-
-class WorkerRollout(Struct, kw_only=True, frozen=True):
-    """The rollout of a model and of settings in a worker: what is desired, what is proven, and what was refused.
-
-    The proven model is kept until another one is proven: a worker that ends before that starts with it again. A refused
-    model is not tried again before the Model changes. ``spec_hash``: of the process in which ``good`` was proven.
-
-    Settings are proven when a worker has run with them. A worker that cannot start with new settings continues with the
-    proven ones until the service changes.
-    """
-
-    spec_hash: str = ""
-    good: DesiredModel | None = None
-    refused: Refusal | None = None
-    #: how often the worker ended with this desired model before it was proven
-    struck: str = ""
-    strikes: int = 0
-    settings: ProcessSpec | None = None
-    refused_settings: RefusedSettings | None = None
-
-    def spec(self, desired: ProcessSpec) -> ProcessSpec:
-        """Return the settings to start a worker with: the proven ones, if the desired ones were refused."""
-        return self.settings if self.settings and self.settings_refusal(desired.digest) else desired
-
-    def settings_refusal(self, desired: str) -> RefusedSettings | None:
-        """Return why a worker does not have the settings with this digest, None if they were not refused."""
-        refused = self.refused_settings
-        return refused if refused and refused.spec_hash == desired else None
-
-    def started(self, spec: ProcessSpec, desired: ProcessSpec) -> WorkerRollout:
-        """Record that a worker runs with settings: the desired ones, or those to which it returned."""
-        refused = self.refused_settings if spec is not desired else None
-        if spec == self.settings and refused == self.refused_settings:
-            return self
-        return msgspec.structs.replace(self, settings=spec, refused_settings=refused)
-
-    def not_started(self, desired: ProcessSpec, how: str) -> WorkerRollout:
-        """Record that a worker cannot start. If the proven settings fail too, the desired ones are tried again."""
-        if self.settings is None or self.settings.digest == desired.digest:
-            return self
-        tried = self.spec(desired) is desired
-        refused = RefusedSettings(spec_hash=desired.digest, message=how) if tried else None
-        return msgspec.structs.replace(self, refused_settings=refused)
-
-    def refusal(self, wish: DesiredModel | None) -> Refusal | None:
-        """Return why the worker does not have the desired model, None if it was not refused."""
-        return self.refused if self.refused and wish and self.refused.mark == wish.mark else None
-
-    def asked(self, wish: DesiredModel) -> WorkerRollout:
-        """Record the desired model. Refusals and strikes of another one are forgotten: it may be tried again."""
-        refused = self.refused if self.refused and self.refused.mark == wish.mark else None
-        struck, strikes = (self.struck, self.strikes) if self.struck == wish.mark else ("", 0)
-        return msgspec.structs.replace(self, refused=refused, struck=struck, strikes=strikes)
-
-    def first(self, wish: DesiredModel, spec_hash: str) -> DesiredModel:
-        """Return the model that a worker starts with: the one proven in such a process, if there is one."""
-        good = self.good
-        if good is None or self.spec_hash != spec_hash or good.same(wish) or not Path(good.path).is_file():
-            return wish
-        return good
-
-    def received(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
-        """Record a worker's report on its assigned model. ``proven``: it has answered with it long enough."""
-        if not answers(said, told):
-            return self
-        if said.refused:
-            refusal = Refusal(mark=told.mark, digest=said.refused, reason=said.reason, message=said.message)
-            return self if self.refused == refusal else msgspec.structs.replace(self, refused=refusal)
-        taken = msgspec.structs.replace(self, refused=None) if self.refusal(told) else self
-        known = self.good is not None and self.spec_hash == spec_hash
-        if said.canary_version or (known and not proven):
-            return taken
-        return msgspec.structs.replace(taken, good=told, spec_hash=spec_hash, struck="", strikes=0)
-
-    def ended(self, told: DesiredModel, how: str, spec_hash: str) -> WorkerRollout:
-        """Record that a worker has ended by itself with its assigned model."""
-        if self.good is None or self.spec_hash != spec_hash or self.good.same(told):
-            return self
-        strikes = self.strikes + 1 if self.struck == told.mark else 1
-        refused = self.refused
-        if strikes >= STRIKES:
-            text = f"the worker ended {strikes} times with this model ({how})"
-            refused = Refusal(mark=told.mark, digest=told.digest, reason="ModelCrashed", message=text)
-        return msgspec.structs.replace(self, struck=told.mark, strikes=strikes, refused=refused)
-
-
-def answers(said: ModelInUse, told: DesiredModel) -> bool:
-    """Whether a worker's report is about this assigned model, and not about an earlier one."""
-    return said.mark == told.mark if said.mark else told.digest in {said.digest, said.refused}
-
-
-def read_assigned(folder: Path) -> DesiredModel | None:
-    """Return the model that was last assigned to a worker by its folder, None if unknown."""
-    try:
-        desired = wishes.read(folder / WISH, WISH)
-    except InvalidFieldError as error:
-        log.warning("desired model not readable", error=str(error))
-        return None
-    return desired.only if desired else None
-
-
-def write_assigned(folder: Path, wish: DesiredModel) -> None:
-    """Assign a model to the worker of a folder. Raises OSError."""
-    if read_assigned(folder) != wish:
-        wishes.write(folder / WISH, Desired(models=[wish]))
-
-
-def load(folder: Path) -> WorkerRollout:
-    """Return the stored rollout state of the worker of a folder."""
-    try:
-        return msgspec.json.decode((folder / ROLLOUT).read_bytes(), type=WorkerRollout)
-    except FileNotFoundError:
-        return WorkerRollout()
-    except (OSError, msgspec.DecodeError) as error:
-        log.warning("rollout unreadable", folder=str(folder), error=str(error))
-        return WorkerRollout()
-
-
-def save(folder: Path, rollout: WorkerRollout) -> None:
-    """Store the rollout. If that fails, it is kept until the controller ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / ROLLOUT, msgspec.json.encode(rollout), mode=0o600)  # settings may have secrets
-    except OSError as error:
-        log.warning("rollout not written", folder=str(folder), error=error.strerror)
 
 
 @dataclass(slots=True)

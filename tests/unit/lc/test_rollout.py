@@ -11,7 +11,7 @@ import pytest
 from halimede.messages import ModelInUse, NodeStatus
 from halimede.models.desired_state import DesiredModel, read
 from services.lc.paths import Worker
-from services.lc.supervisor.worker_state import PROVEN_S
+from services.lc.supervisor.worker_rollout import PROVEN_S
 from tests.integration.lc_world import EDGE, HELMET, World, model, service, world
 from tests.simulated import eventually, simulated
 

@@ -1,0 +1,169 @@
+"""Keeps the rollouts of a node's workers, and assigns models to running ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from halimede.messages import ModelInUse, WorkerInfo
+from services.lc.paths import NodePaths
+from services.lc.supervisor.process import StartError
+from services.lc.supervisor.worker_rollout import (
+    FAILED,
+    PROVEN_S,
+    SETTINGS_REFUSED,
+    WorkerRollout,
+    answers,
+    load,
+    read_assigned,
+    save,
+    write_assigned,
+)
+from services.lc.supervisor.worker_state import STABLE_S, WorkerState, failure
+
+log = structlog.get_logger()
+
+
+class RolloutKeeper:
+    """Keeps the rollouts of a node's workers, and writes their desired models: the effects of ``WorkerRollout``.
+
+    A worker gets a new model only while it runs and has reported that it can change models. Whatever the outcome, its
+    current model counts as in use until it reports another one.
+
+    ``missing`` is called with a model's path if the file has vanished since it was prepared.
+    """
+
+    def __init__(self, folders: NodePaths, missing: Callable[[Path], None]) -> None:
+        self._folders = folders
+        self._missing = missing
+
+    def begin(self, entry: WorkerState) -> None:
+        """Load the rollout state of a worker that is supervised from now on."""
+        folder = self._folders.worker(entry.worker)
+        entry.rollout = load(folder)
+        if entry.adopted:
+            entry.assigned = entry.asked = read_assigned(folder)
+            settings, refused = entry.rollout.settings, entry.rollout.refused_settings
+            if settings and refused and settings.digest == entry.process_hash:
+                entry.spec_hash = refused.spec_hash
+
+    def started(self, entry: WorkerState) -> None:
+        """Record that a worker runs with the settings of its process."""
+        if entry.start:
+            desired = entry.start.spec
+            self._keep(entry, entry.rollout.started(entry.rollout.spec(desired), desired))
+
+    def not_started(self, entry: WorkerState) -> bool:
+        """Record that a worker cannot start; return whether it returns to its previous settings now."""
+        if entry.start is None:
+            return False
+        self._keep(entry, entry.rollout.not_started(entry.start.spec, failure(entry)))
+        refused = entry.rollout.settings_refusal(entry.spec_hash)
+        if refused:
+            log.warning("settings refused, previous ones kept", worker=str(entry.worker), cause=refused.message)
+        return refused is not None
+
+    def first(self, entry: WorkerState) -> Path | None:
+        """Assign the first model to a worker that is about to start; return its file. Raises StartError."""
+        start = entry.start
+        if start is None or start.desired_model is None:
+            return start.model if start else None
+        self._keep(entry, entry.rollout.asked(start.desired_model))
+        wish = entry.rollout.first(start.desired_model, entry.process_hash)
+        folder = self._folders.worker(entry.worker)
+        try:
+            write_assigned(folder, wish)
+        except OSError as error:
+            text = f"{folder} cannot be written to: {error.strerror}: free some space, or correct its permissions"
+            raise StartError("StateUnusable", text) from error
+        entry.assigned, entry.answering, entry.unassigned = wish, None, ""
+        return Path(wish.path)
+
+    def receive(self, entry: WorkerState, info: WorkerInfo) -> None:
+        """Receive a worker's report on its model, and assign the next one if due."""
+        now, said, known = asyncio.get_running_loop().time(), info.model, entry.assigned
+        if said and known:
+            taken = answers(said, known) and not said.refused and not said.canary_version
+            entry.answering = (entry.answering or now) if taken else None
+            proven = entry.answering is not None and now - entry.answering >= PROVEN_S
+            self._keep(entry, entry.rollout.received(known, said, entry.process_hash, proven=proven))
+        self.next(entry)
+
+    def next(self, entry: WorkerState) -> None:
+        """Assign the desired model to a worker, if it can change models and has not refused it."""
+        wish = entry.start.desired_model if entry.start else None
+        if wish is None:
+            return
+        self._keep(entry, entry.rollout.asked(wish))
+        if wish == entry.assigned or entry.rollout.refusal(wish) or not swaps(entry):
+            return
+        if not Path(wish.path).is_file():  # it is assigned when it is present again, at the worker's next report
+            self._missing(Path(wish.path))
+            return
+        folder = self._folders.worker(entry.worker)
+        try:
+            write_assigned(folder, wish)
+        except OSError as error:  # the worker's next report triggers a retry
+            entry.unassigned = f"{folder} cannot be written to: {error.strerror}: free some space"
+            log.warning("model not assigned to worker", worker=str(entry.worker), error=error.strerror)
+            return
+        log.info("model assigned to worker", worker=str(entry.worker), version=wish.version)
+        entry.assigned, entry.answering, entry.unassigned = wish, None, ""
+
+    def ended(self, entry: WorkerState, how: str) -> None:
+        """Record that a worker has ended by itself."""
+        if entry.assigned:
+            self._keep(entry, entry.rollout.ended(entry.assigned, how, entry.process_hash))
+
+    def _keep(self, entry: WorkerState, rollout: WorkerRollout) -> None:
+        if rollout != entry.rollout:
+            entry.rollout = rollout
+            save(self._folders.worker(entry.worker), rollout)
+
+
+def swaps(entry: WorkerState) -> bool | None:
+    """Whether a worker can change its model while it runs; None: its first report is still pending."""
+    if entry.process is None or entry.stop.is_set():
+        return False
+    if entry.info is None:
+        patience = STABLE_S if entry.adopted else entry.patience_s
+        return None if asyncio.get_running_loop().time() - entry.since < patience else False
+    return entry.info.model is not None and entry.info.status == "running"
+
+
+def model(entry: WorkerState) -> ModelInUse | None:
+    """Return a worker's report on its model, with what it refused before its restart."""
+    said = entry.info.model if entry.info else None
+    refusal = entry.rollout.refusal(entry.start.desired_model if entry.start else None)
+    if said is None or refusal is None or said.refused:
+        return said
+    return msgspec.structs.replace(said, refused=refusal.digest, reason=refusal.reason, message=refusal.message)
+
+
+def trouble(entry: WorkerState) -> tuple[str, str]:
+    """Return reason and message of a worker that runs without its desired settings or model; empty: it has both."""
+    if entry.start and (refused := entry.rollout.settings_refusal(entry.spec_hash)):
+        return SETTINGS_REFUSED, f"it cannot start with its new settings, the previous ones are kept: {refused.message}"
+    wish = entry.start.desired_model if entry.start else None
+    said = entry.info.model if entry.info else None
+    if wish and (refusal := entry.rollout.refusal(wish)):
+        kept = f"version {said.version}" if said and said.version else "the previous version"
+        new = f"version {wish.version} of model {wish.name}"
+        return FAILED, f"{new} was refused, {kept} is kept: {refusal.reason}: {refusal.message}"
+    if entry.unassigned:
+        return FAILED, entry.unassigned
+    return (FAILED, said.message) if said and said.reason and not said.refused else ("", "")
+
+
+def used(entry: WorkerState) -> list[Path | str]:
+    """Return the models that a worker uses or may return to, by path or digest."""
+    start, said = entry.start, entry.info.model if entry.info else None
+    wishes = [wish for wish in (entry.assigned, entry.rollout.good) if wish]
+    found: list[Path | str] = [Path(wish.path) for wish in wishes]
+    if entry.rollout.settings and (path := entry.rollout.settings.env.get("MODEL_URL")):
+        found.append(Path(path))
+    return [*found, *([start.model] if start and start.model else []), *([said.digest] if said else [])]
