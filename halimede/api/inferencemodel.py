@@ -196,7 +196,7 @@ class InferenceModelSpec(Spec, kw_only=True):
     node_name: Annotated[OptionalName, Meta(description="The node on which it is served.")] = ""
     image: Annotated[
         Annotated[str, Meta(max_length=1024)] | None,
-        Meta(description="An image that serves the model, in place of a manifest."),
+        Meta(description="An image that serves the model, in place of a manifest; Kubernetes only."),
     ] = None
     manifest: Annotated[list[ModelFile], Meta(max_length=64, description="The model's versions.")] = []
     target_version: Annotated[
@@ -207,7 +207,10 @@ class InferenceModelSpec(Spec, kw_only=True):
     ] = 0
     replicas: Annotated[
         Annotated[int, Meta(ge=0, le=10_000)] | None,
-        Meta(description="The number of servers in the cloud (default 1); 0: none."),
+        Meta(
+            description="The number of servers in the cloud (default 1); 0: none."
+            " Without Kubernetes each node runs at most one."
+        ),
     ] = None
     credential_name: Annotated[
         str, Meta(max_length=253, description="A Secret of the namespace with ACCESS_KEY_ID and SECRET_ACCESS_KEY.")
@@ -221,7 +224,11 @@ class InferenceModelSpec(Spec, kw_only=True):
     ] = ""
     ingress: Annotated[Ingress | None, Meta(description="An Ingress in front of the Service.")] = None
     resources: Annotated[
-        dict[str, Any], Meta(description="Requests and limits of the server (ResourceRequirements).")
+        dict[str, Any],
+        Meta(
+            description="Requests and limits of the server (ResourceRequirements)."
+            " Without Kubernetes only limits.memory is used."
+        ),
     ] = {}
     env: Annotated[list[EnvVar], Meta(max_length=256, description="Environment variables of the server.")] = []
     labels: ClassNames = []
@@ -272,7 +279,7 @@ def is_ours(spec: InferenceModelSpec) -> bool:
 
 
 def desired_servers(spec: InferenceModelSpec) -> int:
-    """Return the desired number of servers (on Kubernetes; elsewhere one on each node): at the edge at most one."""
+    """Return the desired number of servers: at the edge at most one."""
     replicas = 1 if spec.replicas is None else spec.replicas
     return min(1, replicas) if spec.deploy_to_layer == "edge" else replicas
 

@@ -23,13 +23,21 @@ from services.gm.nodes import Nodes
 class WorkerPlacement:
     """One worker of a service, by its name or its role: the pod that selects nodes, and the resources that it needs.
 
-    ``at`` is the path of the pod in the resource.
+    Attributes:
+        at: the path of the pod in the resource.
+        most: the maximum number of nodes, unless a scheduler chooses them; None: all that match.
+        layer: the label of nodes that come first if more match.
+        present: the nodes that have it by the last status.
+
     """
 
     name: str
     pod: PodSpec
     references: tuple[Key, ...]
     at: str = ""
+    most: int | None = None
+    layer: str = ""
+    present: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,10 @@ class ReferenceIndex:
         concerned = set(candidates)
         for key in () if self._pods else candidates:
             entry = self._entries[key]
+            if any(role.most is not None for role in entry.roles):
+                self._update_placement(key, self._find(key, entry.roles))  # another node may take its place
+                concerned |= entry.references
+                continue
             roles = frozenset(r.name for r in entry.roles if matches(r.pod, node, labels, drained=drained))
             if roles != self._placed.get(key, {}).get(node, frozenset()):
                 concerned |= entry.references
@@ -195,10 +207,23 @@ class ReferenceIndex:
                 nodes = self._scheduled.get(key, {}).get(role.name, frozenset())
             else:
                 nodes = self._nodes.matching(role.pod.node_selector)
-            for node in nodes:
-                if not self._nodes.drained(node):
-                    found.setdefault(node, set()).add(role.name)
+            for node in self._limit(key, role, [node for node in nodes if not self._nodes.drained(node)]):
+                found.setdefault(node, set()).add(role.name)
         return {node: frozenset(names) for node, names in found.items()}
+
+    def _limit(self, key: Key, role: WorkerPlacement, nodes: list[str]) -> list[str]:
+        """Return the nodes of a role with a limit: those of its layer first, then present, online, and by name.
+
+        A node that goes offline keeps the role: it may still run it, and only a user knows whether it returns.
+        """
+        if role.most is None or self._pods:
+            return nodes
+        present = self._placed.get(key) or role.present
+
+        def rank(node: str) -> tuple[bool, bool, bool, str]:
+            return role.layer not in self._labels(node), node not in present, not self._nodes.online(node), node
+
+        return sorted(nodes, key=rank)[: role.most]
 
     def _update_placement(self, key: Key, placed: Mapping[str, Roles]) -> None:
         for node in [node for node in self._placed.get(key, {}) if node not in placed]:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import io
+import json
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from examples.digits import data, train
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import StatusDocument
+from tests import typed
 from tests.e2e.running import System, running
 
 pytestmark = pytest.mark.timeout(180)
@@ -103,6 +106,9 @@ class Followed:
         conditions = self.document.status.conditions if self.document else []
         return conditions[-1].reason if conditions else ""
 
+    def has(self, reason: str) -> bool:
+        return self.reason == reason
+
 
 def ask(url: str, rows: np.ndarray) -> np.ndarray:
     """Infer with Triton's own client; return the classes."""
@@ -159,3 +165,38 @@ async def test_the_seeds_samples_reach_serving_and_take_a_new_version_while_they
 
             await system.client.delete("inferencemodels", NAME)
             await system.until("the end", lambda: f"worker:{NAME}-serve-edge0" not in system.processes())
+
+
+async def halimede(system: System, *words: str) -> str:
+    environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "COLUMNS": "200"}
+    done = await asyncio.to_thread(typed.halimede, *words, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+async def test_what_one_machine_cannot_do_is_a_condition_that_names_the_field(tmp_path: Path) -> None:
+    if not (train.FOLDER / "small.onnx").exists():
+        train.main()
+    body = sample("sedna.io", "", {})
+    spec = {
+        "modelName": NAME,
+        "deployToLayer": "cloud",
+        "frameworkType": "onnx",
+        "manifest": [{"version": "1", "downloadURL": str(train.FOLDER / "small.onnx")}],
+        "replicas": 3,
+    }
+    file = tmp_path / "model.json"
+    async with running(tmp_path / "home", "edge0,cloud0,cloud1") as system:
+        shown = Followed(system)
+        await shown.follow()
+        for change, reason, field in (
+            ({}, "ReplicasNotSupported", "spec.replicas: 3"),
+            ({"replicas": 2, "image": "example.io/faces:1"}, "FrameworkNotSupported", "spec.image"),
+        ):
+            file.write_text(json.dumps(body | {"spec": spec | change}))
+            await halimede(system, "apply", "-f", str(file))
+            await system.until(reason, partial(shown.has, reason))
+            text = await halimede(system, "describe", "inferencemodel", NAME)
+            assert all(part in text for part in ("Degraded", reason, field)), text
+            assert {f"worker:{NAME}-serve-{node}" for node in ("cloud0", "cloud1")} <= system.processes().keys()

@@ -16,6 +16,7 @@ from tests.simulated import eventually, simulated
 FACES = Key(PLURAL, "default", "faces")
 LABEL = "node-role.kubernetes.io/cloud"
 CLOUD = {LABEL.replace("/", "__"): ""}
+EDGE = {"node-role.kubernetes.io__edge": ""}
 
 
 @pytest.mark.parametrize("sample", [SEDNA, KUBEEDGE], ids=["sedna.io", "ai.kubeedge.io"])
@@ -96,6 +97,77 @@ async def test_no_replicas_are_taken_from_the_node_and_come_again(tmp_path: Path
         await eventually(lambda: FACES not in node.holds)
         await w.apply(inference_model(replicas=1))
         await w.reaches("Running", name="faces", plural=PLURAL)
+
+
+@simulated
+async def test_at_the_edge_one_node_that_matches_serves_it_until_it_is_drained(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w, w.node("edge1", site="north", **EDGE) as one:
+        async with w.gm():
+            await eventually(lambda: one.gm_epoch > 0)
+            await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}))
+            await w.reaches("Running", name="faces", plural=PLURAL)
+        async with w.gm(), w.node("edge0", site="north", **EDGE) as other:
+            await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}, targetVersion="1"))
+            status = await w.reaches("Running", name="faces", plural=PLURAL, generation=2)
+            assert (status.active, [node.node for node in status.nodes]) == (1, ["edge1"])
+            assert FACES not in other.holds
+            await w.ask("drain", name="edge1")
+            await eventually(lambda: FACES in other.holds and FACES not in one.holds)
+            status = await w.reaches("Running", name="faces", plural=PLURAL)
+            assert status.url == "http://edge0:8501"
+
+
+@simulated
+async def test_a_selector_that_matches_both_layers_takes_a_node_of_the_models_layer(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("a", site="north", **CLOUD) as cloud:
+        await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}))
+        status = await w.reaches("Degraded", "LayerMismatch", name="faces", plural=PLURAL)
+        assert all(part in status.conditions[-1].message for part in ("spec.deployToLayer", "'edge'", "node a"))
+        async with w.node("b", site="north", **EDGE) as edge:
+            await w.reaches("Running", name="faces", plural=PLURAL)
+            assert FACES in edge.holds
+            assert FACES not in cloud.holds
+
+
+@simulated
+async def test_replicas_are_as_many_nodes_and_too_few_nodes_are_a_condition_that_heals(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD), w.node("cloud1", **CLOUD):
+        await w.apply(inference_model(replicas=3))
+        status = await w.reaches("Degraded", "ReplicasNotSupported", name="faces", plural=PLURAL)
+        assert status.active == 2
+        assert all(part in status.conditions[-1].message for part in ("spec.replicas: 3", "set 2", "one server"))
+        async with w.node("cloud2", **CLOUD), w.node("cloud3", **CLOUD):
+            status = await w.reaches("Running", name="faces", plural=PLURAL)
+            assert [node.node for node in status.nodes] == ["cloud0", "cloud1", "cloud2"]
+            await w.apply(inference_model())
+            status = await w.reaches("Running", name="faces", plural=PLURAL, generation=2)
+            assert [node.node for node in status.nodes] == ["cloud0"]
+
+
+@simulated
+async def test_more_replicas_at_the_edge_are_a_condition_and_one_of_them_serves(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0", **EDGE):
+        await w.apply(inference_model(deployToLayer="edge", replicas=2))
+        status = await w.reaches("Degraded", "ReplicasNotSupported", name="faces", plural=PLURAL)
+        assert status.active == 1
+        assert "set 1, or deployToLayer: cloud" in status.conditions[-1].message
+
+
+@simulated
+async def test_fields_that_need_kubernetes_are_named_in_the_condition(tmp_path: Path) -> None:
+    limits = {"limits": {"memory": "1Gi"}}
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD):
+        await w.apply(inference_model(resources=limits))
+        status = await w.reaches("Running", name="faces", plural=PLURAL)
+        assert "Kubernetes" not in status.conditions[-1].message
+        more = {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}
+        requests = limits | {"requests": {"cpu": "1"}}
+        await w.apply(inference_model(resources=requests, serviceType="NodePort", ingress={}, **more))
+        status = await w.reaches("Running", name="faces", plural=PLURAL, generation=2)
+        for field in ("spec.serviceType", "spec.ingress", "spec.resources", "spec.env"):
+            assert field in status.conditions[-1].message
 
 
 @simulated

@@ -15,6 +15,7 @@ import msgspec
 from halimede.api import Resource, parse
 from halimede.api.base import SEDNA
 from halimede.api.inferencemodel import (
+    LAYER_LABELS,
     PLURAL,
     ROLE,
     SHA256,
@@ -39,7 +40,8 @@ from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.pod_status import PodView, read_pods
 from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
-IMAGE_FIX = "an image needs Kubernetes: set spec.manifest with versions in onnx"
+IMAGE_FIX = "an image needs Kubernetes: remove it, and list the model's versions in spec.manifest (onnx)"
+REPLICAS, REPLICAS_FIX = "spec.replicas", "at the edge one server runs: set 1, or deployToLayer: cloud"
 NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
 Objects = Mapping[Ref, Mapping[str, Any]]
 
@@ -48,10 +50,10 @@ Objects = Mapping[Ref, Mapping[str, Any]]
 class InferenceModelController(Controller):
     """The rules of InferenceModels."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the resource in sedna.io form; its only role has no references."""
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
+        """Return the resource in sedna.io form; its only role has no references, and stays on its present nodes."""
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        return ReferenceEntry(made, _roles(made))
+        return ReferenceEntry(made, _roles(made, status))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that serve it; to none if the cluster runs pods."""
@@ -78,8 +80,12 @@ class InferenceModelController(Controller):
         return _served(desired, observed, *_by_pods(desired, observed, built))
 
 
-def _roles(resource: Resource[InferenceModelSpec]) -> tuple[WorkerPlacement, ...]:
-    return (WorkerPlacement(ROLE, pod(resource.spec), (), "spec"),)
+def _roles(resource: Resource[InferenceModelSpec], status: Status | None = None) -> tuple[WorkerPlacement, ...]:
+    spec = resource.spec
+    present = frozenset(node.node for node in status.nodes) if status else frozenset[str]()
+    # with no replicas, nothing is delivered to the node
+    most, layer = max(1, desired_servers(spec)), LAYER_LABELS[spec.deploy_to_layer]
+    return (WorkerPlacement(ROLE, pod(spec), (), "spec", most=most, layer=layer, present=present),)
 
 
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
@@ -132,9 +138,55 @@ def _summed(
         pods=pods,
         wanted=number,
     )
-    if desired_servers(desired.spec) or missing:
+    verdict = None
+    if not desired_servers(desired.spec) and not missing:
+        verdict = NONE_WANTED
+    elif status.phase == "Running":
+        verdict = _differing(desired.spec, observed, status.conditions[-1].message)
+    if verdict is None:
         return status
-    return conclude(status, NONE_WANTED, observed.status, desired.metadata.generation, observed.now)
+    return conclude(status, verdict, observed.status, desired.metadata.generation, observed.now)
+
+
+def _differing(spec: InferenceModelSpec, observed: Observed, message: str) -> Readiness | None:
+    """Return the phase of a model that is served in another way than its spec has it; None: it is as specified."""
+    error = _unmet(spec, observed)
+    if error is not None:
+        return Readiness("Degraded", "ReplicasNotSupported" if error.field == REPLICAS else "LayerMismatch", str(error))
+    if observed.as_pods or not (unused := list(_unused(spec))):
+        return None
+    return Readiness("Running", "AllWorkersRun", f"{message}; without Kubernetes not used: {', '.join(unused)}")
+
+
+def _unmet(spec: InferenceModelSpec, observed: Observed) -> InvalidFieldError | None:
+    """Return the first of number and layer of the servers that is not as the spec has it."""
+    number, nodes = spec.replicas or 0, sorted(observed.placed)
+    if number > desired_servers(spec):
+        return InvalidFieldError(REPLICAS, number, REPLICAS_FIX)
+    if observed.as_pods:
+        return None
+    if number > len(nodes):
+        fix = f"each node runs one server, and {len(nodes)} matches: set {len(nodes)}, or label more nodes"
+        return InvalidFieldError(REPLICAS, number, fix)
+    layer, others = LAYER_LABELS[spec.deploy_to_layer], set(LAYER_LABELS.values())
+    for name in nodes:
+        labels = observed.nodes[name].labels if name in observed.nodes else {}
+        if layer not in labels and not others.isdisjoint(labels):
+            fix = f"node {name} has another layer: change it, or spec.nodeName or spec.nodeSelector"
+            return InvalidFieldError("spec.deployToLayer", spec.deploy_to_layer, fix)
+    return None
+
+
+def _unused(spec: InferenceModelSpec) -> Iterator[str]:
+    """Yield the fields that a node which runs servers itself does not use."""
+    if spec.service_type:
+        yield "spec.serviceType"
+    if spec.ingress:
+        yield "spec.ingress"
+    if any(resource != "memory" for resource in spec.resources.get("limits") or {}) or spec.resources.get("requests"):
+        yield "spec.resources (except limits.memory)"
+    if any(variable.value_from for variable in spec.env):
+        yield "valueFrom in spec.env"
 
 
 def _served(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:

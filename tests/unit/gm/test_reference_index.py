@@ -12,6 +12,7 @@ from services.gm.controllers import CONTROLLERS
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceEntry, ReferenceIndex
 from tests.integration.gm_world import MODELS, SERVICES, service
+from tests.integration.inference_models import inference_model
 
 SMALL, BIG = Key(MODELS, "default", "small"), Key(MODELS, "default", "big")
 NAMES, LABELS = st.sampled_from(["n0", "n1", "n2"]), st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
@@ -66,6 +67,25 @@ def _compare(index: ReferenceIndex, nodes: Nodes, entries: dict[Key, ReferenceEn
     for model, role in ((SMALL, "edge"), (BIG, "cloud")):
         needed = {n for key in entries for n, roles in index.placed(key).items() if role in roles}
         assert index.placed(model).keys() == needed
+
+
+@given(st.lists(st.tuples(NAMES, LABELS), max_size=30), st.integers(1, 2))
+def test_a_role_with_a_limit_has_that_many_of_the_matching_nodes_and_keeps_them(
+    steps: list[tuple[str, dict[str, str]]], most: int
+) -> None:
+    nodes, key = Nodes(), Key("inferencemodels", "default", "faces")
+    index, selector = ReferenceIndex(nodes), {"a": "x"}
+    body = inference_model(nodeSelector=selector, replicas=most)
+    index.put(key, CONTROLLERS[key.plural].entry(parse(body)))
+    for epoch, (name, labels) in enumerate(steps):
+        before = set(index.placed(key))
+        if nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=labels)).labels:
+            index.node_changed(name)
+        matching, placed = set(nodes.matching(selector)), set(index.placed(key))
+        assert placed <= matching
+        assert len(placed) == min(most, len(matching))
+        assert before & matching <= placed
+        assert all((key in index.assigned(node)) == (node in placed) for node in nodes)
 
 
 def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() -> None:
