@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.deferral import Deferral, ModelRef, admit_deferral, check_deferral
+from halimede.api.model import Metadata
 from halimede.api.podtemplate import Autoscaler, PodTemplate, check_autoscaler
 from halimede.api.schema import (
     AGE,
@@ -30,7 +31,7 @@ PLURAL = "jointinferenceservices"
 #: on Kubernetes a Service and labels are named after it, with suffixes
 NAME_LIMIT = 46
 CHOICE_FIX = "give a name or a selector"
-SELECTOR_FIX = "give a task or labels"
+SELECTOR_FIX = "give a task, labels or metadata"
 #: names that users may not give to workers: objects of workers of other kinds have them
 RESERVED = ("cloud", "edge", "joint", "serve")
 NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
@@ -77,6 +78,9 @@ class ModelSelector(Spec, kw_only=True):
         list[Annotated[str, Meta(max_length=128)]],
         Meta(max_length=64, description="Classes that it must have, all of them."),
     ] = []
+    metadata: Annotated[
+        Metadata, Meta(max_length=64, description="Key-value pairs that its metadata must have, all of them.")
+    ] = {}
     metric: Annotated[
         str, Meta(max_length=128, description="The metric that selects the best Model: the highest value wins.")
     ] = "accuracy"
@@ -89,7 +93,8 @@ class ModelChoice(Spec, kw_only=True):
         ValidationRule("(has(self.name) && self.name != '') != has(self.selector)", CHOICE_FIX),
         ValidationRule(
             "!has(self.selector) || (has(self.selector.task) && self.selector.task != '')"
-            " || (has(self.selector.labels) && size(self.selector.labels) > 0)",
+            " || (has(self.selector.labels) && size(self.selector.labels) > 0)"
+            " || (has(self.selector.metadata) && size(self.selector.metadata) > 0)",
             SELECTOR_FIX,
             ".selector",
         ),
@@ -204,7 +209,7 @@ class CloudWorkerSpec(Spec, kw_only=True):
 def _check_model(at: str, model: ModelChoice) -> None:
     if bool(model.name) == (model.selector is not None):
         raise InvalidFieldError(at, model, CHOICE_FIX)
-    if model.selector and not (model.selector.task or model.selector.labels):
+    if model.selector and not (model.selector.task or model.selector.labels or model.selector.metadata):
         raise InvalidFieldError(f"{at}.selector", model.selector, SELECTOR_FIX)
     if model.name:
         check_name(f"{at}.name", model.name)

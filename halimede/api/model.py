@@ -41,6 +41,8 @@ FileDigest = Annotated[
         description="SHA-256 of the file in hexadecimal; checked before the file is used.",
     ),
 ]
+#: free key-value pairs, such as owner: vision-team; a selector may require some
+Metadata = dict[str, Annotated[str, Meta(max_length=256)]]
 SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=64)]
 
 
@@ -169,6 +171,9 @@ class ModelSpec(Spec, kw_only=True):
     metrics: Annotated[
         list[Measure], Meta(max_length=64, description="Metrics of its quality, shown in the status.")
     ] = []
+    metadata: Annotated[
+        Metadata, Meta(max_length=64, description="Free key-value pairs, which selectors of services may require.")
+    ] = {}
     rollout: Annotated[RolloutSpec | None, Meta(description="How a changed model replaces the previous one.")] = None
 
     @property

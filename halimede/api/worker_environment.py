@@ -47,7 +47,7 @@ class MountedModel:
 
     def variables(self, name: str) -> dict[str, str]:
         """Return its path and spec as variables whose names begin with ``name``."""
-        spec = msgspec.structs.replace(self.model.spec, url=self.path, credential_name="")
+        spec = msgspec.structs.replace(self.model.spec, url=self.path, credential_name="", metadata={})
         return {f"{name}_URL": self.path, f"{name}_SPEC": _json(spec)}
 
 

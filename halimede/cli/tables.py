@@ -33,6 +33,10 @@ def _at(*path: str) -> Cell:
     return read
 
 
+def _metadata(body: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in (dig(body, "spec", "metadata") or {}).items()) or "-"
+
+
 def _address(body: Mapping[str, Any]) -> str:
     return hide_secrets(text(dig(body, "spec", "url")))
 
@@ -143,6 +147,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("FORMAT", _at("spec", "format")),
         TableColumn("VERSION", _version),
         TableColumn("TASK", _at("spec", "task"), wide=True),
+        TableColumn("METADATA", _metadata, wide=True),
         AGE,
         TableColumn("NODES", _nodes, wide=True),
         TableColumn("URL", _address, wide=True),

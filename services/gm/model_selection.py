@@ -70,6 +70,8 @@ def described(selector: ModelSelector) -> str:
     """Return a selector as text."""
     parts: list[str] = [f"task {selector.task}"] if selector.task else []
     parts += [f"labels {', '.join(selector.labels)}"] if selector.labels else []
+    pairs = (f"{key}={value}" for key, value in sorted(selector.metadata.items()))
+    parts += [f"metadata {', '.join(pairs)}"] if selector.metadata else []
     return " and ".join(parts)
 
 
@@ -84,7 +86,11 @@ def _best(selector: ModelSelector, models: Iterable[Resource[ModelSpec]], presen
 
 
 def _fits(selector: ModelSelector, spec: ModelSpec) -> bool:
-    return (not selector.task or selector.task == task_of(spec)) and set(selector.labels) <= set(spec.labels)
+    return (
+        (not selector.task or selector.task == task_of(spec))
+        and set(selector.labels) <= set(spec.labels)
+        and selector.metadata.items() <= spec.metadata.items()
+    )
 
 
 def _measure(model: Resource[ModelSpec], selector: ModelSelector) -> float:

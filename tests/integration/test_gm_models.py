@@ -110,6 +110,17 @@ async def test_a_selector_that_nothing_fits_says_so_and_heals_when_something_doe
 
 
 @simulated
+async def test_a_models_metadata_selects_it_and_its_edit_moves_the_choice(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("big"), model("a", metadata={"site": "south"}), selecting(metadata={"site": "north"}))
+        status = await w.reaches("Pending", "ModelNotFound")
+        assert "metadata site=north" in status.conditions[-1].message
+        await w.apply(model("a", metadata={"site": "north"}))
+        await w.reaches("Running")
+        assert edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "a"}
+
+
+@simulated
 async def test_a_choice_outlives_gm_and_is_not_older_for_a_node_than_before(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"):
         async with w.gm():

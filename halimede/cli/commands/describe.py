@@ -310,6 +310,7 @@ def choice(model: Any) -> str:
     selector = dig(model, "selector") or {}
     wanted = [f"task {selector['task']}"] if selector.get("task") else []
     wanted += [f"labels {', '.join(map(str, selector['labels']))}"] if selector.get("labels") else []
+    wanted += [f"metadata {_pairs(selector['metadata'])}"] if selector.get("metadata") else []
     return f"the best by {selector.get('metric') or 'accuracy'} with {' and '.join(wanted)}" if wanted else "-"
 
 

@@ -108,6 +108,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SERVICE, "spec.edgeWorker.model", {}, ""),
     (SERVICE, "spec.edgeWorker.model", {"name": "a", "selector": {"task": "detection"}}, ""),
     (SERVICE, "spec.cloudWorker.model", {"selector": {"metric": "f1"}}, ".selector"),
+    (SERVICE, "spec.cloudWorker.model", {"selector": {"metadata": {}}}, ".selector"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "joint"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "edge"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [NORTH, NORTH], ""),

@@ -59,6 +59,7 @@ def test_the_table_shows_where_and_with_which_version_it_answers() -> None:
             "the best by accuracy with task detection and labels cat, dog",
         ),
         ({"selector": {"labels": ["cat"], "metric": "f1"}}, "the best by f1 with labels cat"),
+        ({"selector": {"metadata": {"site": "north"}}}, "the best by accuracy with metadata site=north"),
         (None, "-"),
     ],
 )  # fmt: skip

@@ -62,6 +62,15 @@ def test_a_model_must_know_all_labels_and_be_measured_by_the_metric_that_is_aske
     assert chosen(cats, both, labels=["cat"], metric="f1").model == "both"
 
 
+def test_a_model_must_have_all_metadata_that_a_selector_requires() -> None:
+    plain = one("plain", "0.9")
+    north = one("north", "0.5", metadata={"site": "north", "owner": "vision"})
+    assert chosen(plain, north, metadata={"site": "north"}).model == "north"
+    assert chosen(plain, north, task="t", metadata={"site": "north", "owner": "vision"}).model == "north"
+    assert chosen(plain, north, metadata={"site": "north", "owner": "audio"}).model == ""
+    assert chosen(plain, north, task="t").model == "plain"
+
+
 def test_one_that_is_being_deleted_is_none() -> None:
     going = parse(put_deleted(model("going", task="t")))
     assert chosen(going).model == ""

@@ -214,11 +214,18 @@ def test_a_changed_model_is_nothing_to_the_worker_before_it_is_there(swaps: bool
 
 def test_what_only_describes_a_model_concerns_no_worker() -> None:
     before = decide(model(), service()).start[0]
-    about = model(generation=2, metrics=[{"key": "accuracy", "value": "0.9"}], task="classification")
+    described = {"metrics": [{"key": "accuracy", "value": "0.9"}], "metadata": {"site": "north"}}
+    about = model(generation=2, task="classification", **described)
     for swaps in (True, False):
         running = [runs(before.spec.digest, model=before.desired_model, swaps=swaps)]
         decided = decide(about, service(), running=running)
         assert (decided.start, decided.stop, decided.swap) == ((), (), ())
+
+
+def test_metadata_of_a_model_concern_neither_its_trial_nor_a_script() -> None:
+    plain, named = decide(model(), service()), decide(model(metadata={"site": "north"}), service())
+    assert named.prepare[SMALL].spec == plain.prepare[SMALL].spec
+    assert named.start[0].spec.env["MODEL_SPEC"] == plain.start[0].spec.env["MODEL_SPEC"]
 
 
 def test_a_share_of_the_samples_is_asked_for_without_a_new_start() -> None:
