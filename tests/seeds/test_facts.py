@@ -1,5 +1,6 @@
 """Each fact of the documents that define the system holds for the running product: GM and local controllers on one
-broker, their workers scripted; a real worker; and the manifest that operators apply. Time is simulated.
+broker, their workers scripted; a real worker; what GM makes for Kubernetes; and the manifests that operators apply.
+Time is simulated.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from typing import Any
 import pytest
 import ruamel.yaml
 
-from halimede import topics
+from halimede import api, topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
 from halimede.cli.client import ApiRefusedError
 from halimede.worker.errors import WorkerError
+from services.gm.workloads import serving_objects
+from services.gm.workloads.pod_settings import PodSettings
+from tests.integration.gm_world import multi_edge
+from tests.integration.inference_models import KUBEEDGE, SEDNA, read
 from tests.simulated import simulate
 from tests.stateful.world import World
 from tests.unit.worker.world import HARD
@@ -30,6 +35,17 @@ ROOT = Path(__file__).parents[2]
 FACTS = tomllib.loads((Path(__file__).parent / "facts.toml").read_text())["fact"]
 NAME = "helmet-detection-demo"
 STATUS = f"default/sedna/status/jointinferenceservices/{NAME}"
+SEVERAL, SERVED = "multiedgeinferenceservices", "inferencemodels"
+HOSTNAME = "kubernetes.io/hostname"
+#: the manifests of resources, by the names that the table uses
+MANIFESTS = {
+    "manifest": "neptune.io_jointinferenceservices",
+    "served-manifest": "sedna.io_inferencemodels",
+    "kubeedge-manifest": "ai.kubeedge.io_inferencemodels",
+    "model-manifest": "sedna.io_models",
+    "dataset-manifest": "sedna.io_datasets",
+    "several-manifest": "sedna.io_multiedgeinferenceservices",
+}
 CHECKS = {"type", "value", "schema", "same_as"}
 #: types of JSON, and a time as text
 TYPES = {
@@ -68,7 +84,7 @@ def service(name: str = NAME, cloud: str = "cloud0") -> dict[str, Any]:
     }
 
 
-def info(worker: str) -> bytes:
+def info(worker: str, name: str = NAME, kind: str = "jointinferenceservice") -> bytes:
     """A worker's report in the words of seed 001, and nothing else."""
     counts = {
         "inferenceNumber": 1000,
@@ -77,22 +93,22 @@ def info(worker: str) -> bytes:
         "startTime": "2020-11-03T08:39:22.517Z",
         "updateTime": "2020-11-03T08:50:22.517Z",
     }
-    owner = {"ownerName": NAME, "ownerKind": "jointinferenceservice"}
+    owner = {"ownerName": name, "ownerKind": kind}
     body = {"name": worker, "namespace": "default", **owner, "kind": "inference", "status": "running"}
     return json.dumps({**body, "taskInfo": counts}).encode()
 
 
-def status_of(world: World, name: str = NAME) -> Any:
-    return json.loads(world.broker.kept[STATUS.replace(NAME, name)])
+def status_of(world: World, name: str = NAME, plural: str = "jointinferenceservices") -> Any:
+    return json.loads(world.broker.kept[f"default/sedna/status/{plural}/{name}"])
 
 
-def seen(world: World, heard: Sequence[Packet]) -> dict[str, dict[str, int]]:
+def seen(world: World, heard: Sequence[Packet], name: str = NAME) -> dict[str, dict[str, int]]:
     """Count what each node was sent of the service, and its workers."""
     sent = [packet.topic for packet in heard]
     return {
         node: {
-            "inserts": sum(t.startswith(f"node/{node}/") and t.endswith(f"{NAME}/insert") for t in sent),
-            "deletes": sum(t.startswith(f"node/{node}/") and t.endswith(f"{NAME}/delete") for t in sent),
+            "inserts": sum(t.startswith(f"node/{node}/") and t.endswith(f"{name}/insert") for t in sent),
+            "deletes": sum(t.startswith(f"node/{node}/") and t.endswith(f"{name}/delete") for t in sent),
             "workers": len(world.nodes[node].workers.alive),
         }
         for node in world.nodes
@@ -162,6 +178,98 @@ async def end(world: World, found: dict[str, Any]) -> None:
     world.check()
 
 
+async def several(world: World) -> dict[str, Any]:
+    """Take a multi-edge service through its life, and keep what is published of it."""
+    found: dict[str, Any] = {}
+    heard: list[Packet] = []
+    world.broker.heard = heard.append
+    for node in world.nodes.values():
+        node.workers.heartbeat = lambda: 1e6
+    await world.client.apply(multi_edge("crossing", cloud="cloud0", north="edge0", south="edge1"))
+    await asyncio.sleep(5)
+    found["several-unmet"] = status_of(world, "crossing", SEVERAL)
+    await world.client.apply(model("small"))
+    await world.client.apply(multi_edge("elsewhere", north="ghost"))
+    await asyncio.sleep(30)
+    found["several-no-node"] = status_of(world, "elsewhere", SEVERAL)
+    north = world.nodes["edge0"].workers.alive[0].record.worker.name
+    packet = Packet(f"node/edge0/default/sedna/workers/{north}/info", info(north, "crossing", SEVERAL[:-1]))
+    world.broker.route(packet)
+    await asyncio.sleep(5)
+    edge_heard = [each for each in heard if each.topic.startswith("node/edge0/") and "crossing/" in each.topic]
+    reports = [each for each in edge_heard if each.topic.endswith("crossing/status")]
+    (insert,) = (each for each in edge_heard if each.topic.endswith("crossing/insert"))
+    found["several-report"], found["several-insert"] = json.loads(reports[-1].payload), json.loads(insert.payload)
+    found["several-topics"] = {"insert": insert.topic, "status": reports[-1].topic}
+    found["several-status"] = status_of(world, "crossing", SEVERAL)
+    found["several-flow"] = {"created": seen(world, heard, "crossing")}
+    heard.clear()
+    await world.client.delete(SEVERAL, "crossing")
+    await asyncio.sleep(60)
+    found["several-flow"]["deleted"] = seen(world, heard, "crossing")
+    world.check()
+    return found
+
+
+async def served(world: World) -> dict[str, Any]:
+    """Serve the samples of InferenceModels on a node, as ONNX; keep what is published of them."""
+    found: dict[str, Any] = {}
+    heard: list[Packet] = []
+    world.broker.heard = heard.append
+    workers = world.nodes["edge0"].workers
+    workers.heartbeat = lambda: 1e6
+    here = {"frameworkType": "onnx", "nodeName": "edge0", "nodeSelector": {HOSTNAME: "edge0"}}
+    refused = {"negative-port": {"servingPort": -1}, "negative-replicas": {"replicas": -1}}
+    for name, change in refused.items():
+        with pytest.raises(ApiRefusedError) as caught:
+            await world.client.apply(read(SEDNA, **here, **change))
+        found[name] = {"field": caught.value.field}
+    for prefix, sample in (("served", SEDNA), ("kubeedge", KUBEEDGE)):
+        heard.clear()
+        await world.client.apply(read(sample, **here))
+        await asyncio.sleep(30)
+        (process,) = workers.alive
+        assert process.start
+        assert process.start.desired_model
+        argv, desired, worker = process.start.spec.argv, process.start.desired_model, process.record.worker.name
+        found[f"{prefix}-server"] = {
+            "name": desired.name,
+            "version": desired.version,
+            "port": int(argv[argv.index("--http") + 1].rpartition(":")[2]),
+        }
+        using = {"version": desired.version, "digest": desired.digest}
+        body = json.loads(info(worker, "facialexpression", SERVED[:-1])) | {
+            "role": "serve", "model": using, "url": "http://edge0:8501"
+        }  # fmt: skip
+        world.broker.route(Packet(f"node/edge0/default/sedna/workers/{worker}/info", json.dumps(body).encode()))
+        await asyncio.sleep(5)
+        (insert,) = (each for each in heard if each.topic.endswith("facialexpression/insert"))
+        found[f"{prefix}-insert"] = json.loads(insert.payload)
+        found[f"{prefix}-status"] = status_of(world, "facialexpression", SERVED)
+        await world.client.delete(SERVED, "facialexpression")
+        await asyncio.sleep(30)
+        assert not workers.alive
+    world.check()
+    return found
+
+
+def objects(**changes: Any) -> dict[str, Any]:
+    """Return what GM makes of the sample on Kubernetes, by kind, and the parts of its pods that have odd names."""
+    built = serving_objects.build(api.parse(read(SEDNA, frameworkType="onnx", **changes)), {}, PodSettings(broker=""))
+    made = {body["kind"]: body for body in built.objects}
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    return {**made, "downloads": len(pod.get("initContainers", ())), "selector": pod.get("nodeSelector", {})}
+
+
+def customers() -> dict[str, Any]:
+    """Return the two models and the pod in front of them that are shipped for customers' requests."""
+    yaml, found = ruamel.yaml.YAML(typ="safe"), {}
+    for file in ("models.yaml", "router.yaml"):
+        for body in yaml.load_all((ROOT / "deploy/router" / file).read_text()):
+            found[body["spec"].get("deployToLayer", body["kind"])] = body
+    return {**found, "selector": found["Deployment"]["spec"]["template"]["spec"]["nodeSelector"]}
+
+
 async def reported(folder: Path) -> dict[str, Any]:
     """Run a real worker, and another one that cannot start, and keep their reports."""
     bodies: list[dict[str, Any]] = []
@@ -185,24 +293,29 @@ async def reported(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the running product has published, by the names that the table uses."""
-    manifest = ruamel.yaml.YAML(typ="safe").load(ROOT / "deploy/crds/neptune.io_jointinferenceservices.yaml")
-    columns = {each["jsonPath"]: each["type"] for each in manifest["spec"]["versions"][0]["additionalPrinterColumns"]}
-    world = World(1)
-    try:
-        found = world.run(control(world))
-    finally:
-        world.close()
+    yaml = ruamel.yaml.YAML(typ="safe")
+    found: dict[str, Any] = {name: yaml.load(ROOT / f"deploy/crds/{file}.yaml") for name, file in MANIFESTS.items()}
+    shown = found["manifest"]["spec"]["versions"][0]["additionalPrinterColumns"]
+    found["columns"] = {each["jsonPath"]: each["type"] for each in shown}
+    for life in (control, several, served):
+        world = World(1)
+        try:
+            found |= world.run(life(world))
+        finally:
+            world.close()
+    found["cloud-objects"] = objects(deployToLayer="cloud", replicas=3, nodeName="", serviceType="NodePort")
+    found["edge-objects"] = objects(nodeName="", replicas=3)
+    found["image-objects"] = objects(image="example.io/faces:1", targetVersion="no such one")
+    found["customers"] = customers()
     found |= simulate(reported(tmp_path_factory.mktemp("worker")))
     found["topics"]["info"] = found["info"]["topic"]
-    return {**found, "manifest": manifest, "columns": columns}
+    return found
 
 
 def parts(path: str) -> list[str | int]:
     """Split a path; a part in quotes is one key."""
-    if path.startswith("'"):
-        return [path.strip("'")]
-    found = re.findall(r"([^.\[\]]+)|\[(-?\d*)\]", path)
-    return [name or (int(index) if index else "[]") for name, index in found]
+    found = re.findall(r"'([^']+)'|([^.\[\]]+)|\[(-?\d*)\]", path)
+    return [quoted or name or (int(index) if index else "[]") for quoted, name, index in found]
 
 
 def at(document: Any, path: str) -> Any:
@@ -221,7 +334,7 @@ def schema_at(manifest: Any, path: str) -> tuple[Any, bool]:
 
 
 def test_the_table_names_what_it_is_about_and_nothing_twice() -> None:
-    keys = {"seed", "section", "document", "path", "required", "format", "note"} | CHECKS
+    keys = {"seed", "section", "document", "path", "required", "format", "minimum", "note"} | CHECKS
     assert all(len(CHECKS & fact.keys()) == 1 and fact.keys() <= keys for fact in FACTS)
     rows = [tuple(sorted((key, str(value)) for key, value in fact.items())) for fact in FACTS]
     assert len(rows) == len(set(rows)) > 100
@@ -234,6 +347,7 @@ def test_the_product_has_the_fact(fact: dict[str, Any], documents: dict[str, Any
         schema, required = schema_at(document, path)
         assert schema["type"] == fact["schema"]
         assert "format" not in fact or schema["format"] == fact["format"]
+        assert schema.get("minimum") == fact.get("minimum", schema.get("minimum"))
         assert required is fact.get("required", required)
         return
     found = at(document, path)

@@ -166,7 +166,7 @@ def _unmet(spec: InferenceModelSpec, observed: Observed) -> InvalidFieldError | 
     if observed.as_pods:
         return None
     if number > len(nodes):
-        fix = f"each node runs one server, and {len(nodes)} matches: set {len(nodes)}, or label more nodes"
+        fix = f"each node runs one server: set {len(nodes)}, the number of matching nodes, or label more nodes"
         return InvalidFieldError(REPLICAS, number, fix)
     layer, others = LAYER_LABELS[spec.deploy_to_layer], set(LAYER_LABELS.values())
     for name in nodes:
