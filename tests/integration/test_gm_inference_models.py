@@ -100,23 +100,25 @@ async def test_no_replicas_are_taken_from_the_node_and_come_again(tmp_path: Path
 
 
 @simulated
-async def test_at_the_edge_one_node_that_matches_serves_it_until_it_is_drained(
-    tmp_path: Path,
-) -> None:
+async def test_at_the_edge_one_node_that_matches_serves_it_until_it_is_drained(tmp_path: Path) -> None:
+    body = inference_model(deployToLayer="edge", nodeSelector={"site": "north"})
     async with world(tmp_path) as w, w.node("edge1", site="north", **EDGE) as one:
         async with w.gm():
-            await eventually(lambda: one.gm_epoch > 0)
-            await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}))
+            await w.apply(body)
             await w.reaches("Running", name="faces", plural=PLURAL)
-        async with w.gm(), w.node("edge0", site="north", **EDGE) as other:
-            await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}, targetVersion="1"))
-            status = await w.reaches("Running", name="faces", plural=PLURAL, generation=2)
-            assert (status.active, [node.node for node in status.nodes]) == (1, ["edge1"])
-            assert FACES not in other.holds
-            await w.ask("drain", name="edge1")
-            await eventually(lambda: FACES in other.holds and FACES not in one.holds)
-            status = await w.reaches("Running", name="faces", plural=PLURAL)
-            assert status.url == "http://edge0:8501"
+        async with w.node("edge0", site="north", **EDGE) as other:
+            for generation, version in enumerate(("1", "2"), start=2):  # the second GM knows both nodes when it starts
+                async with w.gm():
+                    await eventually(lambda: other.sent("synced") != [])
+                    await w.apply({**body, "spec": {**body["spec"], "targetVersion": version}})
+                    status = await w.reaches("Running", name="faces", plural=PLURAL, generation=generation)
+                    assert (status.active, [node.node for node in status.nodes]) == (1, ["edge1"])
+            assert not other.sent("insert")
+            async with w.gm():
+                await w.ask("drain", name="edge1")
+                await eventually(lambda: FACES in other.holds and FACES not in one.holds)
+                status = await w.reaches("Running", name="faces", plural=PLURAL)
+                assert status.url == "http://edge0:8501"
 
 
 @simulated
