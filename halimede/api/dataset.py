@@ -36,7 +36,7 @@ class DatasetSpec(Spec, kw_only=True):
         Meta(
             min_length=1,
             max_length=64,
-            description="The format: txt, csv, jsonl, images, voc, coco or parquet.",
+            description="The format: txt, csv, jsonl, images, voc (or xml), coco or parquet.",
         ),
     ]
     node_name: Annotated[OptionalName, Meta(description="The node that has the data.")] = ""

@@ -12,7 +12,7 @@ from halimede.messages import NodeInfo
 #: phases from the worst to the best; an unknown one counts as the worst
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready")
 FINE = frozenset({"Running", "Ready", "Unused", "Stopped", "Terminating"})
-#: the remedy for a condition's reason; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
+#: the remedy for a condition's reason, or for that of one kind; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it uses: `halimede apply -f FILE`",
     "DatasetNotFound": "apply the Dataset that it uses: `halimede apply -f FILE`",
@@ -23,6 +23,9 @@ REMEDIES = {
     "WaitingForNode": "wait a few seconds; if it stays, see the log of the node's local controller",
     "Updating": "wait: the node is applying the new generation",
     "Preparing": "wait: the node is downloading the model",
+    "dataset/DatasetNotFound": "put the data at spec.url on its node, or correct spec.url and apply the Dataset again",
+    "dataset/NotCounted": "`kubectl label node NODE halimede.io/node=`: then a local controller runs there",
+    "dataset/Preparing": "wait: the node counts it; if it stays, see the log of the node's local controller",
     "DatasetNotReady": "see what its Dataset waits for: `halimede get datasets`",
     "FrameworkNotSupported": "export the model to ONNX, or ask the operator to configure a server for its framework",
     "WorkerSilent": "wait: LC restarts a worker that hangs; else check its connection to the broker",
@@ -110,5 +113,6 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
 def _on_resource(kind: str, body: Mapping[str, Any]) -> Task:
     namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
     otherwise = OTHERWISE + LOGS if kind in WITH_LOGS else OTHERWISE
-    remedy = REMEDIES.get(reason(body), otherwise).format(kind=kind, name=name, ns=namespace)
+    why = reason(body)
+    remedy = REMEDIES.get(f"{kind}/{why}", REMEDIES.get(why, otherwise)).format(kind=kind, name=name, ns=namespace)
     return Task(f"{kind}/{name}", f"{tables.phase(body)}: {tables.condition(body)}", remedy)

@@ -21,6 +21,9 @@ from halimede.messages import DatasetFacts
 
 #: most bytes of one line, and bytes of its standard error that are kept
 MAX_LINE, MAX_ERRORS = 4 * 1024 * 1024, 4096
+#: seconds without progress after which a count has failed, and seconds that a killed process has to end: a disk or a
+#: network mount that does not answer may hold it for ever
+STALL_S, END_S = 300.0, 5.0
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,22 +75,29 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
     errors = asyncio.create_task(_last(process.stderr))
     try:
         said = CountReport(reason=UNREADABLE, message="the count process ended without a result")
-        async for line in process.stdout:
-            said = msgspec.json.decode(line, type=CountReport)
-            if said.progress is not None:
-                told(said.progress)
-        code = await process.wait()
+        async with asyncio.timeout(STALL_S) as deadline:
+            async for line in process.stdout:
+                deadline.reschedule(asyncio.get_running_loop().time() + STALL_S)
+                said = msgspec.json.decode(line, type=CountReport)
+                if said.progress is not None:
+                    told(said.progress)
+            code = await process.wait()
         if said.facts is None and not said.reason:
             last = await errors
             text = f"the count process failed ({f'exit code {code}' if code >= 0 else f'signal {-code}'})"
             raise DatasetError(UNREADABLE, f"{text}: {last}" if last else text)
+    except TimeoutError:
+        text = f"{job.path}: no progress for {STALL_S:g} s: check the disk or network mount that it is on"
+        raise DatasetError(UNREADABLE, text) from None
     except (ValueError, msgspec.DecodeError):
         raise DatasetError(UNREADABLE, "the result of the count process is not readable") from None
     finally:
         errors.cancel()
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await process.wait()
     if said.facts is None:
         raise DatasetError(said.reason, said.message)
     return Counted(said.facts, said.watch, said.whole)

@@ -64,7 +64,8 @@ def count(path: Path, form: str, ledger: Path | None = None, told: Told | None =
         with CountCache(ledger, f"{form} {path}") as kept:
             return _Count(path, reader, kept, told or (lambda _files, _bytes, _samples: None)).run()
     except FileNotFoundError:
-        raise DatasetError(NOT_FOUND, f"{path} does not exist on this node") from None
+        text = f"{path} does not exist on this node: put it there, or correct spec.url"
+        raise DatasetError(NOT_FOUND, text) from None
     except OSError as error:
         raise DatasetError(UNREADABLE, f"{error.filename or path} cannot be read: {error.strerror}") from None
     except sqlite3.Error as error:
@@ -111,6 +112,7 @@ class _Count:
         self._note(folder, folder.stat())
         with os.scandir(folder) as entries:
             for entry in entries:
+                self._came(0)  # a folder of many other files shows progress as well
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):

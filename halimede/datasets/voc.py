@@ -24,7 +24,7 @@ class _FaultError(Exception):
     """The reason why a file is unusable."""
 
 
-@register("voc", "pascal voc", "pascalvoc", "voc xml", "voc-xml", "pascal-voc", "pascal-voc-xml")
+@register("voc", "xml", "pascal voc", "pascalvoc", "voc xml", "voc-xml", "pascal-voc", "pascal-voc-xml")
 class Voc(DatasetReader):
     """Annotations in XML."""
 

@@ -8,7 +8,7 @@ a secret of a URL.
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import Cache, Fetched
 from halimede.models.errors import FetchError, FetchReason, redact
-from halimede.models.fetcher import fetch
+from halimede.models.fetcher import fetch, probe
 from halimede.models.source_registry import local_path
 from halimede.models.source_types import SourceOpener, Stream, TransferLimits, TransferRate
 
@@ -24,5 +24,6 @@ __all__ = [
     "TransferRate",
     "fetch",
     "local_path",
+    "probe",
     "redact",
 ]

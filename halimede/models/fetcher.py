@@ -60,6 +60,23 @@ async def fetch(
         raise disk_error(f"the model cache {cache.root}", error) from error
 
 
+async def probe(
+    url: str, *, policy: AddressPolicy | None = None, openers: Mapping[str, SourceOpener] | None = None
+) -> None:
+    """Request a URL without reading its content; raise FetchError.
+
+    An S3 URL that ends with / names a folder, which has no content of its own: only its store must answer.
+    """
+    policy = AddressPolicy.from_environment() if policy is None else policy
+    try:
+        async with open_source(url, SourceRequest(), TransferLimits(), policy, openers or {}):
+            pass
+    except FetchError as error:
+        folder = url.startswith("s3://") and url.endswith("/")
+        if not folder or error.reason is not FetchReason.NOT_FOUND:
+            raise
+
+
 @dataclass(frozen=True, slots=True)
 class _Download:
     url: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 import services
-from halimede import topics
+from halimede import models, topics
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.uris import SCHEME, party
@@ -31,7 +32,7 @@ from halimede.observe import HttpServer
 from halimede.observe.http import same_host
 from halimede.observe.metrics import registry
 from services.lc.credentials import NodeCredentials
-from services.lc.dataset_counts import Count, Datasets
+from services.lc.dataset_counts import Count, Datasets, Probe
 from services.lc.gm_channel import GmChannel
 from services.lc.metrics import LcMetrics
 from services.lc.models.cache_janitor import CACHE_BYTES, CacheJanitor
@@ -82,8 +83,8 @@ class Config:
 class LocalController:
     """One node's controller, on a bus that is not entered yet.
 
-    ``launcher``, ``bring`` and ``count`` have the side effects outside of it: a simulation replaces them. ``files``: a
-    second connection, for files over the bus.
+    ``launcher``, ``bring``, ``count`` and ``probe`` have the side effects outside of it: a simulation replaces them.
+    ``files``: a second connection, for files over the bus.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class LocalController:
         launcher: Launcher | None = None,
         bring: Bring | None = None,
         count: Count = count_in_child,
+        probe: Probe | None = None,
         files: Bus | None = None,
     ) -> None:
         self.config = config
@@ -103,6 +105,7 @@ class LocalController:
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
         self.bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
         self.count = count
+        self.probe = probe or functools.partial(models.probe, policy=config.fetch_policy, openers=openers)
         for each in filter(None, (bus, files)):
             each.node = config.node
 
@@ -156,7 +159,7 @@ class _Components:
         self.wake = asyncio.Event()
         self.room = CacheJanitor(cache, self._model_paths, lambda: self.workers.models, most=config.cache_bytes)
         self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.bring, self.room)
-        self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, controller.count)
+        self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, controller.count, controller.probe)
         self.part: WorkerPart
         self.workers: WorkerBackend
         self.logs: Logs

@@ -1,5 +1,7 @@
 """Counts the Datasets of this node: each in a child process, and again after a change.
 
+Data elsewhere is not counted: the node requests its URL from time to time, so that a dead address is reported.
+
 Level-triggered like the Preparer: ``set_required`` sets the Datasets, and one task watches each. A check is a few
 ``stat`` calls; a count reads only changed files. Known facts stay valid during a new count: a service that waits for a
 Dataset waits only for the first count.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -21,12 +24,11 @@ import structlog
 from halimede.datasets import Counted, DatasetError
 from halimede.datasets.count_process import CountJob, Progress, count_in_child
 from halimede.datasets.counting import Print, print_of
-from halimede.datasets.registry import NOT_FOUND
 from halimede.messages import DatasetFacts
-from halimede.models import FetchError, local_path, redact
+from halimede.models import FetchError, FetchReason, local_path, probe, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
-from services.lc.planning.resource_state import Preparation, RequiredFile
+from services.lc.planning.resource_state import Phase, Preparation, RequiredFile
 
 log = structlog.get_logger()
 
@@ -39,7 +41,16 @@ KEPT_S = 24 * 3600.0
 #: seconds until the next count after an unexpected error
 BROKEN_S = 60.0
 
+#: the state of a path that does not exist
+ABSENT = Print(-1, -1, -1)
+#: failures of a URL whose messages do not say what to do
+ORIGIN = frozenset({
+    FetchReason.ACCESS_DENIED, FetchReason.HTTP_STATUS, FetchReason.INTERRUPTED, FetchReason.NOT_FOUND,
+    FetchReason.TIMEOUT, FetchReason.UNREACHABLE,
+})  # fmt: skip
 Count = Callable[[CountJob, Callable[[Progress], None]], Awaitable[Counted]]
+#: requests a URL without reading its content; raises FetchError
+Probe = Callable[[str], Awaitable[None]]
 
 
 class Datasets:
@@ -54,6 +65,7 @@ class Datasets:
         changed: Callable[[Key], None],
         folder: Path | None = None,
         count: Count = count_in_child,
+        probe: Probe = probe,
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.facts: dict[Key, DatasetFacts] = {}
@@ -61,6 +73,7 @@ class Datasets:
         self._changed = changed
         self._folder = folder
         self._count = count
+        self._probe = probe
         self._running: dict[Key, asyncio.Task[None]] = {}
         #: one count at a time, because the disk limits it
         self._place = asyncio.Semaphore(1)
@@ -82,27 +95,35 @@ class Datasets:
         except FetchError as error:
             self._fail(want, error.reason.value, str(error))
             return
-        if path is None:
-            scheme = redact(want.url).partition(":")[0]
-            text = f"not counted: {scheme}:// is not supported, only files and folders of the node (/path, file://)"
-            self._set(Preparation(want, "Ready", "NotCounted", text))
-            return
         await in_thread(self._tidy)
         while True:
             try:
-                await self._counted(want, path)
+                await (self._reachable(want) if path is None else self._counted(want, path))
             except Exception as error:  # noqa: BLE001  # an unexpected error in one dataset must not stop the others
                 log.warning("dataset not counted", key=str(want.key), error=type(error).__name__)
                 self._fail(want, "Internal", f"the count failed: {type(error).__name__}")
                 await asyncio.sleep(BROKEN_S)
 
+    async def _reachable(self, want: RequiredFile) -> None:
+        """Request a URL once; return when the next request is due."""
+        try:
+            await self._probe(want.url)
+        except FetchError as error:
+            log.warning("dataset not reachable", key=str(want.key), reason=error.reason, message=str(error))
+            advice = ": correct spec.url, or make the data available there" if error.reason in ORIGIN else ""
+            self._fail(want, error.reason.value, f"{error}{advice}", "Pending" if error.temporary else "Failed")
+            await asyncio.sleep(LOOK_S)
+            return
+        text = f"not counted: only files and folders of a node are; {redact(want.url)} answers"
+        self._set(Preparation(want, "Ready", "NotCounted", text))
+        await asyncio.sleep(WHOLE_S)
+
     async def _counted(self, want: RequiredFile, path: Path) -> None:
         """Count once; return when the next count is due."""
-        seen = await in_thread(print_of, path)
-        if seen is None:
-            self._fail(want, NOT_FOUND, f"{path} does not exist on this node: put it there, or correct spec.url")
-            await self._until_changed({str(path): Print(-1, -1, -1)}, MENDED_S, None)
-            return
+        seen = await in_thread(print_of, path) or ABSENT
+        known = self.preparations[want.key]
+        if known.phase == "Pending" and self._place.locked():
+            self._set(replace(known, message="waiting for the count of another Dataset of this node"))
         try:
             async with self._place:
                 counted = await self._count(
@@ -111,8 +132,8 @@ class Datasets:
         except DatasetError as error:
             log.warning("dataset failed", key=str(want.key), reason=error.reason, message=str(error))
             self._fail(want, error.reason, str(error))
-            # the cause may be corrected deep inside the folder, without a change of the folder itself
-            await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if await in_thread(path.is_dir) else None)
+            hidden = seen is not ABSENT and await in_thread(_changes_unseen, path)
+            await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if hidden else None)
             return
         self._ready(want, counted.facts)
         await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
@@ -141,9 +162,9 @@ class Datasets:
         self.facts[want.key] = facts
         self._set(Preparation(want, "Ready", "", _summary(facts), path=local_path(want.url), facts=facts))
 
-    def _fail(self, want: RequiredFile, reason: str, message: str) -> None:
+    def _fail(self, want: RequiredFile, reason: str, message: str, phase: Phase = "Failed") -> None:
         self.facts.pop(want.key, None)
-        self._set(Preparation(want, "Failed", reason, message))
+        self._set(Preparation(want, phase, reason, message))
 
     def _set(self, preparation: Preparation) -> None:
         key = preparation.want.key
@@ -179,6 +200,11 @@ def _summary(facts: DatasetFacts) -> str:
     return ", ".join(parts)[:1000]
 
 
+def _changes_unseen(path: Path) -> bool:
+    """Whether a cause of failure may end without a change of the path itself: deep in a folder, or by permissions."""
+    return os.path.isdir(path) or not os.access(path, os.R_OK)  # noqa: PTH112  # Path.is_dir raises PermissionError
+
+
 def _differs(watch: Mapping[str, Print]) -> bool:
-    """Whether a path has changed; a missing file is given as ``Print(-1, -1, -1)``."""
-    return any((print_of(path) or Print(-1, -1, -1)) != known for path, known in watch.items())
+    """Whether a path has changed; a missing file is given as ``ABSENT``."""
+    return any((print_of(path) or ABSENT) != known for path, known in watch.items())

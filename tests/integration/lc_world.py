@@ -16,7 +16,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.datasets import Counted, count
 from halimede.datasets.count_process import CountJob, Progress
 from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Synced, TaskInfo, WorkerInfo
-from halimede.models import Cache, Fetched
+from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.names import Key
 from services.lc.app import Config, LocalController
 from services.lc.models.preparer import plain
@@ -263,6 +263,11 @@ async def count_at_once(job: CountJob, told: Callable[[Progress], None]) -> Coun
     return count(job.path, job.format, job.ledger)
 
 
+async def no_network(url: str) -> None:
+    """Answer for every URL: a simulation has no network."""
+    raise FetchError(FetchReason.UNREACHABLE, f"{url} cannot be reached", temporary=True)
+
+
 class World:
     """One node whose LC can be started, stopped and killed, beside a GM."""
 
@@ -279,7 +284,12 @@ class World:
         """Run the LC inside the block; leaving it is a clean stop, or as if it had been killed."""
         self.bus = MemoryBus(f"lc.{self.config.node}", self.broker)
         controller = LocalController(
-            self.config, self.bus, launcher=self.launcher, bring=plain(self.fetch), count=count_at_once
+            self.config,
+            self.bus,
+            launcher=self.launcher,
+            bring=plain(self.fetch),
+            count=count_at_once,
+            probe=no_network,
         )
         stopping = asyncio.Event()
         task = asyncio.create_task(controller.run(stopping))

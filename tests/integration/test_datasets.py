@@ -41,6 +41,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
     ):
         work = asyncio.create_task(GlobalManager(MqttBus("gm", broker.url), cluster, cluster).run())
         arguments = ["--node", "edge0", "--home", str(tmp_path / "home"), "--broker", broker.url]
+        arguments += ["--fetch-allow", "loopback"]
         with (tmp_path / "lc.log").open("wb") as log:
             lc = subprocess.Popen(
                 [sys.executable, "-m", "services.lc", *arguments],
@@ -104,3 +105,24 @@ async def test_a_dataset_is_counted_on_its_node_and_drawn_for_people(client: Cli
     Console(file=table, width=200).print(tables.resources("datasets", [found], wide=True, all_namespaces=False))
     assert table.getvalue().splitlines()[0].split()[:6] == ["NAME", "STATUS", "FORMAT", "SAMPLES", "CLASSES", "BROKEN"]
     assert table.getvalue().splitlines()[1].split()[:6] == ["helmets", "Ready", "csv", "4000", "2", "1"]
+
+
+async def test_a_dataset_that_is_nowhere_is_not_ready(client: Client, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/helmets.csv"
+    await client.apply(dataset("helmets", url=url, format="csv", nodeName="edge0"))
+    condition = (await reaches(client, "Pending", observedGeneration=1))["status"]["conditions"][-1]
+    async with asyncio.timeout(PATIENCE):
+        while condition["reason"] != "Unreachable":
+            await asyncio.sleep(0.1)
+            condition = (await reaches(client, "Pending"))["status"]["conditions"][-1]
+    assert url in condition["message"]
+    assert "correct spec.url" in condition["message"]
+    await client.apply(dataset("helmets", url=str(tmp_path / "nowhere"), format="csv"))
+    found = await reaches(client, "Unused", observedGeneration=2)
+    assert "set spec.nodeName" in found["status"]["conditions"][-1]["message"]
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(5000):
+        (folder / f"{number}.xml").write_text("<annotation/>")
+    await client.apply(dataset("helmets", url=str(folder), format="xml", nodeName="edge0"))
+    await reaches(client, "Ready", numberOfSamples=5000)

@@ -166,8 +166,8 @@ def _same(one: ServedVersion, other: ServedVersion) -> bool:
 class DatasetController(Controller):
     """The rules of datasets: sent to the node that has the data, else to the edge nodes of services that name them.
 
-    A Dataset is Ready once its node has counted its content. A Dataset that names no node, and that no service needs,
-    is only a name.
+    A Dataset is Ready once its node has counted its content, or has found that its URL answers. A Dataset that names no
+    node, and that no service needs, is unused: no node has looked at it.
     """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
@@ -196,9 +196,11 @@ class DatasetController(Controller):
             reason = "Counted" if found else verdicts[0].reason
             verdict = Readiness("Ready", reason, verdicts[0].message)
         elif silent:
-            verdict = Readiness("Ready", "NotCounted", f"node {silent[0]} has no local controller to count it")
+            text = f"node {silent[0]} has no local controller to count it: label the node halimede.io/node"
+            verdict = Readiness("Pending", "NotCounted", text)
         else:
-            verdict = Readiness("Ready", "Exists", "not counted: set spec.nodeName to the node that has the data")
+            text = "no node counts it: set spec.nodeName to the node that has the data, or name it in a service"
+            verdict = Readiness("Unused", "NotNeeded", text)
         summaries = sorted((summary for summary, _ in stands), key=lambda each: each.phase == "Ready")
         status = Status(
             active=sum(v.phase == "Ready" for v in verdicts),

@@ -13,7 +13,7 @@ from halimede.api.base import SEDNA
 from halimede.api.placement import Placement
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
-from halimede.models import redact
+from halimede.models import FetchError, local_path, redact
 from halimede.names import Key
 from services.lc.planning.resource_state import ABSENT, Lack, Phase, Preparation
 from services.lc.store import NodeResource
@@ -55,16 +55,27 @@ class Models:
         return used.resource, prepared
 
     def data(self, placement: Placement, service: Resource[Any]) -> Lack | None:
-        """Return why an edge worker must wait for its service's Dataset; the node does not hold another node's."""
+        """Return why an edge worker must wait for its service's Dataset; the node does not hold another node's.
+
+        It does not wait for data elsewhere, so that it starts without a network.
+        """
         named = service.spec.dataset
         if placement.role != "edge" or named is None:
             return None
         key = Key(dataset.PLURAL, service.key.namespace, named.name)
         used, known = self.items.get(key), self.preparations.get(key)
-        if used is None or key in self.ready:
+        if used is None or key in self.ready or (used.resource and _elsewhere(used.resource.spec.url)):
             return None
         why = used.error if used.resource is None else known.message if known else ""
         return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
+
+
+def _elsewhere(url: str) -> bool:
+    """Whether a URL names no file of the node."""
+    try:
+        return local_path(url) is None
+    except FetchError:
+        return False
 
 
 def output(resource: Resource[model.ModelSpec]) -> ModelOutput:

@@ -28,7 +28,7 @@ def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
     about = {task.about: task.do for task in seen.tasks()}
     assert "im/faces" in about
     assert "ONNX" in about["im/faces"]
-    assert "dataset/data" in about
+    assert "put the data at spec.url" in about["dataset/data"]
     assert "halimede logs gate" in about["mei/gate"]
     assert "ji/helmet" not in about
     assert "im/off" not in about

@@ -98,7 +98,7 @@ def test_what_cannot_be_counted_says_why(tmp_path: Path) -> None:
         with pytest.raises(DatasetError) as raised:
             count(path, form)
         assert raised.value.reason == reason
-    assert type(find("Pascal_VOC")) is type(find("voc"))
+    assert type(find("Pascal_VOC")) is type(find("XML")) is type(find("voc"))
 
 
 def test_broken_entries_and_classes_are_bounded() -> None:
@@ -188,6 +188,20 @@ async def test_a_count_that_takes_too_much_memory_ends_alone(tmp_path: Path, mon
     path.write_text("a\n")
     with pytest.raises(DatasetError, match="takes over 256 MiB of memory"):
         await count_in_child(CountJob(path, "txt"), lambda _: None)
+
+
+async def test_a_count_without_progress_fails_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("halimede.datasets.count_process.STALL_S", 2.0)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nimport halimede.datasets.lines as t\nt.Text.read = lambda *a: time.sleep(600)\n"
+    )
+    path = tmp_path / "data.txt"
+    path.write_text("a\n")
+    with pytest.raises(DatasetError, match="no progress for 2 s: check the disk or network mount") as raised:
+        await count_in_child(CountJob(path, "txt"), lambda _: None)
+    assert raised.value.reason == "DatasetUnreadable"
+    assert not [line for _, line in _processes() if str(path) in line]
 
 
 def parquet(path: Path, **columns: list[Any]) -> Path:

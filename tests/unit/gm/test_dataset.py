@@ -87,8 +87,8 @@ def test_the_status_has_what_the_node_has_counted() -> None:
         (seen(said("Pending", reason="Counting", message="counting: 50 %")), "Pending", "Counting", "50 %"),
         (seen(said("Failed", reason="DatasetNotFound", message="gone")), "Failed", "DatasetNotFound", "edge1: gone"),
         (seen(said("Ready", reason="NotCounted", message="s3")), "Ready", "NotCounted", "s3"),
-        (seen(nodes={"edge1": known("edge1", controlled=False)}, as_pods=True), "Ready", "NotCounted", "no local"),
-        (seen(placed={}), "Ready", "Exists", "not counted: set spec.nodeName to the node that has the data"),
+        (seen(nodes={"edge1": known("edge1", controlled=False)}, as_pods=True), "Pending", "NotCounted", "no local"),
+        (seen(placed={}), "Unused", "NotNeeded", "set spec.nodeName to the node that has the data"),
     ],
 )
 def test_what_is_not_counted_says_why(observed: Observed, phase: str, reason: str, message: str) -> None:

@@ -166,8 +166,8 @@ def test_a_model_is_ready_once_every_node_that_needs_it_has_it(
     assert [n.node for n in status.nodes if n.phase != "Ready"] == [n for n in placed if reports.get(n) != "Ready"]
 
 
-def test_a_dataset_that_nobody_counts_is_ready_once_it_exists() -> None:
-    assert CONTROLLERS["datasets"].status(FRAMES, seen(placed={})).phase == "Ready"
+def test_a_dataset_that_no_node_looks_for_is_unused() -> None:
+    assert CONTROLLERS["datasets"].status(FRAMES, seen(placed={})).phase == "Unused"
 
 
 def test_every_key_that_a_service_names_is_in_its_own_namespace() -> None:

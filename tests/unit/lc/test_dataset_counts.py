@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from halimede.datasets import Counted, count
+from halimede.datasets import Counted, DatasetError, count
 from halimede.datasets.count_process import CountJob, Progress
+from halimede.models import FetchError, FetchReason
 from halimede.names import Key
 from services.lc.dataset_counts import Datasets
 from services.lc.planning.resource_state import RequiredFile
@@ -30,7 +31,13 @@ class Watched:
     def __init__(self, tasks: asyncio.TaskGroup, folder: Path) -> None:
         self.counts = 0
         self.changes: list[tuple[str, str, str]] = []
-        self.datasets = Datasets(tasks, self._changed, folder, self._count)
+        self.answers: list[FetchError | None] = []
+        self.datasets = Datasets(tasks, self._changed, folder, self._count, self._probe)
+
+    async def _probe(self, url: str) -> None:
+        """Answer as a test has laid down; the last answer stands."""
+        if error := self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]:
+            raise error
 
     async def _count(self, job: CountJob, told: Callable[[Progress], None]) -> Counted:
         self.counts += 1
@@ -104,7 +111,7 @@ async def test_a_dataset_that_is_missing_or_broken_heals(tmp_path: Path) -> None
         await asyncio.sleep(20)
         assert watched.last[:2] == ("Failed", "DatasetUnreadable")
         await asyncio.sleep(3600)
-        assert watched.counts == 1  # the same file is not tried again and again
+        assert watched.counts == 2  # the same file is not tried again and again
         path.write_text('{"images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2}], "categories": []}')
         await asyncio.sleep(20)
         told = "1 samples, 1 broken: data.json: images[1]: image 2 has no file_name"
@@ -115,8 +122,8 @@ async def test_a_dataset_that_is_missing_or_broken_heals(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("url", "phase", "reason", "message"),
     [
-        ("s3://user:secret@bucket/images", "Ready", "NotCounted", "not counted: s3:// is not supported"),
-        ("https://host/images.csv", "Ready", "NotCounted", "only files and folders of the node"),
+        ("s3://user:secret@bucket/images", "Ready", "NotCounted", "s3://***@bucket/images answers"),
+        ("https://host/images.csv", "Ready", "NotCounted", "not counted: only files and folders of a node are"),
         ("file://elsewhere/images", "Failed", "InvalidURL", "file:///"),
         ("/data", "Failed", "UnsupportedFormat", "use one of coco, csv"),
     ],
@@ -128,11 +135,96 @@ async def test_what_cannot_be_counted_here_says_so(
     (tmp_path / "data").mkdir()
     async with asyncio.TaskGroup() as tasks:
         watched = Watched(tasks, tmp_path / "kept")
+        watched.answers = [None]
         watched.datasets.set_required(want(url.replace("/data", str(tmp_path / "data")), "hdf5"))
         await asyncio.sleep(5)
         assert watched.last[:2] == (phase, reason)
         assert message in watched.last[2]
         assert "secret" not in watched.last[2]
+        watched.datasets.set_required({})
+
+
+@simulated
+async def test_a_dead_address_is_not_ready_and_heals(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        watched = Watched(tasks, tmp_path / "kept")
+        down = FetchError(FetchReason.UNREACHABLE, "https://host/a.csv cannot be reached: refused", temporary=True)
+        gone = FetchError(FetchReason.NOT_FOUND, "https://host/a.csv answered with HTTP status 404", status=404)
+        watched.answers = [down, gone, None, down]
+        watched.datasets.set_required(want("https://host/a.csv", "csv"))
+        await asyncio.sleep(5)
+        advice = "correct spec.url, or make the data available there"
+        assert watched.last == ("Pending", "Unreachable", f"{down}: {advice}")
+        await asyncio.sleep(60)
+        assert watched.last == ("Failed", "NotFound", f"{gone}: {advice}")
+        await asyncio.sleep(60)
+        assert watched.last[:2] == ("Ready", "NotCounted")
+        await asyncio.sleep(610)
+        assert watched.last[:2] == ("Pending", "Unreachable")
+        watched.datasets.set_required({})
+
+
+@simulated
+async def test_data_that_vanishes_or_is_not_readable_is_reported_and_heals(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("a\n")
+    async with asyncio.TaskGroup() as tasks:
+        watched = Watched(tasks, tmp_path / "kept")
+        watched.datasets.set_required(want(path))
+        await asyncio.sleep(2)
+        assert watched.last == ("Ready", "", "1 samples")
+        path.unlink()
+        await asyncio.sleep(65)
+        told = f"{path} does not exist on this node: put it there, or correct spec.url"
+        assert watched.last == ("Failed", "DatasetNotFound", told)
+        assert IMAGES not in watched.datasets.facts
+        path.write_text("a\nb\n")
+        await asyncio.sleep(20)
+        assert watched.last == ("Ready", "", "2 samples")
+        watched.datasets.set_required({})
+
+
+@simulated
+async def test_permissions_that_were_corrected_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, forbidden = tmp_path / "data.txt", True
+    path.write_text("a\n")
+    # tests may run as root, who may read everything
+    monkeypatch.setattr("os.access", lambda *_: not forbidden)
+    async with asyncio.TaskGroup() as tasks:
+        watched = Watched(tasks, tmp_path / "kept")
+        before = watched.datasets._count
+
+        async def refuse(job: CountJob, told: Callable[[Progress], None]) -> Counted:
+            if forbidden:
+                raise DatasetError("DatasetUnreadable", f"{job.path} cannot be read: Permission denied")
+            return await before(job, told)
+
+        watched.datasets._count = refuse
+        watched.datasets.set_required(want(path))
+        await asyncio.sleep(2)
+        assert watched.last[1] == "DatasetUnreadable"
+        forbidden = False  # neither size nor time of the file change
+        await asyncio.sleep(80)
+        assert watched.last == ("Ready", "", "1 samples")
+        watched.datasets.set_required({})
+
+
+@simulated
+async def test_a_dataset_that_waits_for_the_count_of_another_says_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x\n")
+    async with asyncio.TaskGroup() as tasks:
+        watched = Watched(tasks, tmp_path / "kept")
+        keys = [Key("datasets", "default", name) for name in ("a", "b")]
+        watched.datasets.set_required(
+            {key: RequiredFile(key, "u", 1, str(tmp_path / key.name), format="txt") for key in keys}
+        )
+        await asyncio.sleep(0.5)
+        told = [watched.datasets.preparations[key] for key in keys]
+        assert [each.phase for each in told] == ["Pending", "Pending"]
+        assert "waiting for the count of another Dataset of this node" in {each.message for each in told}
+        await asyncio.sleep(3)
+        assert all(watched.datasets.preparations[key].phase == "Ready" for key in keys)
         watched.datasets.set_required({})
 
 
@@ -171,6 +263,19 @@ async def test_a_node_reports_what_is_in_its_dataset(tmp_path: Path) -> None:
         assert status.dataset.number_of_samples == 3
         assert [(each.name, each.count) for each in status.dataset.classes] == [("cat", 2), ("dog", 1)]
         assert status.message == "3 samples, 2 classes"
+
+
+@simulated
+async def test_an_edge_worker_does_not_wait_for_data_elsewhere(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    async with node.gm.running(), node.lc():
+        body = service()
+        body["spec"]["dataset"] = {"name": "images"}
+        dead = dataset(Path("unused"))
+        dead["spec"]["url"] = "https://dead.example/images.csv"
+        await node.gm.insert(model(), dead, body)
+        await node.gm.reaches(IMAGES, "Pending", "Unreachable")
+        await eventually(lambda: node.launcher.alive, 60)
 
 
 @simulated

@@ -16,7 +16,8 @@ import structlog
 from aiohttp import web
 
 from halimede.errors import InvalidFieldError
-from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch, redact
+from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch, probe, redact
+from tests.ports import free_port
 
 BODY = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -388,3 +389,15 @@ async def test_a_cache_that_cannot_be_written_is_temporary(tmp_path: Path) -> No
     with pytest.raises(FetchError) as caught:
         await fetch(str(model_file(tmp_path)), "", Cache(tmp_path / "cache"))
     assert (caught.value.reason, caught.value.temporary) == (FetchReason.CACHE_FAILED, True)
+
+
+async def test_a_url_is_probed_without_its_content(origin: Origin) -> None:
+    await probe(f"{origin.url}/endless")
+    for at, reason, temporary in (
+        (f"{origin.url}/nothing", FetchReason.NOT_FOUND, False),
+        (f"http://127.0.0.1:{free_port()}/model", FetchReason.UNREACHABLE, True),
+        ("hdfs://host/data", FetchReason.UNSUPPORTED_SCHEME, False),
+    ):
+        with pytest.raises(FetchError) as caught:
+            await probe(at)
+        assert (caught.value.reason, caught.value.temporary) == (reason, temporary)

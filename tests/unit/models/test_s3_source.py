@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch
+from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch, probe
 from tests.unit.models.s3_world import BODY, DIGEST, PATIENT, SECRET, URL, Store, serving
 
 QUICK = TransferLimits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000_000)
@@ -148,3 +148,14 @@ except FetchError as error:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.startswith("NotInstalled False")
     assert 'pip install "halimede[s3]"' in said
+
+
+async def test_a_folder_needs_only_a_store_that_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await probe(URL)
+    await probe("s3://models/pictures/")
+    with pytest.raises(FetchError, match="404"):
+        await probe("s3://models/pictures")
+    monkeypatch.delenv("ACCESS_KEY_ID")
+    monkeypatch.delenv("SECRET_ACCESS_KEY")
+    with pytest.raises(FetchError, match="denied access with no credentials"):
+        await probe("s3://models/pictures/")
