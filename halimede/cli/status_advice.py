@@ -24,6 +24,7 @@ REMEDIES = {
     "Updating": "wait: the node is applying the new generation",
     "Preparing": "wait: the node is downloading the model",
     "dataset/DatasetNotFound": "put the data at spec.url on its node, or correct spec.url and apply the Dataset again",
+    "dataset/HostPathNotMounted": "mount its folder into the local controllers: docs/deploy.md, Datasets",
     "dataset/NotCounted": "`kubectl label node NODE halimede.io/node=`: then a local controller runs there",
     "dataset/Preparing": "wait: the node counts it; if it stays, see the log of the node's local controller",
     "DatasetNotReady": "see what its Dataset waits for: `halimede get datasets`",

@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("path", type=Path)
     parser.add_argument("--format", required=True)
     parser.add_argument("--ledger", type=Path, help="an SQLite file for what need not be counted again")
+    parser.add_argument("--root", type=Path, help="a folder that links must not lead out of")
     parser.add_argument("--parent", type=int, help="a process that this one ends with")
     chosen = parser.parse_args(arguments)
     if chosen.parent is not None and not end_with_parent(chosen.parent):
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory = MEMORY_PARQUET if chosen.format.lower() in {"parquet", "pq"} else MEMORY
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     try:
-        counted = count(chosen.path, chosen.format, chosen.ledger, _Teller(chosen.path))
+        counted = count(chosen.path, chosen.format, chosen.ledger, _Teller(chosen.path), chosen.root)
     except DatasetError as error:
         _report(CountReport(reason=error.reason, message=str(error)))
         return 1

@@ -48,17 +48,19 @@ class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """What to count, and the file of earlier counts."""
+    """What to count, the file of earlier counts, and a folder that links must not lead out of."""
 
     path: Path
     format: str
     ledger: Path | None = None
+    root: Path | None = None
 
 
 async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Counted:
     """Count in a child process. Raises DatasetError. If cancelled, it ends the child."""
     arguments = ["-m", "halimede.datasets", "--parent", str(os.getpid()), "--format", job.format]
     arguments += ["--ledger", str(job.ledger)] if job.ledger else []
+    arguments += ["--root", str(job.root)] if job.root else []
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,

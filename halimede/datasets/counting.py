@@ -54,15 +54,17 @@ def print_of(path: str | Path) -> Print | None:
     return _print(found)
 
 
-def count(path: Path, form: str, ledger: Path | None = None, told: Told | None = None) -> Counted:
+def count(
+    path: Path, form: str, ledger: Path | None = None, told: Told | None = None, root: Path | None = None
+) -> Counted:
     """Count the dataset at a path. ``told`` is called with files, bytes that were read, and samples.
 
-    Raises DatasetError.
+    With ``root``, no link may lead out of that folder. Raises DatasetError.
     """
     reader = find(form)
     try:
         with CountCache(ledger, f"{form} {path}") as kept:
-            return _Count(path, reader, kept, told or (lambda _files, _bytes, _samples: None)).run()
+            return _Count(path, reader, kept, told or (lambda _files, _bytes, _samples: None), root).run()
     except FileNotFoundError:
         text = f"{path} does not exist on this node: put it there, or correct spec.url"
         raise DatasetError(NOT_FOUND, text) from None
@@ -75,8 +77,11 @@ def count(path: Path, form: str, ledger: Path | None = None, told: Told | None =
 class _Count:
     """One count of one dataset."""
 
-    def __init__(self, path: Path, reader: DatasetReader, ledger: CountCache, told: Told) -> None:
+    def __init__(
+        self, path: Path, reader: DatasetReader, ledger: CountCache, told: Told, root: Path | None = None
+    ) -> None:
         self._path = path
+        self._root = root
         self._reader = reader
         self._ledger = ledger
         self._told = told
@@ -88,6 +93,7 @@ class _Count:
     def run(self) -> Counted:
         """Count."""
         found = self._path.stat()
+        self._check_inside(Path(os.path.realpath(self._path)), str(self._path))
         if stat.S_ISDIR(found.st_mode):
             root = self._reader.root(self._path)
             for path in self._walk(root):
@@ -147,6 +153,8 @@ class _Count:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb", buffering=0) as file:
             found = os.fstat(number)
+            if self._root is not None:
+                self._check_inside(Path(f"/proc/self/fd/{number}").readlink(), name)
             if not stat.S_ISREG(found.st_mode):
                 raise DatasetError(UNREADABLE, f"{name}: it is not a regular file")
             now = _print(found)
@@ -157,6 +165,12 @@ class _Count:
         if stands:
             self._ledger.put(name, now, CountRecord(tally=tally, mark=source.mark))
         return tally, now.size
+
+    def _check_inside(self, opened: Path, name: str) -> None:
+        """Raise DatasetError if the real path of a file or folder is outside of the root."""
+        if self._root is not None and not opened.is_relative_to(os.path.realpath(self._root)):
+            text = f"{name}: a link leads out of the folders that are mounted: write the path that it leads to"
+            raise DatasetError(UNREADABLE, text)
 
     def _came(self, number: int) -> None:
         self._bytes += number

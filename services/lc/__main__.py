@@ -88,6 +88,13 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
     parser.add_argument(
+        "--host-root",
+        default=os.environ.get("HALIMEDE_HOST_ROOT") or "/host",
+        metavar="DIR",
+        help="with --pods: the folder at which the node's folders with Datasets are mounted, /data at DIR/data "
+        "(default: $HALIMEDE_HOST_ROOT, else %(default)s)",
+    )
+    parser.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, ""),
         metavar="WHAT",
@@ -127,6 +134,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         credentials=credentials,
         http=given.http,
         pods=given.pods,
+        host_root=Path(given.host_root).absolute(),
         cache_bytes=int(quantity("--cache-bytes", given.cache_bytes)),
         fetch_policy=AddressPolicy.parse(given.fetch_allow, "--fetch-allow"),
     )

@@ -61,6 +61,7 @@ class Config:
     """One node: its name and labels, halimede's home folder, and the broker address for its workers.
 
     ``pods``: its workers are pods that Kubernetes makes and runs; this controller only receives their reports.
+    ``host_root``: the folder at which the node's folders with Datasets are mounted into the pod of this controller.
     ``fetch_policy``: the addresses that models and workers' own cameras may use, in addition to public ones.
     """
 
@@ -71,6 +72,7 @@ class Config:
     credentials: NodeCredentials | None = None
     http: str = "off"
     pods: bool = False
+    host_root: Path = Path("/host")
     cache_bytes: int = CACHE_BYTES
     fetch_policy: AddressPolicy = field(default_factory=AddressPolicy)
 
@@ -159,7 +161,10 @@ class _Components:
         self.wake = asyncio.Event()
         self.room = CacheJanitor(cache, self._model_paths, lambda: self.workers.models, most=config.cache_bytes)
         self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.bring, self.room)
-        self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, controller.count, controller.probe)
+        root = config.host_root if config.pods else None
+        self.datasets = Datasets(
+            tasks, lambda _: self.wake.set(), folders.datasets, controller.count, controller.probe, root=root
+        )
         self.part: WorkerPart
         self.workers: WorkerBackend
         self.logs: Logs

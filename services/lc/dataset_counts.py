@@ -41,13 +41,21 @@ KEPT_S = 24 * 3600.0
 #: seconds until the next count after an unexpected error
 BROKEN_S = 60.0
 
+#: the reason of a Dataset whose folder the pod of this controller does not have
+NOT_MOUNTED = "HostPathNotMounted"
 #: the state of a path that does not exist
 ABSENT = Print(-1, -1, -1)
 #: failures of a URL whose messages do not say what to do
-ORIGIN = frozenset({
-    FetchReason.ACCESS_DENIED, FetchReason.HTTP_STATUS, FetchReason.INTERRUPTED, FetchReason.NOT_FOUND,
-    FetchReason.TIMEOUT, FetchReason.UNREACHABLE,
-})  # fmt: skip
+ORIGIN = frozenset(
+    {
+        FetchReason.ACCESS_DENIED,
+        FetchReason.HTTP_STATUS,
+        FetchReason.INTERRUPTED,
+        FetchReason.NOT_FOUND,
+        FetchReason.TIMEOUT,
+        FetchReason.UNREACHABLE,
+    }
+)
 Count = Callable[[CountJob, Callable[[Progress], None]], Awaitable[Counted]]
 #: requests a URL without reading its content; raises FetchError
 Probe = Callable[[str], Awaitable[None]]
@@ -56,7 +64,8 @@ Probe = Callable[[str], Awaitable[None]]
 class Datasets:
     """The Datasets of a node. ``changed`` is called with a key after each change of its facts.
 
-    ``folder`` keeps the counts, so that the next count reads only changed files.
+    ``folder`` keeps the counts, so that the next count reads only changed files. ``root``: the folder at which folders
+    of the node are mounted, if this controller runs in a pod. It reads no other file of its pod for a Dataset.
     """
 
     def __init__(
@@ -66,6 +75,8 @@ class Datasets:
         folder: Path | None = None,
         count: Count = count_in_child,
         probe: Probe = probe,
+        *,
+        root: Path | None = None,
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.facts: dict[Key, DatasetFacts] = {}
@@ -74,6 +85,7 @@ class Datasets:
         self._folder = folder
         self._count = count
         self._probe = probe
+        self._root = root
         self._running: dict[Key, asyncio.Task[None]] = {}
         #: one count at a time, because the disk limits it
         self._place = asyncio.Semaphore(1)
@@ -120,23 +132,34 @@ class Datasets:
 
     async def _counted(self, want: RequiredFile, path: Path) -> None:
         """Count once; return when the next count is due."""
+        node_path, path = path, self._mounted_path(path)
         seen = await in_thread(print_of, path) or ABSENT
+        if seen is ABSENT and self._root and not await in_thread(_mounted, path, self._root):
+            folder = node_path.parent
+            text = f"{node_path} is not mounted into the pod of the node's local controller: mount {folder} of the node"
+            self._fail(want, NOT_MOUNTED, f"{text} at {self._root}{folder} (docs/deploy.md, Datasets)")
+            await self._until_changed({str(path): seen}, MENDED_S, None)
+            return
         known = self.preparations[want.key]
         if known.phase == "Pending" and self._place.locked():
             self._set(replace(known, message="waiting for the count of another Dataset of this node"))
         try:
             async with self._place:
-                counted = await self._count(
-                    CountJob(path, want.format, self._ledger(want)), lambda at: self._report_progress(want, at)
-                )
+                job = CountJob(path, want.format, self._ledger(want), self._root)
+                counted = await self._count(job, lambda at: self._report_progress(want, at))
         except DatasetError as error:
-            log.warning("dataset failed", key=str(want.key), reason=error.reason, message=str(error))
-            self._fail(want, error.reason, str(error))
+            message = str(error).replace(str(path), str(node_path))
+            log.warning("dataset failed", key=str(want.key), reason=error.reason, message=message)
+            self._fail(want, error.reason, message)
             hidden = seen is not ABSENT and await in_thread(_changes_unseen, path)
             await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if hidden else None)
             return
         self._ready(want, counted.facts)
         await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
+
+    def _mounted_path(self, path: Path) -> Path:
+        """Return where this process finds a path of the node."""
+        return path if self._root is None else self._root.joinpath(*path.parts[1:])
 
     async def _until_changed(self, watch: Mapping[str, Print], every: float, longest: float | None) -> None:
         """Wait until one of the paths has changed, at most ``longest`` seconds."""
@@ -202,7 +225,12 @@ def _summary(facts: DatasetFacts) -> str:
 
 def _changes_unseen(path: Path) -> bool:
     """Whether a cause of failure may end without a change of the path itself: deep in a folder, or by permissions."""
-    return os.path.isdir(path) or not os.access(path, os.R_OK)  # noqa: PTH112  # Path.is_dir raises PermissionError
+    return not os.access(path, os.R_OK) or path.is_dir()
+
+
+def _mounted(path: Path, root: Path) -> bool:
+    """Whether a path is in a folder that is mounted at or below ``root``."""
+    return any(os.path.ismount(each) for each in (path, *path.parents) if each.is_relative_to(root))
 
 
 def _differs(watch: Mapping[str, Print]) -> bool:

@@ -260,7 +260,7 @@ def _key(names: Any) -> Key:
 
 async def count_at_once(job: CountJob, told: Callable[[Progress], None]) -> Counted:
     """Count without a child process: a simulation has no time for one."""
-    return count(job.path, job.format, job.ledger)
+    return count(job.path, job.format, job.ledger, root=job.root)
 
 
 async def no_network(url: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from halimede.api import Resource, kind_of, matches, multiedge, placements
+from halimede.api import Resource, dataset, kind_of, matches, multiedge, placements
 from halimede.api.placement import SERVICES, Placement
 from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
@@ -331,7 +331,8 @@ class PodNode:
 
     It does not decide which pods run here, and the node's labels need not be known: only a role whose pods name another
     node is excluded. A Model is prepared in advance if GM has sent it and this controller can: the node's own files are
-    mounted into the pods that need them, and only pods receive a Model's credentials.
+    mounted into the pods that need them, and only pods receive a Model's credentials. A Dataset is counted if its
+    folder is mounted into the pod of this controller as well.
     """
 
     name: str
@@ -340,13 +341,13 @@ class PodNode:
     def leaves(self, resource: Resource[Any]) -> str:
         """Return why a Model or Dataset is left to the pods, empty if it is not."""
         spec = resource.spec
-        if spec.credential_name:
-            return f"its pods download it: only they have the Secret {spec.credential_name}"
         try:
             local = local_path(spec.url) is not None
         except FetchError:  # the preparer reports it
             return ""
-        return "its pods read it from the node's files" if local else ""
+        if local:
+            return "" if resource.kind.plural == dataset.PLURAL else "its pods read it from the node's files"
+        return f"its pods download it: only they have the Secret {spec.credential_name}" if spec.credential_name else ""
 
     def service(
         self, held: NodeResource, resource: Resource[Any], models: Models

@@ -88,7 +88,7 @@ def test_components_can_be_added(name: str) -> None:
     try:
         (folder / "kustomization.yaml").write_text(
             f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../{name}]\n"
-            "components: [../../components/monitoring, ../../components/host-credentials]\n"
+            "components: [../../components/monitoring, ../../components/host-credentials, ../../components/datasets]\n"
         )
         found = list(documents(render(folder)))
     finally:
@@ -104,6 +104,11 @@ def test_components_can_be_added(name: str) -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["broker"] == {"name": "broker", "hostPath": {"path": "/etc/halimede/broker", "type": "Directory"}}
     assert "secrets" not in volumes
+    assert volumes["data"]["hostPath"]["path"] == "/data"
+    (container,) = pod["containers"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "data")
+    assert (mount["mountPath"], mount["readOnly"]) == ("/host/data", True)
+    assert container["resources"]["limits"]["memory"] == "512Mi"
     assert [each["name"] for each in pod["initContainers"]] == ["folder"]
 
 

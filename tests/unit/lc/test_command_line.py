@@ -122,3 +122,9 @@ def test_with_pods_the_controller_has_credentials_of_its_own_alone(tmp_path: Pat
     _, settings = parse([*arguments, "--pods"])
     assert settings.credentials
     assert settings.credentials.folder == tmp_path / "lc"
+
+
+def test_where_folders_of_the_node_are_mounted_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(["--node", "edge0", "--pods"])[0].host_root == Path("/host")
+    monkeypatch.setenv("HALIMEDE_HOST_ROOT", "/mnt/node")
+    assert parse(["--node", "edge0", "--pods"])[0].host_root == Path("/mnt/node")

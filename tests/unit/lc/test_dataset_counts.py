@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,3 +303,78 @@ async def test_an_edge_worker_waits_for_its_dataset_and_is_never_stopped_for_it(
         await node.gm.insert(dataset(path, generation=3))
         await node.gm.reaches(HELMET, "Running")
         assert list(node.launcher.alive) == [before]
+
+
+@asynccontextmanager
+async def pods_node(tmp_path: Path) -> AsyncIterator[tuple[World, Path]]:
+    """A node whose controller runs in a pod: its node's folders are mounted at that path."""
+    node, host = World(tmp_path / "home"), tmp_path / "host"
+    node.config = replace(node.config, pods=True, host_root=host)
+    host.mkdir()
+    async with node.gm.running(), node.lc():
+        yield node, host
+
+
+@simulated
+async def test_a_controller_in_a_pod_counts_what_is_mounted_into_it(tmp_path: Path) -> None:
+    async with pods_node(tmp_path) as (node, host):
+        (host / "data").mkdir()
+        (host / "data" / "a.csv").write_text("x,label\n1,cat\n2,dog\n")
+        await node.gm.insert(dataset(Path("/data/a.csv"), "csv"))
+        status = await node.gm.reaches(IMAGES, "Ready")
+        assert status.dataset is not None
+        assert (status.dataset.number_of_samples, status.message) == (2, "2 samples, 2 classes")
+        await node.gm.insert(dataset(Path("/data"), "coco", generation=2))
+        status = await node.gm.reaches(IMAGES, "Failed", "DatasetUnreadable")
+        assert status.message == "/data has no file that ends with .json"  # paths are those of the node
+
+
+@simulated
+async def test_a_folder_that_is_not_mounted_is_named_with_what_to_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pods_node(tmp_path) as (node, host):
+        own = tmp_path / "a.txt"  # a file of the pod itself is none of the node
+        own.write_text("secret\n")
+        await node.gm.insert(dataset(own))
+        status = await node.gm.reaches(IMAGES, "Failed", "HostPathNotMounted")
+        assert f"mount {tmp_path} of the node at {host}{tmp_path}" in status.message
+        monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == host / "data")
+        await node.gm.insert(dataset(Path("/data/a.txt"), generation=2))
+        status = await node.gm.reaches(IMAGES, "Failed", "DatasetNotFound")
+        assert status.message == "/data/a.txt does not exist on this node: put it there, or correct spec.url"
+        (host / "data").mkdir()
+        (host / "data" / "a.txt").write_text("a\n")
+        await node.gm.reaches(IMAGES, "Ready")
+
+
+@simulated
+@pytest.mark.parametrize("url", ["/data/{}", "/data/../{}", "/data/../../{}", "/data/folder", "/data/folder/{}"])
+async def test_no_link_leads_out_of_what_is_mounted(tmp_path: Path, url: str) -> None:
+    async with pods_node(tmp_path) as (node, host):
+        (tmp_path / "password.csv").write_text("x,label\n1,secret\n")
+        (host / "data").mkdir()
+        (host / "data" / "password.csv").symlink_to(tmp_path / "password.csv")
+        (host / "data" / "folder").symlink_to(tmp_path)
+        await node.gm.insert(dataset(Path("/"), "csv"))
+        body = dataset(Path("/"), "csv", generation=2)
+        body["spec"]["url"] = url.format("password.csv")
+        await node.gm.insert(body)
+        status = await node.gm.reaches(IMAGES, "Failed", generation=2)
+        assert status.dataset is None
+        await node.gm.insert(dataset(Path("/data"), "csv", generation=3))
+        await eventually(lambda: node.gm.statuses[IMAGES].observed_generation == 3, 60)
+        await node.gm.reaches(IMAGES, "Ready", generation=3)
+        facts = node.gm.statuses[IMAGES].dataset
+        assert facts is not None
+        assert (facts.number_of_samples, facts.classes, facts.number_broken) == (0, [], 1)
+        assert "a link leads out of the folders that are mounted" in facts.broken[0].reason
+
+
+@simulated
+async def test_data_that_only_pods_have_credentials_for_is_left_to_them(tmp_path: Path) -> None:
+    async with pods_node(tmp_path) as (node, _):
+        body = dataset(Path("/"))
+        body["spec"] |= {"url": "s3://bucket/a.csv", "credentialName": "s3"}
+        await node.gm.insert(body)
+        await node.gm.reaches(IMAGES, "Ready", "LeftToPods")
