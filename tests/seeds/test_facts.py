@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import ruamel.yaml
 
@@ -21,10 +22,12 @@ from halimede import api, topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
 from halimede.cli.client import ApiRefusedError
+from halimede.datasets import count
 from halimede.worker.errors import WorkerError
 from services.gm.workloads import serving_objects
 from services.gm.workloads.pod_settings import PodSettings
 from tests.integration.gm_world import multi_edge
+from tests.integration.gm_world import service as joint_inference
 from tests.integration.inference_models import KUBEEDGE, SEDNA, read
 from tests.simulated import simulate
 from tests.stateful.world import World
@@ -37,6 +40,13 @@ NAME = "helmet-detection-demo"
 STATUS = f"default/sedna/status/jointinferenceservices/{NAME}"
 SEVERAL, SERVED = "multiedgeinferenceservices", "inferencemodels"
 HOSTNAME = "kubernetes.io/hostname"
+#: two samples in the formats that a dataset may have
+DATA = {
+    "csv": "picture,label\n1.png,cat\n2.png,dog\n",
+    "txt": "1.png 0\n2.png 1\n",
+    "voc": "<annotation><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>"
+    "</bndbox></object></annotation>",
+}
 #: the manifests of resources, by the names that the table uses
 MANIFESTS = {
     "manifest": "neptune.io_jointinferenceservices",
@@ -54,8 +64,8 @@ TYPES = {
 }  # fmt: skip
 
 
-def model(name: str) -> dict[str, Any]:
-    spec = {"url": f"/models/{name.removesuffix('-model')}.onnx", "format": "onnx"}
+def model(name: str, **more: Any) -> dict[str, Any]:
+    spec = {"url": f"/models/{name.removesuffix('-model')}.onnx", "format": "onnx", **more}
     return {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name}, "spec": spec}
 
 
@@ -253,6 +263,41 @@ async def served(world: World) -> dict[str, Any]:
     return found
 
 
+async def selected(world: World) -> dict[str, Any]:
+    """Select a Model by its metadata, and keep what becomes of it."""
+    found: dict[str, Any] = {}
+    heard: list[Packet] = []
+    world.broker.heard = heard.append
+    versions = [{"version": each, "url": f"/models/faces-{each}.onnx"} for each in ("3", "4")]
+    accurate = [{"key": "accuracy", "value": "0.8"}, {"key": "recall", "value": "0.7"}]
+    traits = {"metadata": {"finds": "faces"}, "labels": ["dog", "cat"], "metrics": accurate}
+    await world.client.apply(model("small"))
+    await world.client.apply(model("big"))
+    await world.client.apply(model("faces", versions=versions, targetVersion="3", **traits))
+    body = joint_inference("doors")
+    body["spec"]["edgeWorker"]["model"] = {"selector": {"metadata": {"finds": "faces"}, "labels": ["cat"]}}
+    await world.client.apply(body)
+    await asyncio.sleep(120)
+    (insert,) = (each for each in heard if each.topic.endswith("models/faces/insert"))
+    found["model-insert"] = {"topic": insert.topic, **json.loads(insert.payload)}
+    found["model-status"] = status_of(world, "faces", "models")
+    found["selection"] = status_of(world, "doors")
+    world.check()
+    return found
+
+
+def counted(folder: Path) -> dict[str, Any]:
+    """Count two samples in each format of ``DATA``."""
+    found = {}
+    for name, text in DATA.items():
+        for file in ("1.xml", "2.xml") if name == "voc" else (f"all.{name}",):
+            path = folder / name / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        found[name] = msgspec.to_builtins(count(folder / name, name).facts)
+    return found
+
+
 def objects(**changes: Any) -> dict[str, Any]:
     """Return what GM makes of the sample on Kubernetes, by kind, and the parts of its pods that have odd names."""
     built = serving_objects.build(api.parse(read(SEDNA, frameworkType="onnx", **changes)), {}, PodSettings(broker=""))
@@ -297,7 +342,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found: dict[str, Any] = {name: yaml.load(ROOT / f"deploy/crds/{file}.yaml") for name, file in MANIFESTS.items()}
     shown = found["manifest"]["spec"]["versions"][0]["additionalPrinterColumns"]
     found["columns"] = {each["jsonPath"]: each["type"] for each in shown}
-    for life in (control, several, served):
+    for life in (control, several, served, selected):
         world = World(1)
         try:
             found |= world.run(life(world))
@@ -307,6 +352,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found["edge-objects"] = objects(nodeName="", replicas=3)
     found["image-objects"] = objects(image="example.io/faces:1", targetVersion="no such one")
     found["customers"] = customers()
+    found["counted"] = counted(tmp_path_factory.mktemp("data"))
     found |= simulate(reported(tmp_path_factory.mktemp("worker")))
     found["topics"]["info"] = found["info"]["topic"]
     return found
