@@ -125,12 +125,22 @@ async def test_at_the_edge_one_node_that_matches_serves_it_until_it_is_drained(t
 async def test_a_selector_that_matches_both_layers_takes_a_node_of_the_models_layer(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("a", site="north", **CLOUD) as cloud:
         await w.apply(inference_model(deployToLayer="edge", nodeSelector={"site": "north"}))
-        status = await w.reaches("Degraded", "LayerMismatch", name="faces", plural=PLURAL)
+        status = await w.reaches("Degraded", "NodeMismatch", name="faces", plural=PLURAL)
         assert all(part in status.conditions[-1].message for part in ("spec.deployToLayer", "'edge'", "node a"))
         async with w.node("b", site="north", **EDGE) as edge:
             await w.reaches("Running", name="faces", plural=PLURAL)
             assert FACES in edge.holds
             assert FACES not in cloud.holds
+
+
+@simulated
+async def test_a_selector_that_the_named_node_does_not_match_is_a_condition(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0", site="north", **CLOUD):
+        await w.apply(inference_model(nodeName="cloud0", nodeSelector={"site": "south"}))
+        status = await w.reaches("Degraded", "NodeMismatch", name="faces", plural=PLURAL)
+        assert "spec.nodeSelector: {'site': 'south'}" in status.conditions[-1].message
+        await w.apply(inference_model(nodeName="cloud0", nodeSelector={"site": "north"}))
+        await w.reaches("Running", name="faces", plural=PLURAL)
 
 
 @simulated

@@ -152,17 +152,20 @@ def _differing(spec: InferenceModelSpec, observed: Observed, message: str) -> Re
     """Return the phase of a model that is served in another way than its spec has it; None: it is as specified."""
     error = _unmet(spec, observed)
     if error is not None:
-        return Readiness("Degraded", "ReplicasNotSupported" if error.field == REPLICAS else "LayerMismatch", str(error))
+        return Readiness("Degraded", "ReplicasNotSupported" if error.field == REPLICAS else "NodeMismatch", str(error))
     if observed.as_pods or not (unused := list(_unused(spec))):
         return None
     return Readiness("Running", "AllWorkersRun", f"{message}; without Kubernetes not used: {', '.join(unused)}")
 
 
 def _unmet(spec: InferenceModelSpec, observed: Observed) -> InvalidFieldError | None:
-    """Return the first of number and layer of the servers that is not as the spec has it."""
-    number, nodes = spec.replicas or 0, sorted(observed.placed)
+    """Return the first of the number and the nodes of the servers that is not as the spec has it."""
+    number, nodes, named = spec.replicas or 0, sorted(observed.placed), observed.nodes.get(spec.node_name)
     if number > desired_servers(spec):
         return InvalidFieldError(REPLICAS, number, REPLICAS_FIX)
+    if named and not spec.node_selector.items() <= named.labels.items():
+        fix = f"spec.nodeName is used, and node {named.name} has other labels: remove one of the two"
+        return InvalidFieldError("spec.nodeSelector", spec.node_selector, fix)
     if observed.as_pods:
         return None
     if number > len(nodes):
