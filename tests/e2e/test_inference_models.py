@@ -192,7 +192,7 @@ async def test_what_one_machine_cannot_do_is_a_condition_that_names_the_field(tm
         await shown.follow()
         for change, reason, field in (
             ({}, "ReplicasNotSupported", "spec.replicas: 3"),
-            ({"replicas": 2, "image": "example.io/faces:1"}, "FrameworkNotSupported", "spec.image"),
+            ({"replicas": 2, "image": "example.io/faces:1"}, "ImageNotSupported", "spec.image"),
         ):
             file.write_text(json.dumps(body | {"spec": spec | change}))
             await halimede(system, "apply", "-f", str(file))

@@ -47,7 +47,7 @@ async def test_an_edit_that_cannot_be_served_leaves_the_node_what_it_runs(tmp_pa
         await w.reaches("Running", name="faces", plural=PLURAL)
         for reason, change in {
             "InvalidDigest": {"manifest": [version("1", sha256sum="abc")]},
-            "FrameworkNotSupported": {"image": "example.io/faces:1"},
+            "ImageNotSupported": {"image": "example.io/faces:1"},
         }.items():
             await w.apply(inference_model(**change))
             await w.reaches("Degraded", reason, name="faces", plural=PLURAL)

@@ -44,7 +44,7 @@ HOSTNAME = "kubernetes.io/hostname"
 DATA = {
     "csv": "picture,label\n1.png,cat\n2.png,dog\n",
     "txt": "1.png 0\n2.png 1\n",
-    "voc": "<annotation><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>"
+    "xml": "<annotation><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>"
     "</bndbox></object></annotation>",
 }
 #: the manifests of resources, by the names that the table uses
@@ -290,7 +290,7 @@ def counted(folder: Path) -> dict[str, Any]:
     """Count two samples in each format of ``DATA``."""
     found = {}
     for name, text in DATA.items():
-        for file in ("1.xml", "2.xml") if name == "voc" else (f"all.{name}",):
+        for file in ("1.xml", "2.xml") if name == "xml" else (f"all.{name}",):
             path = folder / name / file
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)

@@ -217,7 +217,7 @@ def _served(desired: Resource[Any], observed: Observed, status: Status, url: str
 def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
     """Yield why nodes that run workers themselves cannot serve the model."""
     if target(spec) is None:
-        yield Problem("FrameworkNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
+        yield Problem("ImageNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
     else:
         yield from unusable(spec, is_ours(spec))
 

@@ -197,9 +197,9 @@ class NodeContext:
         version = target(spec)
         if version is None and not OWN_IMAGE.fullmatch(spec.image or ""):
             text = f"spec.image: {spec.image!r} needs a container engine: set spec.manifest, or use Kubernetes"
-            return Lack("Failed", "FrameworkNotSupported", text)
+            return Lack("Failed", "ImageNotSupported", text)
         if version is None:
-            return Lack("Failed", "FrameworkNotSupported", "spec.manifest: halimede's server needs a version to serve")
+            return Lack("Failed", "ImageNotSupported", "spec.manifest: halimede's server needs a version to serve")
         if not is_ours(spec):
             text = f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: export the model to ONNX"
             return Lack("Failed", "FrameworkNotSupported", text)

@@ -44,3 +44,13 @@ def test_only_joint_services_are_said_to_have_logs() -> None:
         kinds[kind] = task.do
     assert "halimede logs" in kinds["ji"]
     assert "halimede logs" not in kinds["im"] + kinds["dataset"]
+
+
+def test_what_a_served_model_cannot_have_without_kubernetes_has_a_remedy() -> None:
+    for reason, part in (
+        ("ImageNotSupported", "remove spec.image"),
+        ("ReplicasNotSupported", "set spec.replicas"),
+        ("NodeMismatch", "halimede nodes"),
+    ):
+        (task,) = status_advice.on_resources("im", [resource("faces", "Degraded", reason)])
+        assert part in task.do
