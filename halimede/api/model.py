@@ -13,9 +13,11 @@ import msgspec
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
+from halimede.api.podtemplate import LabelValue
 from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
-from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all, refuse
+from halimede.names import check_name
 
 PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
@@ -89,6 +91,8 @@ def check(spec: ModelSpec) -> None:
             found.append(InvalidFieldError("spec.versions", version.version, ONCE_FIX))
     if spec.target_version and spec.target_version not in names:
         found.append(InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX))
+    if spec.node_name:
+        check_name("spec.nodeName", spec.node_name)
     check_all(partial(refuse, found), partial(check_processing, spec.preprocess, spec.postprocess))
 
 
@@ -174,6 +178,13 @@ class ModelSpec(Spec, kw_only=True):
     metadata: Annotated[
         Metadata, Meta(max_length=64, description="Free key-value pairs, which selectors of services may require.")
     ] = {}
+    node_name: Annotated[
+        OptionalName, Meta(description="A node that has the model ready before a service needs it there.")
+    ] = ""
+    node_selector: Annotated[
+        dict[str, LabelValue],
+        Meta(max_length=64, description="Labels of the nodes that have it ready in advance, if nodeName is empty."),
+    ] = {}
     rollout: Annotated[RolloutSpec | None, Meta(description="How a changed model replaces the previous one.")] = None
 
     @property
@@ -191,6 +202,11 @@ def in_force(spec: ModelSpec) -> ModelSpec:
     return msgspec.structs.replace(
         spec, url=chosen.url, sha256=chosen.sha256, target_version=chosen.version, versions=[chosen]
     )
+
+
+def about_file(spec: ModelSpec, url: str) -> ModelSpec:
+    """Return the spec for who uses the file at ``url``: without what does not affect how it is used."""
+    return msgspec.structs.replace(spec, url=url, credential_name="", metadata={}, node_name="", node_selector={})
 
 
 def task_of(spec: ModelSpec) -> str:

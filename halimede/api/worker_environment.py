@@ -22,7 +22,7 @@ from halimede.api.jointinference import (
     JointInferenceServiceSpec,
     TierWorker,
 )
-from halimede.api.model import ModelSpec
+from halimede.api.model import ModelSpec, about_file
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement
 
@@ -47,7 +47,7 @@ class MountedModel:
 
     def variables(self, name: str) -> dict[str, str]:
         """Return its path and spec as variables whose names begin with ``name``."""
-        spec = msgspec.structs.replace(self.model.spec, url=self.path, credential_name="", metadata={})
+        spec = about_file(self.model.spec, self.path)
         return {f"{name}_URL": self.path, f"{name}_SPEC": _json(spec)}
 
 

@@ -9,7 +9,7 @@ If the cluster runs workers as pods, its scheduler evaluates selectors and assig
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from halimede.api import Resource, matches
@@ -17,6 +17,8 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.podtemplate import PodSpec
 from halimede.names import Key
 from services.gm.nodes import Nodes
+
+NODE_NAME = "spec.nodeName"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class ReferenceEntry:
 
     resource: Resource[Any]
     roles: tuple[WorkerPlacement, ...] = ()
-    #: the one node where it is always placed
+    #: the node where it is always placed, or the labels of the nodes where it is
     owner: str = ""
+    owner_labels: Mapping[str, str] = field(default_factory=dict)
     #: whether it selects among the Models of its namespace: then each change of one concerns it
     selects: bool = False
 
@@ -55,6 +58,11 @@ class ReferenceEntry:
     def references(self) -> frozenset[Key]:
         """All resources that it names."""
         return frozenset(key for role in self.roles for key in role.references)
+
+    @property
+    def owner_item(self) -> tuple[str, str]:
+        """One requirement that its owners meet; empty: it has none."""
+        return (NODE_NAME, self.owner) if self.owner else min(self.owner_labels.items(), default=("", ""))
 
 
 Roles = frozenset[str]
@@ -72,7 +80,8 @@ class ReferenceIndex:
         self._assigned: dict[str, set[Key]] = {}
         self._users: dict[Key, set[Key]] = {}
         self._wishes: dict[tuple[str, str], set[Key]] = {}
-        self._owned: dict[str, set[Key]] = {}
+        #: by a node's name, or by one label of owners
+        self._owned: dict[tuple[str, str], set[Key]] = {}
         #: by namespace: the Models, and the services that select among them
         self._models: dict[str, set[Key]] = {}
         self._choosers: dict[str, set[Key]] = {}
@@ -91,7 +100,7 @@ class ReferenceIndex:
             _discard(self._models, key.namespace, key)
         _discard(self._choosers, key.namespace, key)
         if (old := self._entries.pop(key, None)) is not None:
-            _discard(self._owned, old.owner, key)
+            _discard(self._owned, old.owner_item, key)
             for reference in old.references:
                 _discard(self._users, reference, key)
             for role in old.roles:
@@ -107,8 +116,7 @@ class ReferenceIndex:
             self._models.setdefault(key.namespace, set()).add(key)
         if entry.selects:
             self._choosers.setdefault(key.namespace, set()).add(key)
-        if entry.owner:
-            self._owned.setdefault(entry.owner, set()).add(key)
+        self._owned.setdefault(entry.owner_item, set()).add(key)
         for reference in entry.references:
             self._users.setdefault(reference, set()).add(key)
         for role in entry.roles:
@@ -142,7 +150,8 @@ class ReferenceIndex:
         """
         labels, drained = self._labels(node), self._nodes.drained(node)
         candidates = self._candidates(node) | set(self._assigned.get(node, ()))
-        concerned = set(candidates)
+        # a node that has lost a label may have lost a Model by it
+        concerned = candidates.union(*(keys for (name, _), keys in self._owned.items() if name not in {NODE_NAME, ""}))
         for key in () if self._pods else candidates:
             entry = self._entries[key]
             if any(role.most is not None for role in entry.roles):
@@ -156,21 +165,27 @@ class ReferenceIndex:
         return concerned
 
     def placed(self, key: Key) -> Mapping[str, Roles]:
-        """Return where a resource is placed: on its owner, on the nodes of its roles, or where services need it."""
+        """Return where a resource is placed: on its owners, on the nodes of its roles, or where services need it.
+
+        Only a Model is placed both on its owners and where services need it.
+        """
         entry = self._entries.get(key)
-        if entry is not None and entry.owner:
-            return {entry.owner: frozenset()}
+        owners = self._owners(entry)
+        if owners and key.plural != MODELS:
+            return dict.fromkeys(owners, frozenset())
         if entry is not None and entry.roles:
             return self._placed.get(key, {})
         users = self._users.get(key, ())
         placed = ((user, node) for user in users for node in self._placed.get(user, {}))
-        return {node: frozenset() for user, node in placed if self._needs(user, key, node)}
+        needed = (node for user, node in placed if self._needs(user, key, node))
+        return dict.fromkeys((*owners, *needed), frozenset())
 
     def belongs(self, key: Key, node: str) -> Roles | None:
         """Return the roles that a resource has on a node; None if it is not placed there."""
         entry = self._entries.get(key)
-        if entry is not None and entry.owner:
-            return frozenset() if node == entry.owner else None
+        owners = self._owners(entry)
+        if node in owners or (owners and key.plural != MODELS):
+            return frozenset() if node in owners else None
         if entry is not None and entry.roles:
             return self._placed.get(key, {}).get(node)
         needed = any(self._needs(user, key, node) for user in self._users.get(key, ()))
@@ -178,7 +193,8 @@ class ReferenceIndex:
 
     def assigned(self, node: str) -> Collection[Key]:
         """Return the services that have a role on a node, and the resources that it owns."""
-        return {*self._assigned.get(node, ()), *self._owned.get(node, ())}
+        owned = (key for item in self._items(node) for key in self._owned.get(item, ()))
+        return {*self._assigned.get(node, ()), *(key for key in owned if node in self._owners(self._entries[key]))}
 
     def stranded(self, node: str) -> list[tuple[Key, str]]:
         """Return the services and roles that would be placed on this node and now have no node."""
@@ -189,14 +205,22 @@ class ReferenceIndex:
             found += [(key, role.name) for role in roles if role.name not in placed]
         return found
 
+    def _owners(self, entry: ReferenceEntry | None) -> Collection[str]:
+        if entry is None:
+            return ()
+        return (entry.owner,) if entry.owner else self._nodes.matching(entry.owner_labels)
+
     def _labels(self, node: str) -> Mapping[str, str]:
         known = self._nodes.get(node)
         return known.labels if known else {}
 
     def _candidates(self, node: str) -> set[Key]:
         """Return the services that name a node or one of its labels."""
-        items = [(NODE_NAME, node), *self._labels(node).items()]
-        return set().union(*(self._wishes.get(item, ()) for item in items))
+        return set().union(*(self._wishes.get(item, ()) for item in self._items(node)))
+
+    def _items(self, node: str) -> list[tuple[str, str]]:
+        """Return the requirements that a node meets: its name, and each of its labels."""
+        return [(NODE_NAME, node), *self._labels(node).items()]
 
     def _find(self, key: Key, roles: Iterable[WorkerPlacement]) -> dict[str, Roles]:
         found: dict[str, set[str]] = {}
@@ -248,9 +272,6 @@ class ReferenceIndex:
 
 def _needs(entry: ReferenceEntry) -> dict[str, tuple[Key, ...]]:
     return {role.name: role.references for role in entry.roles}
-
-
-NODE_NAME = "spec.nodeName"
 
 
 def _requirement(pod: PodSpec) -> tuple[str, str]:

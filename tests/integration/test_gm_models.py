@@ -135,3 +135,32 @@ async def test_a_choice_outlives_gm_and_is_not_older_for_a_node_than_before(tmp_
             await w.apply(measured("c", "0.7"))
             await eventually(lambda: edge.holds[HELMET][1] == 3)
             assert edge.holds[HELMET][2]["spec"]["edgeWorker"]["model"] == {"name": "c"}
+
+
+@simulated
+async def test_nodes_that_a_model_names_have_it_before_any_service(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0", site="north") as edge, w.node("cloud0") as cloud:
+        await w.apply(model("small", nodeName="edge7"))
+        status = await w.reaches("Pending", "NodeNotFound", name="small", plural=MODELS)
+        assert "spec.nodeName: node edge7 has never connected" in status.conditions[-1].message
+        await w.apply(model("small", nodeSelector={"site": "south"}))
+        status = await w.reaches("Pending", "NoNode", name="small", plural=MODELS, generation=2)
+        assert "no node has the labels site=south" in status.conditions[-1].message
+        assert SMALL not in edge.holds
+        async with w.node("edge1", site="south") as joined:  # a node that joins later prepares it as well
+            status = await w.reaches("Ready", "OnAllNodes", name="small", plural=MODELS, generation=2)
+            assert [(node.node, node.phase) for node in status.nodes] == [("edge1", "Ready")]
+            assert SMALL in joined.holds
+        await w.apply(model("small", nodeName="edge0"))
+        status = await w.reaches("Ready", name="small", plural=MODELS, generation=3)
+        assert [node.node for node in status.nodes] == ["edge0"]
+        assert SMALL in edge.holds
+        # a service may need it elsewhere as well, and its end leaves the model where it is named
+        await w.apply(model("big"), service(edge="cloud0"))
+        await eventually(lambda: SMALL in cloud.holds)
+        await w.ask("delete", plural=SERVICES, name="helmet")
+        await eventually(lambda: SMALL not in cloud.holds)
+        assert SMALL in edge.holds
+        await w.apply(model("small"))
+        await w.reaches("Unused", name="small", plural=MODELS, generation=4)
+        await eventually(lambda: SMALL not in edge.holds)

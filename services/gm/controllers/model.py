@@ -1,6 +1,6 @@
 """The files that services need on nodes: Models and Datasets.
 
-GM sends a Model to each node where a service needs it, and deletes it there after the last such service. Ready means
+GM sends a Model to each node that it names, and where a service needs it; deletes it after the last need. Ready means
 that each such node has the file. Nodes receive only the version in force. Facts that nodes find out about the file are
 copied to the status if all nodes agree; versions that all of them have had are remembered for a rollback.
 """
@@ -37,9 +37,9 @@ class ModelController(Controller):
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """Return the model, for nodes with the version in force; a model names no other resource."""
         spec: ModelSpec = resource.spec
-        if not spec.versions:
-            return ReferenceEntry(resource)
-        return ReferenceEntry(parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))}))
+        if spec.versions:
+            resource = parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))})
+        return ReferenceEntry(resource, owner=spec.node_name, owner_labels=spec.node_selector)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
         """Sum up the nodes that need the model; without a local controller, pods download it themselves."""
@@ -54,7 +54,9 @@ class ModelController(Controller):
         failed = [v for v in verdicts if v.phase == "Failed"]
         waiting = [v for v in verdicts if v.phase == "Pending"]
         facts = _facts(desired, observed)
-        if not verdicts and uncontrolled:
+        if trouble := _unknown_owner(desired.spec, observed):
+            verdict = trouble
+        elif not verdicts and uncontrolled:
             verdict = Readiness("Ready", "FetchedByPods", "nodes that need it have no local controller: pods fetch it")
         elif not verdicts:
             verdict = Readiness("Unused", "NotNeeded", "no service on a known node uses it")
@@ -70,6 +72,16 @@ class ModelController(Controller):
         status = Status(active=ready, failed=len(failed), nodes=summaries[:MAX_SHOWN_NODES])
         status = _described(status, desired, observed, facts, served=verdict.phase == "Ready" and bool(verdicts))
         return conclude(status, verdict, observed.status, generation, observed.now)
+
+
+def _unknown_owner(spec: ModelSpec, observed: Observed) -> Readiness | None:
+    """Return the problem that there is no node of those where the model is to be ready in advance."""
+    if spec.node_name and spec.node_name not in observed.nodes:
+        return Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {spec.node_name} has never connected")
+    if spec.node_selector and not spec.node_name and not observed.placed:
+        wanted = ", ".join(f"{key}={value}" for key, value in sorted(spec.node_selector.items()))
+        return Readiness("Pending", "NoNode", f"spec.nodeSelector: no node has the labels {wanted}")
+    return None
 
 
 def _described(

@@ -148,7 +148,7 @@ class ModelOnNode(DatasetOnNode):
     def file(self, item: NodeItem) -> RequiredFile:
         """Return the file that the resource names, and the spec for its trial."""
         spec = item.resource.spec
-        tried = msgspec.json.encode(msgspec.structs.replace(spec, url="/", credential_name="", metadata={})).decode()
+        tried = msgspec.json.encode(model.about_file(spec, "/")).decode()
         return replace(super().file(item), sha256=spec.sha256, spec=tried)
 
     def state(self, item: NodeItem) -> NodeState:

@@ -88,6 +88,7 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (TIERS, "spec.tiers.1.maxBytes", "64Ki"),
     (TIERS, "spec.tiers.1.template.spec.nodeName", "Node_0"),
     (DATASET, "spec.nodeName", "a b"),
+    (MODEL, "spec.nodeName", "a b"),
     (DATASET, "spec.format", None),
 ]
 

@@ -11,7 +11,7 @@ from halimede.names import Key
 from services.gm.controllers import CONTROLLERS
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceEntry, ReferenceIndex
-from tests.integration.gm_world import MODELS, SERVICES, service
+from tests.integration.gm_world import MODELS, SERVICES, model, service
 from tests.integration.inference_models import inference_model
 
 SMALL, BIG = Key(MODELS, "default", "small"), Key(MODELS, "default", "big")
@@ -64,9 +64,9 @@ def _compare(index: ReferenceIndex, nodes: Nodes, entries: dict[Key, ReferenceEn
         for node in everywhere:
             assert index.belongs(key, node) == wanted.get(node)
             assert (key in index.assigned(node)) == (node in wanted)
-    for model, role in ((SMALL, "edge"), (BIG, "cloud")):
+    for named, role in ((SMALL, "edge"), (BIG, "cloud")):
         needed = {n for key in entries for n, roles in index.placed(key).items() if role in roles}
-        assert index.placed(model).keys() == needed
+        assert index.placed(named).keys() == needed
 
 
 @given(st.lists(st.tuples(NAMES, LABELS), max_size=30), st.integers(1, 2))
@@ -127,3 +127,16 @@ def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_
     index.put(key, None)
     index.put(key, entry)
     assert set(index.placed(key)) == {"edge0"}
+
+
+def test_a_node_that_loses_a_label_concerns_the_models_that_name_it() -> None:
+    nodes = Nodes()
+    index = ReferenceIndex(nodes)
+    nodes.saw(Presence(node="n0", epoch=1, online=True, labels={"a": "x", "b": "x"}))
+    resource = parse(model("small", nodeSelector={"a": "x"}))
+    index.put(SMALL, CONTROLLERS[MODELS].entry(resource))
+    assert (index.placed(SMALL), index.belongs(SMALL, "n0")) == ({"n0": frozenset()}, frozenset())
+    assert set(index.assigned("n0")) == {SMALL}
+    assert nodes.saw(Presence(node="n0", epoch=2, online=True, labels={"b": "x"})).labels
+    assert SMALL in index.node_changed("n0")
+    assert (index.placed(SMALL), index.belongs(SMALL, "n0"), set(index.assigned("n0"))) == ({}, None, set())

@@ -214,7 +214,7 @@ def test_a_changed_model_is_nothing_to_the_worker_before_it_is_there(swaps: bool
 
 def test_what_only_describes_a_model_concerns_no_worker() -> None:
     before = decide(model(), service()).start[0]
-    described = {"metrics": [{"key": "accuracy", "value": "0.9"}], "metadata": {"site": "north"}}
+    described = {"metrics": [{"key": "accuracy", "value": "0.9"}], "metadata": {"site": "north"}, "nodeName": "edge0"}
     about = model(generation=2, task="classification", **described)
     for swaps in (True, False):
         running = [runs(before.spec.digest, model=before.desired_model, swaps=swaps)]
@@ -222,8 +222,11 @@ def test_what_only_describes_a_model_concerns_no_worker() -> None:
         assert (decided.start, decided.stop, decided.swap) == ((), (), ())
 
 
-def test_metadata_of_a_model_concern_neither_its_trial_nor_a_script() -> None:
-    plain, named = decide(model(), service()), decide(model(metadata={"site": "north"}), service())
+@pytest.mark.parametrize(
+    "about", [{"metadata": {"site": "north"}}, {"nodeName": "edge0"}, {"nodeSelector": {"a": "b"}}]
+)
+def test_what_is_about_a_model_concerns_neither_its_trial_nor_a_script(about: dict[str, Any]) -> None:
+    plain, named = decide(model(), service()), decide(model(**about), service())
     assert named.prepare[SMALL].spec == plain.prepare[SMALL].spec
     assert named.start[0].spec.env["MODEL_SPEC"] == plain.start[0].spec.env["MODEL_SPEC"]
 
