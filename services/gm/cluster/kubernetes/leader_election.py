@@ -320,12 +320,22 @@ class LeaderElection:
         if not self.leading or self._seen is None or self._mine is None:
             self._mine = None
             return
-        self._mine = None
-        body = self._body(self._seen, self._highest)
-        body["spec"]["holderIdentity"] = ""
+        seen, mine, self._mine = self._seen, self._mine, None
         with contextlib.suppress(KubernetesApiError):
-            self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
+            try:
+                await self._empty(seen)
+            except StaleError:
+                # the renewal that the stop interrupted may have been written: then the Lease is still ours
+                now = await self._read_lease()
+                if now is None or not isinstance(decide(self.identity, now, mine, 0.0), Renew):
+                    return
+                await self._empty(now)
             log.info("leadership released", lease=self.name, identity=self.identity)
+
+    async def _empty(self, seen: LeaseRecord) -> None:
+        body = self._body(seen, self._highest)
+        body["spec"]["holderIdentity"] = ""
+        self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
 
     # --- the Lease itself -------------------------------------------------------------------------------------
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from services.gm.cluster.kubernetes.api_paths import Object
 from services.gm.cluster.kubernetes.client import ForbiddenError
 from services.gm.cluster.kubernetes.leader_election import MAX_EPOCH, LeaderElection, LeadershipLostError
 from services.gm.leader import waiting_health
@@ -93,6 +95,45 @@ async def test_a_leader_that_stops_lets_go_and_the_next_takes_over_at_once() -> 
         assert now() - stopped >= 3.0
         await eventually(lambda: other.working, timeout_s=2.0)
         assert other.epochs == [2]
+
+
+class LateShelf(Shelf):
+    """A shelf whose answer to a patch comes ``late_s`` after the patch was applied."""
+
+    late_s = 0.0
+
+    async def patch(self, *args: Any, **options: Any) -> Object:
+        answer = await super().patch(*args, **options)
+        await asyncio.sleep(self.late_s)
+        return answer
+
+
+@simulated
+async def test_a_leader_that_stops_during_a_renewal_lets_go_as_well() -> None:
+    shelf = LateShelf()
+    async with candidates(shelf, "a", "b") as both:
+        await eventually(one_of(both))
+        leader, other = sorted(both, key=lambda each: not each.working)
+        shelf.late_s, patches = 0.5, shelf.calls.count("patch")
+        await eventually(lambda: shelf.calls.count("patch") > patches)
+        await asyncio.sleep(0.1)
+        leader.task.cancel()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+        shelf.late_s = 0.0
+        await eventually(lambda: other.working, timeout_s=3.0)
+        assert other.epochs == [2]
+
+
+@simulated
+async def test_a_leader_that_stops_takes_no_lease_from_another() -> None:
+    shelf = LateShelf()
+    async with candidates(shelf, "a") as (a,):
+        await eventually(lambda: a.working)
+        shelf.objects[LEASE]["spec"] |= {"holderIdentity": "b", "leaseTransitions": 7}
+        shelf.objects[LEASE]["metadata"]["resourceVersion"] = "999"
+        a.task.cancel()  # type: ignore[attr-defined]
+        await asyncio.sleep(5)
+        assert shelf.objects[LEASE]["spec"]["holderIdentity"] == "b"
 
 
 @simulated
