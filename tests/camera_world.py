@@ -81,10 +81,7 @@ async def cameras(
 ) -> AsyncIterator[Seen]:
     """Run cameras, and see what they do."""
     bare = changes.pop("bare", False)
-    chosen = [
-        CameraSettings(**{"name": name, "address": parse(url), "stall_s": 1.5, "open_s": 4.0, **changes})
-        for name, url in urls.items()
-    ]
+    chosen = [CameraSettings(name=name, address=parse(url), **changes) for name, url in urls.items()]
     settings = ProcessSettings(namespace=namespace, cameras=chosen, broker=broker.url, bare=bare)
     stop = asyncio.Event()
     async with watching(broker, namespace) as seen:
