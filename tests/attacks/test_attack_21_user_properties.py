@@ -17,7 +17,6 @@ from halimede.bus import Delivery, Packet
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.mqtt5.decoder import properties as read
-from halimede.bus.paho.connection import v5_properties
 from halimede.bus.settings import Client
 from halimede.contract.examples import EXAMPLES, address
 from halimede.topic import Topic
@@ -25,6 +24,7 @@ from services.broker import MosquittoProcess
 from tests.attacks.flooding import connect, publish, user
 from tests.faults.control import control
 from tests.inbox import Inbox
+from tests.paho_properties import v5_properties
 from tests.simulated import eventually
 from tests.worlds import World
 

@@ -52,7 +52,7 @@ def connect(
     )
     parts = [PROTOCOL, bytes((flags,)), keepalive_s.to_bytes(2), varint(len(properties)), properties, long(client_id)]
     if will:
-        properties = _properties(will)
+        properties = packet_properties(will)
         parts += [varint(len(properties)), properties, long(will.topic), long(bytes(will.payload))]
     parts += [long(each) for each in login if each is not None]
     return _packet(CONNECT, parts)
@@ -61,7 +61,7 @@ def connect(
 def publish(packet: Packet, identifier: int, size: int) -> bytes:
     """Encode a PUBLISH up to its payload of ``size`` bytes, which follows; no identifier at QoS 0."""
     first = PUBLISH | packet.qos << 1 | packet.retain
-    properties = _properties(packet)
+    properties = packet_properties(packet)
     head = _topic(packet.topic) + (identifier.to_bytes(2) if packet.qos else b"") + varint(len(properties))
     return first.to_bytes(1) + varint(len(head) + len(properties) + size) + head + properties
 
@@ -104,7 +104,7 @@ def long(value: str | bytes) -> bytes:
     return len(raw).to_bytes(2) + raw
 
 
-def _properties(packet: Packet) -> bytes:
+def packet_properties(packet: Packet) -> bytes:
     """Encode the properties of a PUBLISH, or of a will."""
     written = b""
     if packet.expiry_s is not None:

@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
 from halimede.bus.message import Packet
-from halimede.bus.paho.connection import PahoTransport, ReadingClient, no_properties, v5_properties
+from halimede.bus.paho.connection import EncodedProperties, PahoTransport, ReadingClient, no_properties
 from halimede.bus.settings import MqttSettings
 from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wait_for_connack
 from halimede.errors import DisconnectedError, InvalidFieldError
@@ -69,9 +69,7 @@ def _client(
     if tls:
         client.tls_set_context(tls)  # type: ignore[arg-type]  # paho asks no more of a context
     if will:
-        client.will_set(
-            will.topic, bytes(will.payload), will.qos, will.retain, v5_properties(will, PacketTypes.WILLMESSAGE)
-        )
+        client.will_set(will.topic, bytes(will.payload), will.qos, will.retain, EncodedProperties(will))
     client.on_socket_open = _opened
     return client
 

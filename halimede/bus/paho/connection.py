@@ -21,6 +21,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from halimede.bus.message import SUCCESS, Grants, Packet
+from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
@@ -71,9 +72,8 @@ class PahoTransport(Transport):
 
     def publish(self, packet: Packet) -> PendingAck:
         """Queue a packet for the socket. At QoS 0 the answer is set when it is written."""
-        properties = v5_properties(packet, PacketTypes.PUBLISH)
         payload = b"".join((packet.payload, packet.tail)) if len(packet.tail) else bytes(packet.payload)
-        info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, properties)
+        info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, EncodedProperties(packet))
         return self._sent(info.rc, info.mid)
 
     def subscribe(self, filter_: str, qos: int) -> PendingAck:
@@ -235,23 +235,6 @@ class PahoTransport(Transport):
         return True
 
 
-def v5_properties(packet: Packet, kind: int) -> Properties | None:
-    """Return the v5 properties of a packet; None if there are none, so that paho need not encode them."""
-    given = {
-        "ResponseTopic": packet.response_topic or None,
-        "CorrelationData": packet.correlation or None,
-        "MessageExpiryInterval": packet.expiry_s,
-        "UserProperty": list(packet.properties) or None,
-    }
-    present = {name: value for name, value in given.items() if value is not None}
-    if not present:
-        return None
-    properties = no_properties(kind)
-    for name, value in present.items():
-        setattr(properties, name, value)
-    return properties
-
-
 def grants(properties: Any) -> Grants:
     """Read the limits in a CONNACK; missing ones have the protocol's default."""
     said = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
@@ -261,6 +244,19 @@ def grants(properties: Any) -> Grants:
 def no_properties(kind: int) -> Properties:
     """Return an empty set for a kind of packet (``PacketTypes``)."""
     return Properties(kind)  # type: ignore[no-untyped-call]
+
+
+class EncodedProperties(Properties):
+    """The properties of a packet for paho, encoded by our encoder: paho's own takes 0.2 ms for a single one."""
+
+    _encoded: bytes
+
+    def __init__(self, packet: Packet) -> None:
+        object.__setattr__(self, "_encoded", encoder.packet_properties(packet))  # paho's attributes are not used
+
+    def pack(self) -> bytes:
+        """Return their length and the properties (MQTT v5, 2.2.2)."""
+        return encoder.varint(len(self._encoded)) + self._encoded
 
 
 class ReadingClient(Client):

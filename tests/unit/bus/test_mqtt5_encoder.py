@@ -18,9 +18,10 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.decoder import varint
-from halimede.bus.paho.connection import no_properties, v5_properties
+from halimede.bus.paho.connection import no_properties
 from halimede.bus.topic_filter import packet_size
 from tests.fuzz import targets
+from tests.paho_properties import v5_properties
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff", exclude_categories=["Cs", "Cc"]), max_size=9)
 names = st.text("abc/é", min_size=1, max_size=9)
