@@ -115,7 +115,7 @@ class PlayedNode:
         folders = NodePaths(home, name)
         self.name = name
         self.store = NodeStore(folders.store)
-        self.bus = MqttBus(f"lc.{name}", settings)
+        self.bus = MqttBus(f"lc.{name}", settings.for_control())
         self.workers = PlayedWorkers()
         self.reporter = NodeStatusReporter(name, self.bus, self.store, self.workers)
         self._wake = asyncio.Event()

@@ -6,7 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast, get_args
 from urllib.parse import unquote, urlsplit
@@ -25,9 +25,9 @@ CLIENT = "HALIMEDE_MQTT_CLIENT"
 FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
 
 
-def chosen_client(environ: Mapping[str, str]) -> Client:
+def chosen_client(environ: Mapping[str, str], default: Client = "lean") -> Client:
     """Return the client that the environment selects. Raises InvalidFieldError."""
-    client = environ.get(CLIENT) or "lean"
+    client = environ.get(CLIENT) or default
     if client not in get_args(Client):
         raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
     return cast("Client", client)
@@ -52,7 +52,7 @@ class MqttSettings:
             ended; the next client with this client id continues with them. 0: they end with the connection.
         connect_timeout_s: for the connection, and again for the broker's answer.
         client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one; default:
-            HALIMEDE_MQTT_CLIENT, else lean.
+            HALIMEDE_MQTT_CLIENT, else lean (see ``for_control``).
 
     """
 
@@ -82,6 +82,10 @@ class MqttSettings:
         """The address in the form of ``from_url``, without credentials."""
         prefix = f"/{self.prefix.strip('/')}" if self.prefix else ""
         return f"{'mqtts' if self.secure else 'mqtt'}://{self.where}{prefix}"
+
+    def for_control(self) -> MqttSettings:
+        """Return the settings of a connection without samples: paho, unless HALIMEDE_MQTT_CLIENT is set (ADR 12)."""
+        return replace(self, client=chosen_client(os.environ, "paho"))
 
     def login(self) -> tuple[str | None, str | None]:
         """Return the user name and password for the next connection. Raises InvalidFieldError."""

@@ -66,7 +66,7 @@ class Client:
         """Return a client of the MQTT broker at this address."""
         from halimede.bus.mqtt import MqttBus  # here, because help texts need no MQTT client
 
-        bus = MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings)
+        bus = MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings.for_control())
         return cls(bus, broker, patience_s=patience_s)
 
     async def __aenter__(self) -> Self:
@@ -229,7 +229,7 @@ async def check_reachable(broker: BrokerAddress) -> None:
 
     try:
         async with asyncio.timeout(CONNECT_S):
-            await MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings).check_reachable()
+            await MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings.for_control()).check_reachable()
     except NotAllowedError as error:
         raise not_let_in(broker, error) from error
     except TimeoutError as error:

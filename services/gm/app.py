@@ -192,12 +192,13 @@ class ManagerProcess:
 
     async def __call__(self, cluster: Cluster, editor: Editor | None = None, pods: PodSettings | None = None) -> None:
         """Run a GM. Raises HalimedeError if a GM with another store is connected to the broker."""
-        await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", self.broker), cluster.identity)
-        quiet = MqttBus(f"{CLIENT_ID}-quiet", self.broker)
+        control = self.broker.for_control()
+        await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", control), cluster.identity)
+        quiet = MqttBus(f"{CLIENT_ID}-quiet", control)
         blobs = BlobServing(
             MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
         )
-        manager = GlobalManager(MqttBus(CLIENT_ID, self.broker), cluster, editor, quiet=quiet, blobs=blobs, pods=pods)
+        manager = GlobalManager(MqttBus(CLIENT_ID, control), cluster, editor, quiet=quiet, blobs=blobs, pods=pods)
         figures, page = manager.figures, DashboardRoutes(manager.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:

@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
 async def serve(config: Config, settings: MqttSettings) -> None:
     """Run a controller until a signal stops it."""
     files = MqttBus(client_id(config.node), settings)
-    bus = MqttBus(f"lc.{config.node}", replace(settings, keepalive_s=KEEPALIVE_S))
+    bus = MqttBus(f"lc.{config.node}", replace(settings.for_control(), keepalive_s=KEEPALIVE_S))
     await LocalController(config, bus, files=files).run(stop_on_signal())
 
 

@@ -129,3 +129,16 @@ def test_what_is_written_reads_back(*, host: str, port: int, username: str, pass
     assert (settings.host, settings.port) == (host, port)
     assert (settings.username, settings.password) == (username, password)
     assert settings.prefix == "".join(f"{level}/" for level in prefix)
+
+
+@pytest.mark.parametrize(
+    ("variable", "samples", "control"), [(None, "lean", "paho"), ("", "lean", "paho"), ("lean",) * 3, ("paho",) * 3]
+)
+def test_paho_is_the_client_of_connections_without_samples_unless_the_environment_selects_one(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, samples: str, control: str
+) -> None:
+    monkeypatch.delenv("HALIMEDE_MQTT_CLIENT", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("HALIMEDE_MQTT_CLIENT", variable)
+    settings = MqttSettings.from_url("broker")
+    assert (settings.client, settings.for_control().client) == (samples, control)
