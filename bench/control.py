@@ -2,6 +2,7 @@
 
     python -m bench.control                      100, 300, 1,000 and 3,000 nodes (about ten minutes)
     python -m bench.control --nodes 100,300      a shorter run
+    python -m bench.control --client lean        GM and nodes with halimede's MQTT client, not with paho
     python -m bench.control --write              the last run's table, into docs/performance.md
 
 GM is the real process, the broker a real Mosquitto; the nodes are local controllers without workers, each with its own
@@ -17,18 +18,20 @@ import asyncio
 import gc
 import json
 import math
+import os
 import resource
 import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bench.control_idle import idle
 from bench.control_run import measure
 from bench.offload_report import filled
 from bench.targets import of_control
+from halimede.bus.settings import CLIENT, Client
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = ROOT / "build" / "bench" / "control.json"
@@ -157,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.control", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--nodes", type=numbers, default=list(SIZES), metavar="N,N", help="default: 100,300,1000,3000")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N")
+    parser.add_argument("--client", choices=get_args(Client), default="paho", help="of GM and nodes (%(default)s)")
     parser.add_argument("--idle", type=float, default=15.0, metavar="S", help="seconds of watching an idle node")
     parser.add_argument(
         "--pace", type=float, default=1.0, metavar="F", help="what waits in between are multiplied with"
@@ -173,7 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.disable()  # others are measured, not our own pauses
+    os.environ[CLIENT] = options.client
     found = asyncio.run(run(options.nodes, options.rounds, options.idle, options.pace))
+    found["client"] = os.environ.pop(CLIENT)
     found["easy_sample_overhead_us"] = None if options.no_samples else overhead_us()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=2) + "\n")
