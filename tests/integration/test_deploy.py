@@ -182,6 +182,11 @@ def test_the_settings_of_pods_are_read_by_gm() -> None:
     assert read.node_cache == f"{home}/nodes"
 
 
+def test_the_overlay_for_scripts_opens_one_folder_and_names_one_image_and_changes_nothing_else() -> None:
+    base, scripts = (json.loads((DEPLOY / name / "pods.json").read_text()) for name in ("base", "overlays/scripts"))
+    assert scripts == base | {"hostPaths": ["/code"], "images": {"tensorflow:1.18": base["workerImage"]}}
+
+
 async def test_emqx_gets_the_hashes_of_the_same_passwords(tmp_path: Path) -> None:
     import hashlib
 

@@ -13,7 +13,7 @@ from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inferenc
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
 from tests.kubernetes.podstates import HOST, running, unready
-from tests.kubernetes.world import PATIENCE, World, world
+from tests.kubernetes.world import PATIENCE, World, shipped, world
 from tests.simulated import eventually
 
 
@@ -98,10 +98,7 @@ async def test_another_target_version_is_rolled_out_and_served_only_once_it_answ
 
 @pytest.mark.parametrize("sample", [SEDNA, KUBEEDGE], ids=["sedna.io", "ai.kubeedge.io"])
 async def test_the_seeds_samples_run_as_one_pod_on_their_node(api: Api, sample: str) -> None:
-    table = {
-        "tensorflow": {"image": "tensorflow/serving:2.19", "args": ["--rest_api_port={port}"], "live": "", "ready": ""}
-    }
-    async with world(api, serving=servers(table)) as w, w.gm():
+    async with world(api, **shipped("base")) as w, w.gm():
         body = read(sample, nodeName=w.edge, nodeSelector={"kubernetes.io/hostname": w.edge})
         group, name = body["apiVersion"], "facialexpression"
         await w.apply(body)
@@ -112,8 +109,28 @@ async def test_the_seeds_samples_run_as_one_pod_on_their_node(api: Api, sample: 
         assert made["metadata"]["ownerReferences"][0]["apiVersion"] == group
         port = body["spec"]["servingPort"]
         assert (status["servingVersion"], status["url"]) == ("4", f"http://{name}.{w.namespace}.svc:{port}")
-        assert pod["containers"][0]["args"] == [f"--rest_api_port={port}"]
-        assert pod["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": port}
+        container = pod["containers"][0]
+        folder = container["args"][1].removeprefix("--model_base_path=")
+        assert container["image"] == "tensorflow/serving:2.19.1"
+        assert container["args"] == [
+            f"--model_name={name}", f"--model_base_path={folder}", f"--rest_api_port={port}", "--port=8081",
+        ]  # fmt: skip
+        assert any(folder.startswith(mount["mountPath"]) for mount in container["volumeMounts"])
+        assert container["livenessProbe"]["tcpSocket"] == {"port": port}
+        assert container["readinessProbe"]["httpGet"].items() >= {"path": f"/v1/models/{name}", "port": port}.items()
+
+
+async def test_a_pytorch_model_is_served_by_what_deploy_ships(api: Api) -> None:
+    async with world(api, **shipped("base")) as w, w.gm():
+        await w.apply(inference_model(frameworkType="pytorch"))
+        await serving(w)
+        container = (await w.made("Deployment", "faces"))["spec"]["template"]["spec"]["containers"][0]
+        folder, port = container["args"][1].removeprefix("--model-repository="), container["ports"][0]["containerPort"]
+        assert container["image"] == "nvcr.io/nvidia/tritonserver:25.09-pyt-python-py3"
+        assert container["args"] == [
+            "tritonserver", f"--model-repository={folder}", f"--http-port={port}", "--grpc-port=8081",
+        ]  # fmt: skip
+        assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
 
 
 def servers(table: dict[str, Any]) -> Any:

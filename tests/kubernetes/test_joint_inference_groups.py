@@ -9,18 +9,26 @@ import pytest
 from halimede.api.base import NEPTUNE
 from tests.integration.gm_world import model
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.world import World, world
+from tests.kubernetes.world import World, shipped, world
 
 pytestmark = pytest.mark.slow
 
 EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
+MODELS = [model(name, url=f"https://models.example/{name}.onnx") for name in ("small", "big")]
+
+
+async def worker_secrets(api: Api) -> None:
+    """The Secrets of workers' credentials for the broker, as an operator creates them in each namespace."""
+    for role in ("edge", "cloud"):
+        body = {"metadata": {"name": f"halimede-{role}-worker"}, "stringData": {"username": role, "password": "x"}}
+        await api.client.create("Secret", api.namespace, body)
 
 
 def condition(status: dict[str, Any]) -> dict[str, Any]:
     return status["conditions"][-1]
 
 
-async def test_the_seeds_own_form_is_served_and_named_in_its_own_group(api: Api) -> None:
+async def test_the_seeds_own_form_runs_on_the_overlay_for_scripts_and_is_named_in_its_own_group(api: Api) -> None:
     def worker(name: str, small: str, node: str) -> dict[str, Any]:
         return {
             "name": name,
@@ -35,7 +43,7 @@ async def test_the_seeds_own_form_is_served_and_named_in_its_own_group(api: Api)
             },
         }
 
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+    async with world(api, **shipped("overlays/scripts")) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         edge = worker("edgeworker", "small", w.edge) | {"hardExampleAlgorithm": {"name": "IBT"}}
         body = {
             "apiVersion": NEPTUNE,
@@ -43,12 +51,21 @@ async def test_the_seeds_own_form_is_served_and_named_in_its_own_group(api: Api)
             "metadata": {"name": "helmet"},
             "spec": {"edgeWorker": edge, "cloudWorker": worker("work", "big", w.cloud)},
         }
-        await w.apply(model("small"), model("big"), body)
+        await worker_secrets(api)
+        await w.apply(*MODELS, body)
         await w.reaches("Running", version=NEPTUNE)
         made = await w.made("Deployment", EDGE)
         assert made["metadata"]["ownerReferences"][0]["apiVersion"] == NEPTUNE
         container = made["spec"]["template"]["spec"]["containers"][0]
-        assert (container["image"], container["command"]) == ("tensorflow:1.18", ["python3", "edgeworker.py"])
+        assert (container["image"], container["command"]) == ("halimede/worker:0.1.0", ["python3", "edgeworker.py"])
+
+
+async def test_without_that_overlay_the_condition_names_the_folder_to_open(api: Api) -> None:
+    async with world(api, **shipped("base")) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await worker_secrets(api)
+        await w.apply(*MODELS, neptune(w))
+        status = await w.reaches("Pending", "HostPathNotAllowed", version=NEPTUNE)
+        assert "/code" in condition(status)["message"]
 
 
 async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the_first_goes(api: Api) -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from services.gm.app import GlobalManager
 from services.gm.cluster.kubernetes.client import KubernetesClient, load_configuration
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
+from services.gm.workloads import pod_settings
 from services.gm.workloads.pod_settings import PodSettings
 from tests.integration.gm_world import SERVICES, FakeNode, model, service
 from tests.kubernetes.apiserver import Api, User, kind_of_server
@@ -251,6 +253,12 @@ class World:
     async def apply_all(self) -> None:
         """Two models and a service."""
         await self.apply(model("small"), model("big"), self.service())
+
+
+def shipped(folder: str) -> dict[str, Any]:
+    """Return the settings of pods of a folder of ``deploy``, as they are shipped."""
+    read_settings = pod_settings.read(DEPLOY / folder / "pods.json", {"HALIMEDE_PODS_BROKER": "mqtt://broker:1883"})
+    return {each.name: getattr(read_settings, each.name) for each in fields(read_settings)}
 
 
 @asynccontextmanager
