@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -95,6 +96,13 @@ class Timeline:
             (run.ended for run in self.runs if run.ended > 0 and run.code and all(word in run.text for word in words)),
             float("inf"),
         )
+
+    def named(self, word: str) -> bool:
+        """Whether each `halimede status` that ran while the service's status had a word failed and named it."""
+        shown = [(when, word in text) for when, text in [*self.reasons, (self.now(), "")]]
+        times = [(began, ended) for (began, has), (ended, _) in itertools.pairwise(shown) if has]
+        runs = [run for run in self.runs if any(began <= run.began and run.ended <= ended for began, ended in times)]
+        return bool(times) and all(run.code and word in run.text for run in runs)
 
     def well(self) -> float:
         """When the first `halimede status` began since which all ended with 0; infinite where the last did not."""
