@@ -26,8 +26,8 @@ async def hang(tmp_path: Path, victim: str) -> Timeline:
             await system.until("Running again", lambda: system.phase == "Running")
         print(timeline.row(victim, replaced=replaced_s))
         assert (timeline.unnamed(), system.metric("lost")) == (0, 0)
-        assert timeline.failed() < 15 + BUSY_S, "`halimede status` ends non-zero"
-        assert timeline.named("WorkerSilent"), "and says why, as long as that is so"
+        assert timeline.named("Degraded"), "`halimede status` ends non-zero, as long as that is so"
+        assert timeline.named("WorkerSilent"), "and says why"
         assert not any("clock" in run.text.lower() or "NTP" in run.text for run in timeline.runs)
         assert timeline.first("WorkerSilent") < 15 + BUSY_S
         assert replaced_s < 25 + BUSY_S
