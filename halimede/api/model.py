@@ -91,9 +91,11 @@ def check(spec: ModelSpec) -> None:
             found.append(InvalidFieldError("spec.versions", version.version, ONCE_FIX))
     if spec.target_version and spec.target_version not in names:
         found.append(InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX))
-    if spec.node_name:
-        check_name("spec.nodeName", spec.node_name)
-    check_all(partial(refuse, found), partial(check_processing, spec.preprocess, spec.postprocess))
+    check_all(
+        partial(refuse, found),
+        partial(check_processing, spec.preprocess, spec.postprocess),
+        *([partial(check_name, "spec.nodeName", spec.node_name)] if spec.node_name else []),
+    )
 
 
 def admit(spec: ModelSpec) -> None:

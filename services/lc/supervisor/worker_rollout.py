@@ -68,7 +68,9 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
 
     def spec(self, desired: ProcessSpec) -> ProcessSpec:
         """Return the settings to start a worker with: the proven ones, if the desired ones were refused."""
-        return self.settings if self.settings and self.settings_refusal(desired.digest) else desired
+        if self.settings is None or self.refused_settings is None:  # no digest at each report of a worker
+            return desired
+        return self.settings if self.settings_refusal(desired.digest) else desired
 
     def settings_refusal(self, desired: str) -> RefusedSettings | None:
         """Return why a worker does not have the settings with this digest, None if they were not refused."""

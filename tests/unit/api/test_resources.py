@@ -290,6 +290,12 @@ def test_an_error_in_one_step_of_several_forms_is_of_that_form() -> None:
     assert fields_of(body) == [f"{at}[0].width", f"{at}[0].height", f"{at}[1].op", f"{at}[2].dtype"]
 
 
+def test_all_fields_of_a_model_that_are_not_valid_are_named_at_once() -> None:
+    spec = {"url": "ftp://x/m.onnx", "format": "onnx", "targetVersion": "9", "nodeName": "Edge 0"}
+    body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "m"}, "spec": spec}
+    assert fields_of(body) == ["spec.url", "spec.targetVersion", "spec.nodeName"]
+
+
 def test_a_body_of_many_errors_costs_no_more_than_some() -> None:
     body = sedna_service()
     body["spec"]["edgeWorker"] |= {f"field{i}": i for i in range(20_000)}
