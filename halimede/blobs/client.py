@@ -96,7 +96,7 @@ class BlobClient:
             raise HalimedeError(f"{node_of(source)} refused: {answer.message}")
         return answer
 
-    def tls_error(self, digest: str, sources: Sequence[str]) -> None:
+    def distrust(self, digest: str, sources: Sequence[str]) -> None:
         """Record that a file had wrong bytes, of which these sources sent some."""
         now = asyncio.get_running_loop().time()
         self._wrong = {known: until for known, until in self._wrong.items() if until > now}

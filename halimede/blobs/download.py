@@ -234,10 +234,10 @@ class BusOpener:
             while len(self._gave) > REMEMBERED:
                 del self._gave[next(iter(self._gave))]
 
-    def tls_error(self, digest: str) -> str:
+    def distrust(self, digest: str) -> str:
         """Distrust the sources that sent wrong bytes for a digest; return their names, empty for none."""
         gave = self._gave.pop(digest, [])
-        self._client.tls_error(digest, gave)
+        self._client.distrust(digest, gave)
         return ", ".join(map(node_of, gave))
 
 
@@ -265,7 +265,7 @@ async def with_fallback(
             opener = openers.get(SCHEME)
             if error.reason is not FetchReason.DIGEST_MISMATCH or not isinstance(opener, BusOpener):
                 raise
-            who = opener.tls_error(digest)
+            who = opener.distrust(digest)
             if not who:
                 raise
             text = f"{who} sent other content as sha256:{digest}: other sources are used from now on"
