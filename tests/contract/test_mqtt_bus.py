@@ -82,6 +82,16 @@ async def test_a_half_open_connection_is_found_by_its_silence(proxy: Proxy, uniq
         await bus.wait_connected(20)
 
 
+@pytest.mark.slow
+async def test_a_slow_connection_is_not_taken_for_a_dead_one(proxy: Proxy, unique: str) -> None:
+    keepalive_s, one_way_s = 3, 1.1
+    async with MqttBus(unique, MqttSettings(HOST, proxy.port, keepalive_s=keepalive_s)) as bus:
+        await bus.wait_connected(10)
+        proxy.delay(one_way_s)  # a ping and its answer take nearly a whole keepalive
+        await asyncio.sleep(4 * keepalive_s)
+        assert (bus.connected, proxy.accepted) == (True, 1)
+
+
 async def test_a_publish_gives_up_at_its_deadline_and_keeps_its_place_until_answered(proxy: Proxy, unique: str) -> None:
     async with MqttBus(unique, MqttSettings(HOST, proxy.port, window=1)) as bus:
         await bus.wait_connected(10)

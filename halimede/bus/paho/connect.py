@@ -88,8 +88,7 @@ async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> N
         client.connect,
         settings.host,
         settings.port,
-        # paho sends a ping after this time and gives up after twice this time
-        keepalive=max(1, settings.keepalive_s * 2 // 3),
+        keepalive=settings.keepalive_s,
         clean_start=not settings.session_s,
         properties=properties,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from halimede.bus.message import SUCCESS, Grants, Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
+from halimede.bus.mqtt5.keepalive import SILENCE_SHARE
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
@@ -266,7 +268,8 @@ class ReadingClient(Client):
     10^5 user properties, which fit into one small packet). It also ends the connection at U+FEFF, which brokers allow:
     a retained message could disconnect a client again and again.
 
-    It also sends large packets without copying the rest at each step.
+    It also sends large packets without copying the rest at each step, and pings as our own client does: early, so that
+    the answer has a whole keepalive to arrive over a slow connection, and a dead one is still found within 1.5 of them.
     """
 
     beside = NO_PROPERTIES
@@ -275,6 +278,13 @@ class ReadingClient(Client):
     def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
         # paho sends ``packet[done:]`` after each partial write: slicing a view does not copy
         return super()._packet_queue(command, memoryview(packet), mid, qos, info)  # type: ignore[arg-type]  # it only slices
+
+    def _check_keepalive(self) -> None:
+        # paho pings after a whole keepalive of silence only; ``loop_misc`` gives up a keepalive after ``_ping_t``
+        if self._ping_t:
+            self._ping_t = max(self._ping_t, self._last_bytes_received)  # slow, not dead
+        elif time.monotonic() - min(self._last_msg_out, self._last_bytes_received) >= self._keepalive * SILENCE_SHARE:
+            self._send_pingreq()
 
     def _handle_publish(self) -> MQTTErrorCode:
         # paho has no public method for this; if it stops calling this one, its own reader works as before
