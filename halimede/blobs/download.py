@@ -43,18 +43,23 @@ Fetch = Callable[..., Awaitable[Fetched]]
 class BlobDownload:
     """One file from ``offset`` on. ``open`` first, then ``blocks``; ``close`` at the end.
 
+    ``ask_all``: if the given sources do not have it, all sources are queried.
+
     Attributes:
         used: sources that have sent some of it.
 
     """
 
-    def __init__(self, client: BlobClient, digest: str, sources: Sequence[str], limits: TransferLimits) -> None:
+    def __init__(
+        self, client: BlobClient, digest: str, sources: Sequence[str], limits: TransferLimits, *, ask_all: bool = True
+    ) -> None:
         self.used: list[str] = []
         self.size = 0
         self._client = client
         self._digest = digest
         self._named = list(sources)
         self._limits = limits
+        self._ask_all = ask_all
         self._source = ""
         self._ticket = b""
         self._shown: asyncio.Future[BlobChunk] | None = None
@@ -69,7 +74,9 @@ class BlobDownload:
         rounds = 0
         while not (found := await self._round()):
             rounds += 1
-            if loop.time() >= deadline or (rounds >= ROUNDS and self._trouble != FetchReason.UNREACHABLE):
+            # a source's own answer is certain; a query of all sources, or its replies, may be lost
+            answered = rounds >= (ROUNDS if self._ask_all else 1) and self._trouble != FetchReason.UNREACHABLE
+            if answered or loop.time() >= deadline:
                 raise self._nobody()
             await asyncio.sleep(ROUND_S)
         self.size = found.size
@@ -157,7 +164,7 @@ class BlobDownload:
         try:
             await self._client.bus.wait_connected(ROUND_S)
             for candidates in ([each for each in self._named if each != last], None, [last] if last else []):
-                for source in await self._client.who_has(self._digest) if candidates is None else candidates:
+                for source in await self._others() if candidates is None else candidates:
                     if source == self._client.name or (source == last and candidates is None):
                         continue
                     if not self._client.trusts(self._digest, source):
@@ -175,6 +182,9 @@ class BlobDownload:
         first = (each for each in (FetchReason.UNREACHABLE, FetchReason.DIGEST_MISMATCH) if each in answers)
         self._trouble = next(first, FetchReason.NOT_FOUND)
         return None
+
+    async def _others(self) -> list[str]:
+        return await self._client.who_has(self._digest) if self._ask_all else []
 
     async def _shows(self, source: str) -> BlobChunk | None:
         """Request the first byte from one source; return its reply, None without one."""
@@ -206,11 +216,15 @@ class BlobDownload:
 
 
 class BusOpener:
-    """Opens ``bus://`` URLs: a ``SourceOpener``. ``sources`` (names on the bus) replace the URL's."""
+    """Opens ``bus://`` URLs: a ``SourceOpener``. ``sources`` (names on the bus) replace the URL's.
 
-    def __init__(self, client: BlobClient, sources: Sequence[str] = ()) -> None:
+    Not ``ask_all``: a URL that names a source is read from that one alone.
+    """
+
+    def __init__(self, client: BlobClient, sources: Sequence[str] = (), *, ask_all: bool = True) -> None:
         self._client = client
         self._sources = sources
+        self._ask_all = ask_all
         self._gave: dict[str, list[str]] = {}
 
     @contextlib.asynccontextmanager
@@ -221,7 +235,7 @@ class BusOpener:
             yield Stream(known, None, None)
             return
         sources = self._sources or ([] if source == ANY else [party(source)])
-        reading = BlobDownload(self._client, digest, sources, limits)
+        reading = BlobDownload(self._client, digest, sources, limits, ask_all=self._ask_all or not sources)
         try:
             begins = await reading.open(offset)
             # views of received buffers: writing or hashing them needs no copy
