@@ -11,12 +11,14 @@ import os
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from halimede.datasets.count_process import CountReport, Progress
-from halimede.datasets.counting import count
+from halimede.datasets.counting import Counted, count
+from halimede.datasets.listing import write_listing
 from halimede.datasets.registry import UNREADABLE, DatasetError
 from halimede.system.child_process import end_with_parent
 
@@ -34,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--format", required=True)
     parser.add_argument("--ledger", type=Path, help="an SQLite file for what need not be counted again")
     parser.add_argument("--root", type=Path, help="a folder that links must not lead out of")
+    parser.add_argument("--listing", type=Path, help="a file for the list of its files with their digests")
     parser.add_argument("--parent", type=int, help="a process that this one ends with")
     chosen = parser.parse_args(arguments)
     if chosen.parent is not None and not end_with_parent(chosen.parent):
@@ -42,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory = MEMORY_PARQUET if chosen.format.lower() in {"parquet", "pq"} else MEMORY
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     try:
-        counted = count(chosen.path, chosen.format, chosen.ledger, _Teller(chosen.path), chosen.root)
+        counted = _counted(chosen)
     except DatasetError as error:
         _report(CountReport(reason=error.reason, message=str(error)))
         return 1
@@ -53,6 +56,20 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _report(CountReport(facts=counted.facts, watch=counted.watch, whole=counted.whole))
     return 0
+
+
+def _counted(chosen: argparse.Namespace) -> Counted:
+    """Count, and list the files if told to. Raises DatasetError."""
+    told = _Teller(chosen.path)
+    counted = count(chosen.path, chosen.format, chosen.ledger, told, chosen.root)
+    if chosen.listing is None:
+        return counted
+    try:
+        digest = write_listing(chosen.path, chosen.listing, told)
+    except OSError as error:
+        text = f"{error.filename or chosen.path} cannot be read, or its list not be written: {error.strerror}"
+        raise DatasetError(UNREADABLE, text) from None
+    return replace(counted, facts=msgspec.structs.replace(counted.facts, listing=digest))
 
 
 class _Teller:

@@ -48,12 +48,16 @@ class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """What to count, the file of earlier counts, and a folder that links must not lead out of."""
+    """What to count, the file of earlier counts, and a folder that links must not lead out of.
+
+    ``listing``: the file for the list of the dataset's files, if other nodes copy them.
+    """
 
     path: Path
     format: str
     ledger: Path | None = None
     root: Path | None = None
+    listing: Path | None = None
 
 
 async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Counted:
@@ -61,6 +65,7 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
     arguments = ["-m", "halimede.datasets", "--parent", str(os.getpid()), "--format", job.format]
     arguments += ["--ledger", str(job.ledger)] if job.ledger else []
     arguments += ["--root", str(job.root)] if job.root else []
+    arguments += ["--listing", str(job.listing)] if job.listing else []
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,

@@ -64,6 +64,9 @@ class DatasetFacts(Message, kw_only=True):
     number_broken: Annotated[NonNegative, Meta(description="Entries that cannot be used.")] = 0
     broken: Annotated[list[BrokenEntry], Meta(max_length=20, description="The first of them.")] = []
     counted_at: Annotated[Time, Meta(description="When this was counted.")] = ""
+    listing: Annotated[
+        Digest, Meta(description="SHA-256 of the list of its files, which other nodes copy (spec.syncTo).")
+    ] = ""
 
 
 class ModelInUse(Message, kw_only=True):
