@@ -14,7 +14,7 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -79,6 +79,9 @@ bench-offload: setup ## A sample to the cloud and back, beside gRPC, HTTP, paho 
 
 bench-kubernetes: setup ## 500 services on 200 nodes on a double of the API server (ARGS="--services 50 --nodes 20")
 	@$(BIN)/python -m bench.operator $(ARGS)
+
+bench-copies: setup ## 1 GB of one node on ten others, a changed file, a killed broker (ARGS="--megabytes 50 --nodes 3")
+	@$(BIN)/python -m bench.copies $(ARGS)
 
 bench-datasets: setup ## Count 10 million lines of txt and csv beside other readers (ARGS="--lines 1000000")
 	@$(BIN)/python -m bench.datasets $(ARGS)

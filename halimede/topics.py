@@ -274,9 +274,10 @@ STATUS = Topic(
     m.StatusDocument,
     retain=True,
     publishers=(Role.GM,),
-    subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER),
+    subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER, Role.LC),
     doc="GM's status of a resource. GM clears it (empty, retained) when the resource is deleted. At its start GM "
-    "reads the documents of an earlier GM, and clears those without a resource.",
+    "reads the documents of an earlier GM, and clears those without a resource. Nodes that copy the files of a Model "
+    "or Dataset (`syncTo`) read their digest here.",
 )
 GM_PRESENCE = Topic(
     "gm-presence",

@@ -1,13 +1,16 @@
-"""Dataset: where data is, and on which node."""
+"""Dataset: where data is, on which nodes, and which other nodes copy it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, ClassVar, Protocol
 
 from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, register
-from halimede.api.schema import AGE, PHASE, OptionalName, PrinterColumn
+from halimede.api.podtemplate import LabelValue
+from halimede.api.schema import AGE, PHASE, OptionalName, PrinterColumn, ValidationRule
+from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.names import check_name
 
 PLURAL = "datasets"
@@ -15,10 +18,38 @@ NODE = PrinterColumn("Node", ".spec.nodeName", "The node that has the data.")
 SAMPLES = PrinterColumn("Samples", ".status.numberOfSamples", "The number of samples.", type="integer")
 
 
+SYNC_FIX = "set spec.nodeName as well: the node whose files the other nodes copy"
+#: of a Model or a Dataset
+SYNC_RULE = ValidationRule(
+    "!has(self.syncTo) || size(self.syncTo) == 0 || (has(self.nodeName) && self.nodeName != '')", SYNC_FIX, ".syncTo"
+)
+SyncTo = Annotated[
+    dict[str, LabelValue],
+    Meta(max_length=64, description="Labels of the nodes that get a copy of the files of nodeName, over the bus."),
+]
+
+
+def check_sync(node_name: str, sync_to: dict[str, str]) -> None:
+    """Check the node that has the files, and that nodes which copy them have one to copy from."""
+    found = [] if node_name or not sync_to else [InvalidFieldError("spec.syncTo", sync_to, SYNC_FIX)]
+    check_all(partial(refuse, found), *([partial(check_name, "spec.nodeName", node_name)] if node_name else []))
+
+
+class _Synced(Protocol):
+    """A Model or a Dataset."""
+
+    node_name: str
+    sync_to: dict[str, str]
+
+
+def is_copy(spec: _Synced, node: str) -> bool:
+    """Whether a node copies the files of a Model or Dataset from the node that has them."""
+    return bool(spec.sync_to) and node != spec.node_name
+
+
 def check(spec: DatasetSpec) -> None:
-    """Check the node's name."""
-    if spec.node_name:
-        check_name("spec.nodeName", spec.node_name)
+    """Check what types cannot express."""
+    check_sync(spec.node_name, spec.sync_to)
 
 
 @register(
@@ -26,6 +57,8 @@ def check(spec: DatasetSpec) -> None:
 )
 class DatasetSpec(Spec, kw_only=True):
     """Samples in a file or a folder of a node, which counts them."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (SYNC_RULE,)
 
     url: Annotated[
         str,
@@ -40,6 +73,11 @@ class DatasetSpec(Spec, kw_only=True):
         ),
     ]
     node_name: Annotated[OptionalName, Meta(description="The node that has the data.")] = ""
+    node_selector: Annotated[
+        dict[str, LabelValue],
+        Meta(max_length=64, description="Labels of the nodes that each have such data, if nodeName is empty."),
+    ] = {}
+    sync_to: SyncTo = {}
     credential_name: Annotated[
         str, Meta(max_length=253, description="A Secret of the namespace with credentials for the URL.")
     ] = ""

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
+from halimede.api.dataset import SYNC_RULE, SyncTo, check_sync
 from halimede.api.podtemplate import LabelValue
 from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all, refuse
-from halimede.names import check_name
 
 PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
@@ -94,7 +94,7 @@ def check(spec: ModelSpec) -> None:
     check_all(
         partial(refuse, found),
         partial(check_processing, spec.preprocess, spec.postprocess),
-        *([partial(check_name, "spec.nodeName", spec.node_name)] if spec.node_name else []),
+        partial(check_sync, spec.node_name, spec.sync_to),
     )
 
 
@@ -141,6 +141,7 @@ class ModelSpec(Spec, kw_only=True):
             ONCE_FIX,
             ".versions",
         ),
+        SYNC_RULE,
     )
 
     url: Annotated[
@@ -187,6 +188,7 @@ class ModelSpec(Spec, kw_only=True):
         dict[str, LabelValue],
         Meta(max_length=64, description="Labels of the nodes that have it ready in advance, if nodeName is empty."),
     ] = {}
+    sync_to: SyncTo = {}
     rollout: Annotated[RolloutSpec | None, Meta(description="How a changed model replaces the previous one.")] = None
 
     @property
@@ -208,7 +210,9 @@ def in_force(spec: ModelSpec) -> ModelSpec:
 
 def about_file(spec: ModelSpec, url: str) -> ModelSpec:
     """Return the spec for who uses the file at ``url``: without what does not affect how it is used."""
-    return msgspec.structs.replace(spec, url=url, credential_name="", metadata={}, node_name="", node_selector={})
+    return msgspec.structs.replace(
+        spec, url=url, credential_name="", metadata={}, node_name="", node_selector={}, sync_to={}
+    )
 
 
 def task_of(spec: ModelSpec) -> str:

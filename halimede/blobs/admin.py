@@ -14,7 +14,7 @@ import structlog
 from halimede import topics
 from halimede.blobs.client import BlobClient
 from halimede.blobs.download import BusOpener, with_fallback
-from halimede.blobs.server import BUS, BlobServer, FairQueue, FileProvider, of_cache
+from halimede.blobs.server import BUS, BlobServer, FairQueue, FileProvider, Find, of_cache
 from halimede.blobs.uris import ANY, SCHEME, url
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
@@ -134,15 +134,18 @@ class BlobAdmin:
 class BlobNode:
     """Serves and requests files. Takes a bus that is not entered yet; ``run`` it until cancelled.
 
+    ``find``: finds further files that it serves, in addition to those of the cache.
+
     Attributes:
         opener: the fetcher's opener for ``bus://``. While this does not run, it fails as without a broker.
 
     """
 
-    def __init__(self, bus: Bus, name: str, store: ManagedCache) -> None:
+    def __init__(self, bus: Bus, name: str, store: ManagedCache, find: Find | None = None) -> None:
         self.bus = bus
         self.client = BlobClient(bus, name)
-        self.source = BlobServer(bus, name, FileProvider(of_cache(store.cache)))
+        finders = [find, of_cache(store.cache)] if find else [of_cache(store.cache)]
+        self.source = BlobServer(bus, name, FileProvider(finders))
         self.opener = BusOpener(self.client)
         self._desk = BlobAdmin(bus, name, store, self.client)
 

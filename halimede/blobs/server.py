@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -202,10 +202,10 @@ class _Open:
 
 
 class FileProvider:
-    """Files that any client of the bus may get. ``find`` returns the path of a digest's file, or None."""
+    """Files that any client of the bus may get. Each of ``finders`` returns the path of a digest's file, or None."""
 
-    def __init__(self, find: Find) -> None:
-        self._find = find
+    def __init__(self, finders: Sequence[Find]) -> None:
+        self._finders = finders
         self._open: dict[str, _Open] = {}
         self._buffer = bytearray(MAX_CHUNK)
 
@@ -252,8 +252,10 @@ class FileProvider:
             self._close(digest)
 
     async def _opened(self, digest: str) -> _Open | None:
-        path = await self._find(digest)
-        if path is None:
+        for find in self._finders:
+            if path := await find(digest):
+                break
+        else:
             return None
         fd = await in_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
         if digest in self._open:  # another request opened it first

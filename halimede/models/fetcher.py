@@ -136,7 +136,7 @@ class _Download:
         self.cache.grant(self.asker.key, fetched.digest)
         if not self.sha256:  # also without a mark: it is downloaded each time, and used when the origin is unreachable
             self.cache.remember(self.asker.key, UrlRecord(fetched.digest, mark))
-        log.info("model fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
+        log.debug("file fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched
 
     async def _read(self, part: PartialDownload, known: str) -> Stream:

@@ -9,7 +9,7 @@ If the cluster runs workers as pods, its scheduler evaluates selectors and assig
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from halimede.api import Resource, matches
@@ -48,9 +48,9 @@ class ReferenceEntry:
 
     resource: Resource[Any]
     roles: tuple[WorkerPlacement, ...] = ()
-    #: the node where it is always placed, or the labels of the nodes where it is
+    #: the node where it is always placed, and the labels of the nodes where it is: of each selector
     owner: str = ""
-    owner_labels: Mapping[str, str] = field(default_factory=dict)
+    owner_labels: tuple[Mapping[str, str], ...] = ()
     #: whether it selects among the Models of its namespace: then each change of one concerns it
     selects: bool = False
 
@@ -60,9 +60,15 @@ class ReferenceEntry:
         return frozenset(key for role in self.roles for key in role.references)
 
     @property
-    def owner_item(self) -> tuple[str, str]:
-        """One requirement that its owners meet; empty: it has none."""
-        return (NODE_NAME, self.owner) if self.owner else min(self.owner_labels.items(), default=("", ""))
+    def owned(self) -> bool:
+        """Whether it says itself where it is."""
+        return bool(self.owner) or any(self.owner_labels)
+
+    @property
+    def owner_items(self) -> list[tuple[str, str]]:
+        """The requirements of which each owner meets one."""
+        named = [(NODE_NAME, self.owner)] if self.owner else []
+        return named + [min(labels.items()) for labels in self.owner_labels if labels]
 
 
 Roles = frozenset[str]
@@ -97,34 +103,42 @@ class ReferenceIndex:
         concerned, before = set(self._users.get(key, ())), dict(self._placed.get(key, {}))
         if key.plural == MODELS:
             concerned |= self._choosers.get(key.namespace, set())
-            _discard(self._models, key.namespace, key)
-        _discard(self._choosers, key.namespace, key)
         if (old := self._entries.pop(key, None)) is not None:
-            _discard(self._owned, old.owner_item, key)
-            for reference in old.references:
-                _discard(self._users, reference, key)
-            for role in old.roles:
-                _discard(self._wishes, _requirement(role.pod), key)
+            self._remove(key, old)
             if entry is not None and entry.resource.metadata.uid != old.resource.metadata.uid:
                 self._scheduled.pop(key, None)  # a new resource of that name has no pods yet
         if entry is None:
             self._scheduled.pop(key, None)
             self._update_placement(key, {})
             return concerned | (old.references if old else frozenset())
+        self._add(key, entry)
+        self._update_placement(key, self._find(key, entry.roles))
+        if old is not None and _needs(old) == _needs(entry) and before == self._placed.get(key, {}):
+            return concerned  # its references are placed as before
+        return concerned | entry.references | (old.references if old else frozenset())
+
+    def _add(self, key: Key, entry: ReferenceEntry) -> None:
         self._entries[key] = entry
         if key.plural == MODELS:
             self._models.setdefault(key.namespace, set()).add(key)
         if entry.selects:
             self._choosers.setdefault(key.namespace, set()).add(key)
-        self._owned.setdefault(entry.owner_item, set()).add(key)
+        for item in entry.owner_items:
+            self._owned.setdefault(item, set()).add(key)
         for reference in entry.references:
             self._users.setdefault(reference, set()).add(key)
         for role in entry.roles:
             self._wishes.setdefault(_requirement(role.pod), set()).add(key)
-        self._update_placement(key, self._find(key, entry.roles))
-        if old is not None and _needs(old) == _needs(entry) and before == self._placed.get(key, {}):
-            return concerned  # its references are placed as before
-        return concerned | entry.references | (old.references if old else frozenset())
+
+    def _remove(self, key: Key, entry: ReferenceEntry) -> None:
+        _discard(self._models, key.namespace, key)
+        _discard(self._choosers, key.namespace, key)
+        for item in entry.owner_items:
+            _discard(self._owned, item, key)
+        for reference in entry.references:
+            _discard(self._users, reference, key)
+        for role in entry.roles:
+            _discard(self._wishes, _requirement(role.pod), key)
 
     def models(self, namespace: str) -> list[Resource[Any]]:
         """Return the Models of a namespace."""
@@ -151,7 +165,7 @@ class ReferenceIndex:
         labels, drained = self._labels(node), self._nodes.drained(node)
         candidates = self._candidates(node) | set(self._assigned.get(node, ()))
         # a node that has lost a label may have lost a Model by it
-        concerned = candidates.union(*(keys for (name, _), keys in self._owned.items() if name not in {NODE_NAME, ""}))
+        concerned = candidates.union(*(keys for (name, _), keys in self._owned.items() if name != NODE_NAME))
         for key in () if self._pods else candidates:
             entry = self._entries[key]
             if any(role.most is not None for role in entry.roles):
@@ -171,7 +185,7 @@ class ReferenceIndex:
         """
         entry = self._entries.get(key)
         owners = self._owners(entry)
-        if owners and key.plural != MODELS:
+        if entry is not None and entry.owned and key.plural != MODELS:
             return dict.fromkeys(owners, frozenset())
         if entry is not None and entry.roles:
             return self._placed.get(key, {})
@@ -184,7 +198,7 @@ class ReferenceIndex:
         """Return the roles that a resource has on a node; None if it is not placed there."""
         entry = self._entries.get(key)
         owners = self._owners(entry)
-        if node in owners or (owners and key.plural != MODELS):
+        if node in owners or (entry is not None and entry.owned and key.plural != MODELS):
             return frozenset() if node in owners else None
         if entry is not None and entry.roles:
             return self._placed.get(key, {}).get(node)
@@ -208,7 +222,8 @@ class ReferenceIndex:
     def _owners(self, entry: ReferenceEntry | None) -> Collection[str]:
         if entry is None:
             return ()
-        return (entry.owner,) if entry.owner else self._nodes.matching(entry.owner_labels)
+        named = {entry.owner} if entry.owner else set()
+        return sorted(named.union(*(self._nodes.matching(labels) for labels in entry.owner_labels)))
 
     def _labels(self, node: str) -> Mapping[str, str]:
         known = self._nodes.get(node)

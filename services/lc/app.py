@@ -22,16 +22,21 @@ import services
 from halimede import models, topics
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.blobs.admin import BlobNode, ManagedCache
+from halimede.blobs.copies import CopyFetcher, sources
+from halimede.blobs.server import Find, SourceStats
 from halimede.blobs.uris import SCHEME, party
 from halimede.bus.port import Bus
 from halimede.datasets.count_process import count_in_child
 from halimede.errors import HalimedeError, first_error
-from halimede.models import AddressPolicy, Cache
+from halimede.models import AddressPolicy, Cache, Fetched
+from halimede.models.errors import FetchError, FetchReason
+from halimede.models.fetcher import Progress
 from halimede.names import Key, check_name
 from halimede.observe import HttpServer
 from halimede.observe.http import same_host
 from halimede.observe.metrics import registry
 from services.lc.credentials import NodeCredentials
+from services.lc.dataset_copies import DatasetCopies, SharedFiles
 from services.lc.dataset_counts import Count, Datasets, Probe
 from services.lc.gm_channel import GmChannel
 from services.lc.metrics import LcMetrics
@@ -42,8 +47,10 @@ from services.lc.paths import NodePaths
 from services.lc.planning.node_kinds import WorkerPart
 from services.lc.planning.plan import WorkerBackend, plan
 from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.resource_state import RequiredFile
 from services.lc.planning.template_process import Host
 from services.lc.pods.workers import PodNode, PodWorkers
+from services.lc.published_content import PublishedContent
 from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeStore
 from services.lc.supervisor.linux_process import LinuxLauncher
@@ -103,13 +110,32 @@ class LocalController:
         self.config = config
         self.bus = bus
         self.launcher = launcher or LinuxLauncher(config.folders)
-        self._blobs = NodeBlobs(config.node, files, Cache(config.folders.models)) if files else None
+        self.content = PublishedContent(bus, config.folders.published)
+        self.shared = SharedFiles()
+        self._blobs = NodeBlobs(config.node, files, Cache(config.folders.models), self.shared.find) if files else None
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
-        self.bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
+        self.bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers, copy=self.fetch_copy)
         self.count = count
         self.probe = probe or functools.partial(models.probe, policy=config.fetch_policy, openers=openers)
         for each in filter(None, (bus, files)):
             each.node = config.node
+
+    @property
+    def sent(self) -> SourceStats:
+        """What this node has sent of its files over the bus."""
+        return self._blobs.source.stats if self._blobs else SourceStats()
+
+    async def fetch_copy(
+        self, want: RequiredFile, digest: str, cache: Cache, progress: Progress | None = None
+    ) -> Fetched:
+        """Fetch a file of a Model or Dataset of another node, by its digest. Raises FetchError."""
+        if self._blobs is None:
+            raise FetchError(FetchReason.UNREACHABLE, "this controller has no connection for files", temporary=True)
+        return await self._blobs.copies.fetch(digest, want.source, self.content.peers(want.key), cache, progress)
+
+    def copy_depth(self, want: RequiredFile, digest: str) -> int:
+        """Return the number of nodes through which a file of another node comes."""
+        return len(sources(digest, self.config.node, self.content.peers(want.key), want.source))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set, then stop all workers that it has started.
@@ -161,9 +187,16 @@ class _Components:
         self.wake = asyncio.Event()
         self.room = CacheJanitor(cache, self._model_paths, lambda: self.workers.models, most=config.cache_bytes)
         self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.bring, self.room)
-        root = config.host_root if config.pods else None
+        self.content = controller.content
+        self.content.load()
         self.datasets = Datasets(
-            tasks, lambda _: self.wake.set(), folders.datasets, controller.count, controller.probe, root=root
+            tasks,
+            lambda _: self.wake.set(),
+            folders.datasets,
+            controller.count,
+            controller.probe,
+            root=config.host_root if config.pods else None,
+            copies=DatasetCopies(folders.copies, controller.fetch_copy, controller.copy_depth, controller.shared),
         )
         self.part: WorkerPart
         self.workers: WorkerBackend
@@ -199,7 +232,16 @@ class _Components:
         self.channel = GmChannel(
             config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
         )
-        self.figures = LcMetrics(bus, store, self.workers, self.preparer, self.datasets, self.reporter, self.channel)
+        self.figures = LcMetrics(
+            bus,
+            store,
+            self.workers,
+            self.preparer,
+            self.datasets,
+            self.reporter,
+            self.channel,
+            controller.sent,
+        )
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
         """Subscribe; return the coroutines to run from now on."""
@@ -209,6 +251,7 @@ class _Components:
         return {
             "reconcile": self._reconcile(),
             "room": self.room.run(),
+            "content": self.content.run(self.wake.set),
             "sync": self.channel.run(),
             "store": self.channel.watch_store(),
             "reports": self.reporter.run(),
@@ -229,7 +272,9 @@ class _Components:
             items = self.items.read(self.store.held)
             running = self.workers.running
             known = {**self.preparer.preparations, **self.datasets.preparations}
-            decided = plan(items, known, running, self.part, complete=self.store.complete)
+            complete, content = self.store.complete, self.content.files
+            decided = plan(items, known, running, self.part, complete=complete, content=content)
+            self.content.set_required(decided.copied)
             self.preparer.set_required({key: want for key, want in decided.prepare.items() if key.plural != DATASETS})
             self.datasets.set_required({key: want for key, want in decided.prepare.items() if key.plural == DATASETS})
             self.workers.carry_out(decided)
@@ -278,5 +323,6 @@ class NodeBlobs(BlobNode):
     separate connection (``client_id``) that is not entered yet.
     """
 
-    def __init__(self, node: str, bus: Bus, cache: Cache) -> None:
-        super().__init__(bus, party(check_name("node", node)), ManagedCache(cache))
+    def __init__(self, node: str, bus: Bus, cache: Cache, find: Find | None = None) -> None:
+        super().__init__(bus, party(check_name("node", node)), ManagedCache(cache), find)
+        self.copies = CopyFetcher(self.client, node)

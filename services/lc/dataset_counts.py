@@ -1,4 +1,4 @@
-"""Counts the Datasets of this node: each in a child process, and again after a change.
+"""Counts the Datasets of this node: each in a child process, and again after a change. Copies those of other nodes.
 
 Data elsewhere is not counted: the node requests its URL from time to time, so that a dead address is reported.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import time
@@ -24,10 +25,12 @@ import structlog
 from halimede.datasets import Counted, DatasetError
 from halimede.datasets.count_process import CountJob, Progress, count_in_child
 from halimede.datasets.counting import Print, print_of
+from halimede.datasets.listing import Listing, index_of, read_index
 from halimede.messages import DatasetFacts
 from halimede.models import FetchError, FetchReason, local_path, probe, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
+from services.lc.dataset_copies import DatasetCopies
 from services.lc.planning.resource_state import Phase, Preparation, RequiredFile
 
 log = structlog.get_logger()
@@ -38,6 +41,10 @@ LOOK_S, MENDED_S = 60.0, 15.0
 WHOLE_S = 600.0
 #: seconds for which the counts of a Dataset that is no longer required are kept
 KEPT_S = 24 * 3600.0
+#: seconds until another attempt while another node does not have the list of files yet
+WAITING_S = 1.0
+#: percent in which the progress of a copy is shown
+COPY_STEP = 5
 #: seconds until the next count after an unexpected error
 BROKEN_S = 60.0
 
@@ -77,6 +84,7 @@ class Datasets:
         probe: Probe = probe,
         *,
         root: Path | None = None,
+        copies: DatasetCopies | None = None,
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.facts: dict[Key, DatasetFacts] = {}
@@ -86,6 +94,7 @@ class Datasets:
         self._count = count
         self._probe = probe
         self._root = root
+        self._copies = copies
         self._running: dict[Key, asyncio.Task[None]] = {}
         #: one count at a time, because the disk limits it
         self._place = asyncio.Semaphore(1)
@@ -96,6 +105,8 @@ class Datasets:
             del self.preparations[key]
             self.facts.pop(key, None)
             self._running.pop(key).cancel()
+            if self._copies and key not in wanted:
+                self._copies.shared.drop(key)
         for key, want in wanted.items():
             if key not in self.preparations:
                 self.preparations[key] = Preparation(want)
@@ -103,14 +114,17 @@ class Datasets:
 
     async def _supervise(self, want: RequiredFile) -> None:
         try:
-            path = local_path(want.url)
+            path = None if want.source else local_path(want.url)
         except FetchError as error:
             self._fail(want, error.reason.value, str(error))
             return
         await in_thread(self._tidy)
         while True:
             try:
-                await (self._reachable(want) if path is None else self._counted(want, path))
+                if want.source:
+                    await self._copied(want)
+                else:
+                    await (self._reachable(want) if path is None else self._counted(want, path, self._root))
             except Exception as error:  # noqa: BLE001  # an unexpected error in one dataset must not stop the others
                 log.warning("dataset not counted", key=str(want.key), error=type(error).__name__)
                 self._fail(want, "Internal", f"the count failed: {type(error).__name__}")
@@ -130,14 +144,35 @@ class Datasets:
         self._set(Preparation(want, "Ready", "NotCounted", text))
         await asyncio.sleep(WHOLE_S)
 
-    async def _counted(self, want: RequiredFile, path: Path) -> None:
-        """Count once; return when the next count is due."""
-        node_path, path = path, self._mounted_path(path)
+    async def _copied(self, want: RequiredFile) -> None:
+        """Copy the files of another node, then count them; return when the next check is due."""
+        assert self._copies is not None  # noqa: S101 - for the type checker
+        try:
+            path = await self._copies.bring(want, functools.partial(self._report_copy, want))
+        except (FetchError, DatasetError) as error:
+            log.warning("dataset not copied", key=str(want.key), reason=error.reason, message=str(error))
+            temporary = isinstance(error, FetchError) and error.temporary
+            self._fail(want, str(error.reason), str(error), "Pending" if temporary else "Failed")
+            waits = temporary and error.reason is FetchReason.NOT_FOUND
+            await asyncio.sleep(WAITING_S if waits else MENDED_S)
+            return
+        await self._counted(want, path, None)
+
+    def _report_copy(self, want: RequiredFile, files: int, size: int, listing: Listing) -> None:
+        """Report the progress of a copy in coarse steps: each is a write of the status."""
+        share = 100 * size // max(1, listing.size) // COPY_STEP * COPY_STEP
+        text = f"{share} % of {len(listing.files):,} files, {listing.size / 1e6:,.1f} MB, from node {want.source}"
+        if files < len(listing.files):
+            self._set(Preparation(want, "Pending", "Copying", text))
+
+    async def _counted(self, want: RequiredFile, path: Path, root: Path | None) -> None:
+        """Count once; return when the next count is due. ``root``: where folders of the node are mounted."""
+        node_path, path = path, path if root is None else root.joinpath(*path.parts[1:])
         seen = await in_thread(print_of, path) or ABSENT
-        if seen is ABSENT and self._root and not await in_thread(_mounted, path, self._root):
+        if seen is ABSENT and root and not await in_thread(_mounted, path, root):
             folder = node_path.parent
             text = f"{node_path} is not mounted into the pod of the node's local controller: mount {folder} of the node"
-            self._fail(want, NOT_MOUNTED, f"{text} at {self._root}{folder} (docs/deploy.md, Datasets)")
+            self._fail(want, NOT_MOUNTED, f"{text} at {root}{folder} (docs/deploy.md, Datasets)")
             await self._until_changed({str(path): seen}, MENDED_S, None)
             return
         known = self.preparations[want.key]
@@ -145,8 +180,10 @@ class Datasets:
             self._set(replace(known, message="waiting for the count of another Dataset of this node"))
         try:
             async with self._place:
-                job = CountJob(path, want.format, self._ledger(want), self._root)
-                counted = await self._count(job, lambda at: self._report_progress(want, at))
+                ledger = self._ledger(want)
+                listing = ledger.with_suffix(".listing") if want.listed and not want.source and ledger else None
+                job = CountJob(path, want.format, ledger, root, listing)
+                counted = await self._count(job, functools.partial(self._report_progress, want))
         except DatasetError as error:
             message = str(error).replace(str(path), str(node_path))
             log.warning("dataset failed", key=str(want.key), reason=error.reason, message=message)
@@ -154,12 +191,10 @@ class Datasets:
             hidden = seen is not ABSENT and await in_thread(_changes_unseen, path)
             await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if hidden else None)
             return
-        self._ready(want, counted.facts)
+        if listing and self._copies:
+            self._copies.shared.set(want.key, listing, await in_thread(read_index, index_of(listing)))
+        self._ready(want, counted.facts, node_path)
         await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
-
-    def _mounted_path(self, path: Path) -> Path:
-        """Return where this process finds a path of the node."""
-        return path if self._root is None else self._root.joinpath(*path.parts[1:])
 
     async def _until_changed(self, watch: Mapping[str, Print], every: float, longest: float | None) -> None:
         """Wait until one of the paths has changed, at most ``longest`` seconds."""
@@ -178,12 +213,13 @@ class Datasets:
         again = known.phase == "Ready"
         self._set(replace(known, reason="" if again else "Counting", message=message + (" (again)" if again else "")))
 
-    def _ready(self, want: RequiredFile, facts: DatasetFacts) -> None:
+    def _ready(self, want: RequiredFile, facts: DatasetFacts, path: Path) -> None:
         before = self.facts.get(want.key)
         if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
             facts = before
         self.facts[want.key] = facts
-        self._set(Preparation(want, "Ready", "", _summary(facts), path=local_path(want.url), facts=facts))
+        where = f", copied from node {want.source} to {path}" if want.source else ""
+        self._set(Preparation(want, "Ready", "", _summary(facts) + where, path=path, facts=facts))
 
     def _fail(self, want: RequiredFile, reason: str, message: str, phase: Phase = "Failed") -> None:
         self.facts.pop(want.key, None)
@@ -205,11 +241,14 @@ class Datasets:
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        kept = {str(self._ledger(known.want)) for known in list(self.preparations.values())}
-        for path in self._folder.glob("*.db*"):
+        wants = [known.want for known in list(self.preparations.values())]
+        kept = {ledger.stem for want in wants if (ledger := self._ledger(want))}
+        for path in self._folder.iterdir():  # ledgers with their journals, listings and indexes
             with contextlib.suppress(OSError):
-                if str(path).removesuffix("-journal") not in kept and time.time() - path.stat().st_mtime > KEPT_S:
+                if path.name.partition(".")[0] not in kept and time.time() - path.stat().st_mtime > KEPT_S:
                     path.unlink()
+        if self._copies:
+            self._copies.tidy([want.key for want in wants if want.source])
 
 
 def _summary(facts: DatasetFacts) -> str:

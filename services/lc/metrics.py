@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from prometheus_client.metrics_core import Metric
 
+from halimede.blobs.server import SourceStats
 from halimede.bus.port import Bus
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
@@ -32,6 +33,7 @@ class LcMetrics:
     datasets: Datasets
     reporter: NodeStatusReporter
     channel: GmChannel
+    sent: SourceStats
     work: Collection[asyncio.Task[None]] = ()
 
     def health(self) -> Health:
@@ -48,6 +50,7 @@ class LcMetrics:
         yield from buses([self.bus])
         yield from _of_workers(self.workers)
         yield from _of_models(self.preparer, self.datasets)
+        yield counter("lc_sent_bytes", "Bytes of files sent to other nodes and operators.", self.sent.bytes)
         yield from _of_reports(self.reporter, self.channel)
         yield from _of_store(self.store)
 

@@ -50,6 +50,16 @@ class NodePaths:
         return self.root / "datasets"
 
     @property
+    def copies(self) -> Path:
+        """The files of datasets that are copied from other nodes."""
+        return self.root / "copies"
+
+    @property
+    def published(self) -> Path:
+        """The digests of the content that this node copies."""
+        return self.root / "published.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the LC that owns this folder."""
         return self.root / "lc.lock"

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -139,8 +139,11 @@ class Control:
     def gm_process(self, *, store: Path | None = None, **env: str) -> Child:
         return self._child("gm", ["--store", str(store or self.home / "gm")], env)
 
-    def lc_process(self, node: str = "edge0", *, home: Path | None = None, port: int = 0, **env: str) -> Child:
+    def lc_process(
+        self, node: str = "edge0", *, home: Path | None = None, port: int = 0, labels: Sequence[str] = (), **env: str
+    ) -> Child:
         arguments = ["--node", node, "--home", str(home or self.home)]
+        arguments += [word for label in labels for word in ("--label", label)]
         return self._child("lc", arguments, env, port, name=f"lc-{(home or self.home).name}")
 
     def _child(self, what: str, arguments: list[str], env: dict[str, str], port: int = 0, name: str = "") -> Child:

@@ -26,7 +26,7 @@ from halimede.datasets import count
 from halimede.worker.errors import WorkerError
 from services.gm.workloads import serving_objects
 from services.gm.workloads.pod_settings import PodSettings
-from tests.integration.gm_world import multi_edge
+from tests.integration.gm_world import dataset, multi_edge
 from tests.integration.gm_world import service as joint_inference
 from tests.integration.inference_models import KUBEEDGE, SEDNA, read
 from tests.simulated import simulate
@@ -277,7 +277,13 @@ async def selected(world: World) -> dict[str, Any]:
     body = joint_inference("doors")
     body["spec"]["edgeWorker"]["model"] = {"selector": {"metadata": {"finds": "faces"}, "labels": ["cat"]}}
     await world.client.apply(body)
+    await world.client.apply(dataset("shared", nodeName="edge0", syncTo={HOSTNAME: "edge1"}))
     await asyncio.sleep(120)
+    found["synced"] = {
+        node: sum(each.topic == f"node/{node}/default/sedna/downstream/datasets/shared/insert" for each in heard)
+        for node in world.nodes
+    }
+    found["synced-status"] = status_of(world, "shared", "datasets")
     (insert,) = (each for each in heard if each.topic.endswith("models/faces/insert"))
     found["model-insert"] = {"topic": insert.topic, **json.loads(insert.payload)}
     found["model-status"] = status_of(world, "faces", "models")

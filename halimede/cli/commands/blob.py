@@ -119,7 +119,7 @@ async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
         return file if wanted == digest else None
 
     async with _asking(broker) as client:
-        source = BlobServer(client.bus, client.name, FileProvider(find))
+        source = BlobServer(client.bus, client.name, FileProvider([find]))
         await source.start(queries=False)
         giving = asyncio.create_task(source.run(), name="give")
         order = BlobOrder(op="keep", digest=digest, size=size)

@@ -1,25 +1,25 @@
-"""The files that services need on nodes: Models and Datasets.
+"""The Models that services need on nodes.
 
 GM sends a Model to each node that it names, and where a service needs it; deletes it after the last need. Ready means
 that each such node has the file. Nodes receive only the version in force. Facts that nodes find out about the file are
-copied to the status if all nodes agree; versions that all of them have had are remembered for a rollback.
+copied to the status if all nodes agree; versions that all of them have had are remembered for a rollback. Nodes that
+copy the file from another one (``syncTo``) read its digest in the status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from halimede.api import Resource, parse
-from halimede.api.dataset import PLURAL as DATASETS
+from halimede.api.dataset import DatasetSpec, is_copy
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import hide_secrets
-from halimede.messages import DatasetFacts, Metric, ModelFacts, NodeSummary, ServedVersion, Status
-from services.gm.controllers.base import Controller, Delivery, Observed, register
+from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
+from services.gm.controllers.base import Controller, Observed, register
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
 from services.gm.workloads.deployments import Built
@@ -39,7 +39,7 @@ class ModelController(Controller):
         spec: ModelSpec = resource.spec
         if spec.versions:
             resource = parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))})
-        return ReferenceEntry(resource, owner=spec.node_name, owner_labels=spec.node_selector)
+        return ReferenceEntry(resource, owner=spec.node_name, owner_labels=owner_labels(spec))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
         """Sum up the nodes that need the model; without a local controller, pods download it themselves."""
@@ -54,7 +54,7 @@ class ModelController(Controller):
         failed = [v for v in verdicts if v.phase == "Failed"]
         waiting = [v for v in verdicts if v.phase == "Pending"]
         facts = _facts(desired, observed)
-        if trouble := _unknown_owner(desired.spec, observed):
+        if trouble := unknown_owner(desired.spec, observed):
             verdict = trouble
         elif not verdicts and uncontrolled:
             verdict = Readiness("Ready", "FetchedByPods", "nodes that need it have no local controller: pods fetch it")
@@ -74,8 +74,13 @@ class ModelController(Controller):
         return conclude(status, verdict, observed.status, generation, observed.now)
 
 
-def _unknown_owner(spec: ModelSpec, observed: Observed) -> Readiness | None:
-    """Return the problem that there is no node of those where the model is to be ready in advance."""
+def owner_labels(spec: ModelSpec | DatasetSpec) -> tuple[Mapping[str, str], ...]:
+    """Return the selectors of the nodes of a Model or Dataset: of those that have it, and of those that copy it."""
+    return ({} if spec.node_name else spec.node_selector, spec.sync_to)
+
+
+def unknown_owner(spec: ModelSpec | DatasetSpec, observed: Observed) -> Readiness | None:
+    """Return the problem that none of the nodes that a Model or Dataset names is known."""
     if spec.node_name and spec.node_name not in observed.nodes:
         return Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {spec.node_name} has never connected")
     if spec.node_selector and not spec.node_name and not observed.placed:
@@ -117,9 +122,9 @@ def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
 
 
 def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
-    """Return the facts about the content that nodes with the model have reported, by node."""
+    """Return the facts about the content that nodes with the model have reported, by node, without copies."""
     generation, found = desired.metadata.generation, []
-    for node in sorted(observed.placed):
+    for node in sorted(node for node in observed.placed if not is_copy(desired.spec, node)):
         report = observed.reports.get(node)
         if report is None or not report.live or report.status.observed_generation < generation:
             continue
@@ -172,75 +177,3 @@ def remembered(versions: Sequence[ServedVersion], now: ServedVersion) -> list[Se
 
 def _same(one: ServedVersion, other: ServedVersion) -> bool:
     return (one.version, one.digest) == (other.version, other.digest)
-
-
-@register(DATASETS)
-class DatasetController(Controller):
-    """The rules of datasets: sent to the node that has the data, else to the edge nodes of services that name them.
-
-    A Dataset is Ready once its node has counted its content, or has found that its URL answers. A Dataset that names no
-    node, and that no service needs, is unused: no node has looked at it.
-    """
-
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the dataset, which is always placed on its node, also when no service needs it there."""
-        return ReferenceEntry(resource, owner=resource.spec.node_name)
-
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to the nodes that need it and have the data."""
-        placed = {node: roles for node, roles in observed.placed.items() if has(desired, node)}
-        return super().deliver(desired, replace(observed, placed=placed))
-
-    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
-        """Return what its node has counted; if several nodes have such data, what the first one counted."""
-        generation, node_name = desired.metadata.generation, desired.spec.node_name
-        nodes = sorted(node for node in observed.placed if has(desired, node))
-        silent = [node for node in nodes if observed.as_pods and not controlled(node, observed)]
-        stands = [on_node(node, generation, observed) for node in nodes if node not in silent]
-        found = [facts for node in nodes if (facts := _counted(node, generation, observed))]
-        verdicts = [verdict for _, verdict in stands]
-        troubles = [v for phase in ("Failed", "Pending") for v in verdicts if v.phase == phase]
-        if node_name and node_name not in observed.nodes and not silent:
-            verdict = Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {node_name} has never connected")
-        elif troubles:
-            verdict = troubles[0]
-        elif verdicts:
-            reason = "Counted" if found else verdicts[0].reason
-            verdict = Readiness("Ready", reason, verdicts[0].message)
-        elif silent:
-            text = f"node {silent[0]} has no local controller to count it: label the node halimede.io/node"
-            verdict = Readiness("Pending", "NotCounted", text)
-        else:
-            text = "no node counts it: set spec.nodeName to the node that has the data, or name it in a service"
-            verdict = Readiness("Unused", "NotNeeded", text)
-        summaries = sorted((summary for summary, _ in stands), key=lambda each: each.phase == "Ready")
-        status = Status(
-            active=sum(v.phase == "Ready" for v in verdicts),
-            failed=sum(v.phase == "Failed" for v in verdicts),
-            nodes=summaries[:MAX_SHOWN_NODES],
-        )
-        known = found[0] if found else _before(observed, generation) if verdict.phase == "Pending" else None
-        if known is not None:
-            status = msgspec.structs.replace(
-                status, dataset=known, number_of_samples=known.number_of_samples, update_time=known.counted_at
-            )
-        return conclude(status, verdict, observed.status, generation, observed.now)
-
-
-def _counted(node: str, generation: int, observed: Observed) -> DatasetFacts | None:
-    """Return what a node has counted of this generation; None: nothing yet."""
-    report = observed.reports.get(node)
-    if report is None or not report.live or report.status.observed_generation < generation:
-        return None
-    return report.status.dataset
-
-
-def _before(observed: Observed, generation: int) -> DatasetFacts | None:
-    """Return the previous facts, which hold until the node has counted again."""
-    before = observed.status
-    return before.dataset if before and before.observed_generation >= generation else None
-
-
-def has(dataset: Resource[Any], node: str) -> bool:
-    """Whether the data is on this node, by the resource's spec."""
-    return dataset.spec.node_name in {"", node}

@@ -26,7 +26,7 @@ from halimede.names import Key
 from halimede.stats.totals import add_up
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, nowhere, register, unplaced
-from services.gm.controllers.model import has
+from services.gm.controllers.dataset import has
 from services.gm.model_selection import choices, selectors, settled
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import MAX_SHOWN_NODES, NO_DISTRIBUTIONS, Problem, service_status
@@ -58,7 +58,7 @@ class WorkersController(Controller):
                 found = observed.references.get(reference)
                 if found is None:
                     complete = False
-                elif reference.plural != DATASETS or has(found, node):
+                elif reference.plural != DATASETS or has(found, node, observed):
                     yield Send(node, found)
             complete = complete and not names & choosing
             yield Send(node, desired) if complete else Keep(node, desired.key, desired.metadata.uid)

@@ -20,7 +20,7 @@ import structlog
 from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
-from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
+from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, redact
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
 from halimede.models.cache import in_thread
@@ -37,6 +37,8 @@ from services.lc.planning.resource_state import Phase, Preparation, RequiredFile
 log = structlog.get_logger()
 #: seconds: back-off of temporary failures, and interval of retries if a person must act
 FIRST_DELAY, LONGEST_DELAY, MENDED_DELAY = 1.0, 60.0, 15.0
+#: seconds until another attempt while another node does not have the file yet
+WAITING_DELAY = 5.0
 #: an attempt that a person must correct is repeated at the earliest after this multiple of its duration, at most after
 #: so many seconds: otherwise a large wrong file would be downloaded, or an endless model tried, all the time
 COST, MOST_DELAY = 10.0, 900.0
@@ -53,6 +55,7 @@ OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 1
 #: brings a required file; raises FetchError and UnusableError
 Bring = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
+CopyModel = Callable[[RequiredFile, str, Cache, Progress], Awaitable[Fetched]]
 
 
 @dataclass(slots=True)
@@ -127,7 +130,7 @@ class Preparer:
             phase: Phase = "Pending" if error.temporary else "Failed"
             self._set(Preparation(want, phase, error.reason.value, str(error)))
             if error.temporary:
-                return backoff
+                return WAITING_DELAY if want.source and error.reason is FetchReason.NOT_FOUND else backoff
             full = error.reason is FetchReason.DISK_FULL  # space may be freed at any time: duration is ignored
             return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
         except UnusableError as error:
@@ -203,18 +206,23 @@ class ModelFiles:
 
     A dangerous model, or one whose trial does not end, is refused here before any worker receives it. A model that only
     does not fit its spec is left to the worker: it may read the file in its own way. ``openers`` are further schemes,
-    such as the bus's own.
+    such as the bus's own. ``copy`` fetches a file that this node copies from another one.
     """
 
     policy: AddressPolicy | None = None
     openers: Mapping[str, SourceOpener] = field(default_factory=dict)
     limits: TrialLimits = field(default_factory=TrialLimits)
+    copy: CopyModel | None = None
 
     async def __call__(self, want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
         """Bring a Model. Raises FetchError, and UnusableError for one that must not be used."""
-        fetched = await with_fallback(
-            fetch, want.url, want.sha256, cache, progress, openers=self.openers, policy=self.policy
-        )
+        if want.source and self.copy:
+            fetched = await self.copy(want, want.sha256, cache, progress)
+        else:
+            fetched = await with_fallback(
+                fetch, want.url, want.sha256, cache, progress, openers=self.openers, policy=self.policy
+            )
+        log.info("model fetched", key=str(want.key), url=redact(want.url), digest=fetched.digest, size=fetched.size)
         with cache.using(fetched.digest):
             if want.format.lower() not in OURS:  # such as .pt, an archive that only the user's code may open
                 return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))

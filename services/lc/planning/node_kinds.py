@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
+from halimede.api.dataset import is_copy
+from halimede.blobs.uris import url
 from services.lc.models.lookup import Models, output
 from services.lc.paths import Worker
 from services.lc.planning.resource_state import Lack, Preparation, RequiredFile, ResourceState
@@ -24,6 +26,10 @@ NodeState = tuple[ResourceState, Mapping[Worker, Start]]
 
 class WorkerPart(Protocol):
     """The part of a plan that depends on how workers run on this node: as processes or as pods."""
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
 
     def leaves(self, resource: Resource[Any]) -> str:
         """Return why this controller does not bring a Model or Dataset, empty if it does."""
@@ -40,12 +46,16 @@ class WorkerPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeItem:
-    """A held resource, with the context for its kind's rules: how workers run, and the Models of the node."""
+    """A held resource, with the context for its kind's rules: how workers run, and the Models of the node.
+
+    ``content``: the published digest of a Model's or Dataset's files, empty if it is unknown.
+    """
 
     held: NodeResource
     resource: Resource[Any]
     part: WorkerPart
     models: Models
+    content: str = ""
 
     def stands(self, settled: Lack, **more: Any) -> NodeState:
         """Return the state of a resource without workers on this node."""
@@ -60,6 +70,10 @@ class NodeKind:
     #: whether users name its workers, and whether those are tiers
     names_workers: ClassVar[bool] = False
     tiers: ClassVar[bool] = False
+
+    def copies(self, item: NodeItem) -> bool:  # noqa: ARG002  # of kinds with files
+        """Whether this node copies its files from another one."""
+        return False
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
         """Return the file that it needs on this node; None: it needs none."""
@@ -120,22 +134,34 @@ class InferenceModelOnNode(NodeKind):
 
 @register(dataset.PLURAL)
 class DatasetOnNode(NodeKind):
-    """A file or folder that the node counts."""
+    """A file or folder that the node counts, or copies from the node that has it and then counts."""
+
+    def copies(self, item: NodeItem) -> bool:
+        """Whether another node has the files."""
+        return is_copy(item.resource.spec, item.part.name)
 
     def required_file(self, item: NodeItem) -> RequiredFile | None:
-        """Return the file, unless the pods that need it bring it themselves."""
-        return None if item.part.leaves(item.resource) else self.file(item)
+        """Return the file, unless the pods that need it bring it themselves, or its content is not known yet."""
+        if not self.copies(item):
+            return None if item.part.leaves(item.resource) else self.file(item)
+        file, source = self.file(item), item.resource.spec.node_name
+        digest = file.sha256 or item.content
+        return replace(file, url=url(source, digest), sha256=digest, source=source) if digest else None
 
     def file(self, item: NodeItem) -> RequiredFile:
         """Return the file that the resource names."""
         held, spec = item.held, item.resource.spec
-        return RequiredFile(held.key, held.uid, held.generation, spec.url, format=spec.format)
+        listed = bool(spec.sync_to)
+        return RequiredFile(held.key, held.uid, held.generation, spec.url, format=spec.format, listed=listed)
 
     def state(self, item: NodeItem) -> NodeState:
         """Return the progress of its file, and the facts about it."""
-        if left := item.part.leaves(item.resource):
-            return item.stands(Lack("Ready", "LeftToPods", left))
-        want = self.file(item)
+        want = self.required_file(item)
+        if want is None and self.copies(item):
+            source = item.resource.spec.node_name
+            return item.stands(Lack("Pending", "SourceNotReady", f"waiting for node {source} to report its files"))
+        if want is None:
+            return item.stands(Lack("Ready", "LeftToPods", item.part.leaves(item.resource)))
         known = item.models.preparations.get(item.held.key)
         current = known if known and known.want == want else Preparation(want)
         return item.stands(Lack(current.phase, current.reason, current.message), facts=current.facts)

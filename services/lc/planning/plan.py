@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
@@ -18,7 +19,11 @@ from services.lc.models.lookup import Models, ParsedResource
 from services.lc.paths import Worker
 from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPart
 from services.lc.planning.resource_state import ABSENT, Lack, Preparation, RequiredFile, ResourceState, broke
+from services.lc.published_content import PublishedFile, usable
 from services.lc.supervisor.process import Start
+
+#: nothing is copied
+NO_CONTENT: Mapping[Key, PublishedFile] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class ObservedWorker:
 class Plan:
     """The actions: stop workers, start workers, prepare files, report.
 
-    ``swap``: running workers that replace their model without a restart, each as it would be started now.
+    ``swap``: running workers that replace their model without a restart, each as it would be started now. ``copied``:
+    resources whose files this node copies from another one.
     """
 
     start: tuple[Start, ...]
@@ -50,6 +56,7 @@ class Plan:
     prepare: Mapping[Key, RequiredFile]
     standings: Mapping[Key, ResourceState]
     swap: tuple[Start, ...] = ()
+    copied: frozenset[Key] = frozenset()
 
     @property
     def lacking(self) -> bool:
@@ -68,11 +75,15 @@ def plan(
     part: WorkerPart,
     *,
     complete: bool = True,
+    content: Mapping[Key, PublishedFile] = NO_CONTENT,
 ) -> Plan:
-    """Decide. Not ``complete``: the store was lost and may lack resources, so no unknown worker is stopped."""
+    """Decide. Not ``complete``: the store was lost and may lack resources, so no unknown worker is stopped.
+
+    ``content``: the published content of resources whose files are copied.
+    """
     ready: dict[Key, Preparation] = {}
     models = Models(items, preparations, ready)
-    known = {key: found for key, item in items.items() if (found := _known(item, part, models))}
+    known = {key: found for key, item in items.items() if (found := _known(item, part, models, content))}
     prepare = {key: file for key, (kind, item) in known.items() if (file := kind.required_file(item))}
     ready.update((key, p) for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready")
     standings: dict[Key, ResourceState] = {}
@@ -107,7 +118,8 @@ def plan(
         and s.desired_model != running[worker].model
     ]
     start = [s for worker, s in starts.items() if worker not in running or not running[worker].confirmed]
-    return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings, tuple(swap))
+    copied = frozenset(key for key, (kind, item) in known.items() if kind.copies(item))
+    return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings, tuple(swap), copied)
 
 
 def _replaces(start: Start, runs: ObservedWorker) -> bool:
@@ -119,9 +131,14 @@ def _replaces(start: Start, runs: ObservedWorker) -> bool:
     return runs.model is None or not start.desired_model.same(runs.model)
 
 
-def _known(item: ParsedResource, part: WorkerPart, models: Models) -> tuple[NodeKind, NodeItem] | None:
+def _known(
+    item: ParsedResource, part: WorkerPart, models: Models, content: Mapping[Key, PublishedFile]
+) -> tuple[NodeKind, NodeItem] | None:
     kind = NODE_KINDS.get(item.resource.kind.plural) if item.resource else None
-    return (kind, NodeItem(item.held, item.resource, part, models)) if item.resource and kind else None
+    if item.resource is None or kind is None:
+        return None
+    digest = usable(content, item.held.key, item.held.uid, item.held.generation)
+    return kind, NodeItem(item.held, item.resource, part, models, digest)
 
 
 def _unknown(item: ParsedResource) -> ResourceState:

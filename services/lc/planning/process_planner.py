@@ -49,7 +49,7 @@ WORKER_HTTP = "127.0.0.1:0"
 #: fields of a Model that do not affect how its file is used
 ABOUT = frozenset({
     "credentialName", "deviceSocVersions", "device_soc_versions", "metadata", "metrics", "nodeName",
-    "nodeSelector", "rollout", "sha256", "targetVersion", "task", "url", "versions",
+    "nodeSelector", "rollout", "sha256", "syncTo", "targetVersion", "task", "url", "versions",
 })  # fmt: skip
 #: characters of a digest that stand for a version without a name
 SHORT = 12

@@ -56,7 +56,8 @@ def broke(key: Key, error: Exception) -> Lack:
 class RequiredFile:
     """A file of a Model or Dataset that should be on this node. The generation is that of its resource.
 
-    ``spec``: a Model's spec as JSON without its URL, for the trial of the file.
+    ``spec``: a Model's spec as JSON without its URL, for the trial of the file. ``source``: the node whose file this
+    one copies; empty: it uses the URL. ``listed``: other nodes copy the files of this Dataset.
     """
 
     key: Key
@@ -66,6 +67,8 @@ class RequiredFile:
     sha256: str = ""
     format: str = ""
     spec: str = ""
+    source: str = ""
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

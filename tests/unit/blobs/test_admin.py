@@ -46,7 +46,7 @@ async def operator(made: World, file: Path | None = None) -> BlobClient:
     async def find(digest: str) -> Path | None:
         return file if digest == DIGEST else None
 
-    source = BlobServer(bus, "cli-1", FileProvider(find))
+    source = BlobServer(bus, "cli-1", FileProvider([find]))
     await source.start(queries=False)
     work = asyncio.create_task(source.run())
 

@@ -55,7 +55,7 @@ class World:
         for data in files:
             keep(cache, data)
         bus = await self.bus(f"{name}-blobs")
-        source = BlobServer(bus, name, FileProvider(of_cache(cache)))
+        source = BlobServer(bus, name, FileProvider([of_cache(cache)]))
         await source.start()
         giver = Giver(source, bus, cache, asyncio.create_task(source.run()))
         self.stack.push_async_callback(giver.stop)

@@ -106,3 +106,56 @@ def test_what_was_counted_stands_while_its_node_starts_again_and_not_once_it_is_
     assert RULES.status(OWNED, seen(said("Failed", reason="DatasetNotFound"), status=before)).dataset is None
     edited = stored(dataset("frames", nodeName="edge1"), 2)
     assert RULES.status(edited, seen(counting, status=before)).dataset is None
+
+
+COPIED = stored(dataset("frames", nodeName="edge1", syncTo={"zone": "a"}))
+
+
+def labelled(nodes: Nodes, *names: str, **labels: str) -> None:
+    for number, name in enumerate(names, 1):
+        nodes.saw(Presence(node=name, epoch=number, online=True, labels=labels))
+
+
+def test_a_dataset_that_others_copy_goes_to_its_node_and_to_all_that_the_selector_matches() -> None:
+    nodes = Nodes()
+    labelled(nodes, "edge0", "edge2", zone="a")
+    labelled(nodes, "edge1", "edge3", zone="b")
+    index = ReferenceIndex(nodes)
+    index.put(COPIED.key, RULES.entry(COPIED))
+    assert set(index.placed(COPIED.key)) == {"edge0", "edge1", "edge2"}
+    assert index.belongs(COPIED.key, "edge3") is None
+    labelled(nodes, "edge4", zone="a")
+    assert COPIED.key in index.node_changed("edge4")
+    assert set(index.assigned("edge4")) == {COPIED.key}
+
+
+def test_the_data_of_several_nodes_is_counted_on_each_that_the_selector_matches() -> None:
+    nodes = Nodes()
+    several = stored(dataset("frames", nodeSelector={"zone": "a"}))
+    index = ReferenceIndex(nodes)
+    index.put(several.key, RULES.entry(several))
+    helmet = stored(service(dataset={"name": "frames"}))
+    index.put(helmet.key, CONTROLLERS["jointinferenceservices"].entry(helmet))
+    assert not index.placed(several.key)
+    labelled(nodes, "edge0", "edge2", zone="a")
+    assert set(index.placed(several.key)) == {"edge0", "edge2"}
+    status = RULES.status(several, replace(seen(), placed={}))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "NoNode")
+
+
+def test_the_status_of_a_copied_dataset_has_the_content_of_its_source_and_waits_for_the_copies() -> None:
+    copies = {"edge0": frozenset[str](), "edge1": frozenset[str]()}
+    of_copy = NodeReport(
+        COPIED.key,
+        "edge0",
+        NodeStatus(phase="Ready", uid="u", observed_generation=1, dataset=DatasetFacts(number_of_samples=2)),
+    )
+    counted = DatasetFacts(number_of_samples=3, listing="a" * 64)
+    status = RULES.status(COPIED, seen(said("Ready", facts=counted), placed=copies))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "Preparing")
+    assert status.dataset == counted
+    status = RULES.status(COPIED, seen(said("Ready", facts=counted), of_copy, placed=copies))
+    assert (status.phase, status.conditions[-1].reason, status.dataset) == ("Ready", "Counted", counted)
+    assert status.conditions[-1].message.endswith("; 1 node has a copy")
+    # without the source nothing is known of the content, whatever a copy says
+    assert RULES.status(COPIED, seen(of_copy, placed=copies)).dataset is None

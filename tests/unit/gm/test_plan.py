@@ -71,7 +71,7 @@ def test_a_dataset_goes_only_where_its_data_is() -> None:
     helmet, elsewhere = stored(service(dataset={"name": "frames"})), stored(dataset("frames", nodeName="edge1"))
     references = {SMALL.key: SMALL, BIG.key: BIG, FRAMES.key: elsewhere}
     assert Send("edge0", elsewhere) not in deliveries(helmet, seen(references=references))
-    placed = {"edge0": frozenset[str](), "edge1": frozenset[str]()}
+    placed = {"edge1": frozenset[str]()}
     observed = seen(placed=placed, holders=frozenset({"edge0"}))
     assert deliveries(elsewhere, observed) == [Send("edge1", elsewhere), Forget("edge0", FRAMES.key, "uid-frames", 0)]
 

@@ -1,0 +1,273 @@
+"""Copies the files of a Dataset of another node: only changed ones travel, and a copy is replaced as a whole.
+
+``<folder>/<namespace>/<name>/data`` is a link to the folder of the present copy. The next one is built next to it:
+files that are here already are hard links, the others come over the bus by their digests. Then the link is replaced.
+What is built remains when the process ends, and the next process continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from halimede.datasets.counting import Print, print_of
+from halimede.datasets.listing import FileIndex, ListedFile, Listing, index_of, read_index, read_listing
+from halimede.errors import first_error
+from halimede.models import Cache, Fetched
+from halimede.models.cache import in_thread
+from halimede.models.errors import FetchError, FetchReason, disk_error
+from halimede.names import Key
+from halimede.system.files import write_atomic
+from services.lc.planning.resource_state import RequiredFile
+
+log = structlog.get_logger()
+#: files that are fetched in parallel; most of the time they wait for other nodes
+PARALLEL = 16
+#: seconds until a file is requested again that another node does not have yet
+AGAIN_S = 0.5
+#: bytes of a disk that a copy leaves free
+SPARE_BYTES = 256 * 1024 * 1024
+#: the link to the present copy, and the folder of incoming files
+DATA, INCOMING = "data", ".incoming"
+LISTING = "files.listing"
+#: fetches a file of a Dataset into a cache, by its digest
+FetchCopy = Callable[[RequiredFile, str, Cache], Awaitable[Fetched]]
+#: returns the number of nodes through which a file comes
+Depth = Callable[[RequiredFile, str], int]
+#: is told the number of files here, and the number of bytes
+Progress = Callable[[int, int, Listing], None]
+
+
+class SharedFiles:
+    """The files of this node's Datasets that other nodes may copy, by digest."""
+
+    def __init__(self) -> None:
+        self._files: dict[Key, dict[str, tuple[Path, Print]]] = {}
+
+    def set(self, key: Key, listing: Path, index: FileIndex) -> None:
+        """Share the files of a Dataset, as its index has them, and their list."""
+        folder = Path(index.folder)
+        files = {digest: (folder / name, at) for name, (at, digest) in index.files.items()}
+        if index.listing and (now := print_of(listing)):
+            files[index.listing] = (listing, now)
+        self._files[key] = files
+
+    def add(self, key: Key, digest: str, path: Path) -> None:
+        """Share one more file, which has just been received."""
+        if now := print_of(path):
+            self._files.setdefault(key, {})[digest] = (path, now)
+
+    def drop(self, key: Key) -> None:
+        """Share the files of a Dataset no longer."""
+        self._files.pop(key, None)
+
+    async def find(self, digest: str) -> Path | None:
+        """Return the file of a digest, None if there is none or if it has changed since."""
+        for files in self._files.values():
+            if known := files.get(digest):
+                path, at = known
+                if await in_thread(print_of, path) == at:
+                    return path
+        return None
+
+
+class DatasetCopies:
+    """The copies of a node below ``root``. Their files are shared with further nodes at once.
+
+    The files that come through few nodes are fetched first: further nodes wait for them.
+    """
+
+    def __init__(self, root: Path, fetch: FetchCopy, depth: Depth, shared: SharedFiles) -> None:
+        self.shared = shared
+        self.fetch = fetch
+        self.depth = depth
+        self._root = root
+
+    async def bring(self, want: RequiredFile, told: Progress) -> Path:
+        """Make the copy of a Dataset equal to its listing (``want.sha256``); return the path of the copied dataset.
+
+        Raises FetchError, DatasetError for a listing that must not be used.
+        """
+        folder = self._root / want.key.namespace / want.key.name
+        try:
+            return await _Copy(self, folder, want, told).bring()
+        except OSError as error:
+            raise disk_error(f"the folder of copies {self._root}", error) from error
+
+    def tidy(self, kept: Collection[Key]) -> None:
+        """Remove the copies of other Datasets. Blocks: call it in a thread."""
+        for namespace in self._root.iterdir() if self._root.is_dir() else ():
+            for folder in namespace.iterdir():
+                if not any((key.namespace, key.name) == (namespace.name, folder.name) for key in kept):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Copy:
+    """One copy on its way."""
+
+    def __init__(self, copies: DatasetCopies, folder: Path, want: RequiredFile, told: Progress) -> None:
+        self._copies = copies
+        self._shared = copies.shared
+        self._folder = folder
+        self._want = want
+        self._told = told
+        self._cache = Cache(folder / INCOMING)
+        self._listing_file = folder / LISTING
+        self._new = folder / f".{want.sha256[:16]}"
+        self._raw = b""
+        self._files = self._bytes = 0
+
+    async def bring(self) -> Path:
+        """Make the copy; return the path of the dataset in it."""
+        known = await in_thread(read_index, index_of(self._listing_file))
+        self._shared.set(self._want.key, self._listing_file, known)
+        listing = await self._listing()
+        missing = await in_thread(self._build, listing, known)
+        if missing:
+            self._count(listing, missing)
+            await self._fetch_all(listing, missing)
+        if missing or known.listing != self._want.sha256:
+            index = await in_thread(self._finish, listing)
+            self._shared.set(self._want.key, self._listing_file, index)
+            log.info("dataset copied", key=str(self._want.key), files=len(listing.files), received=len(missing))
+        data = self._folder / DATA
+        return data / listing.files[0].name if listing.single else data
+
+    async def _listing(self) -> Listing:
+        """Return the list of files: the present copy's, or one from another node, which is kept until it is used."""
+        here = self._folder / f".{self._want.sha256[:16]}.listing"
+        for path in (self._listing_file, here):
+            self._raw = await in_thread(_content, path)
+            if hashlib.sha256(self._raw).hexdigest() == self._want.sha256:
+                return read_listing(self._raw)
+        fetched = await self._copies.fetch(self._want, self._want.sha256, self._cache)
+        self._raw = await in_thread(_content, fetched.path)
+        listing = read_listing(self._raw)
+        await in_thread(self._move, fetched.path, here)
+        self._shared.add(self._want.key, self._want.sha256, here)
+        return listing
+
+    def _build(self, listing: Listing, known: FileIndex) -> dict[str, list[ListedFile]]:
+        """Make the new folder from the files that are here; return the missing ones by digest."""
+        old = Path(known.folder)
+        unchanged = {name for name, (at, _) in known.files.items() if print_of(old / name) == at}
+        have = {known.files[name][1]: old / name for name in unchanged}
+        present = known.listing == self._want.sha256
+        missing: dict[str, list[ListedFile]] = {}
+        for file in listing.files:
+            path = self._new / file.name
+            if file.name in unchanged if present else _has(path, file.size):
+                self._shared.add(self._want.key, file.digest, path)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            if not file.size:
+                path.touch(0o444)
+            elif file.digest in have:
+                os.link(have[file.digest], path)
+            else:
+                missing.setdefault(file.digest, []).append(file)
+        return missing
+
+    def _count(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
+        """Count what is here, and check that the rest has room. Raises FetchError."""
+        lacking = [file for files in missing.values() for file in files]
+        self._files = len(listing.files) - len(lacking)
+        self._bytes = listing.size - sum(file.size for file in lacking)
+        needed = sum(files[0].size for files in missing.values())
+        free = shutil.disk_usage(self._folder).free - SPARE_BYTES
+        if needed > free:
+            text = f"{needed / 1e6:,.0f} MB of files do not fit into {max(0, free) / 1e6:,.0f} MB below {self._folder}"
+            raise FetchError(FetchReason.DISK_FULL, f"{text}: free space there", temporary=True)
+        self._told(self._files, self._bytes, listing)
+
+    async def _fetch_all(self, listing: Listing, missing: dict[str, list[ListedFile]]) -> None:
+        """Fetch all missing files. One that no node has yet is requested again after the others."""
+        waiting = deque(sorted(missing, key=lambda digest: (self._copies.depth(self._want, digest), digest)))
+        due: dict[str, float] = {}
+        now = asyncio.get_running_loop().time
+
+        async def work() -> None:
+            while waiting:
+                digest = waiting.popleft()
+                await asyncio.sleep(max(0.0, due.get(digest, 0.0) - now()))
+                try:
+                    fetched = await self._copies.fetch(self._want, digest, self._cache)
+                except FetchError as error:
+                    if not (error.temporary and error.reason is FetchReason.NOT_FOUND):
+                        raise
+                    due[digest] = now() + AGAIN_S
+                    waiting.append(digest)
+                    continue
+                await in_thread(self._receive, fetched.path, missing[digest])
+                self._files += len(missing[digest])
+                self._bytes += sum(file.size for file in missing[digest])
+                self._told(self._files, self._bytes, listing)
+
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                for number in range(min(PARALLEL, len(waiting))):
+                    group.create_task(work(), name=f"copy {self._want.key}: {number}")
+
+    def _receive(self, came: Path, files: list[ListedFile]) -> None:
+        """Give a received file its names."""
+        first, *more = (self._new / file.name for file in files)
+        self._move(came, first)
+        for path in more:
+            path.unlink(missing_ok=True)
+            os.link(first, path)
+        self._shared.add(self._want.key, files[0].digest, first)
+
+    def _move(self, came: Path, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        came.chmod(0o444)
+        came.replace(path)
+
+    def _finish(self, listing: Listing) -> FileIndex:
+        """Replace the present copy, and remove what is no longer needed."""
+        link = self._folder / ".data"
+        link.unlink(missing_ok=True)
+        link.symlink_to(self._new.name)
+        link.replace(self._folder / DATA)
+        # last of all: without them, the next process does this again
+        files = {file.name: (at, file.digest) for file in listing.files if (at := print_of(self._new / file.name))}
+        index = FileIndex(listing=self._want.sha256, folder=str(self._new), files=files)
+        write_atomic(self._listing_file, self._raw)
+        write_atomic(index_of(self._listing_file), msgspec.msgpack.encode(index))
+        kept = {self._new.name, DATA, LISTING, index_of(self._listing_file).name}
+        for entry in list(self._folder.iterdir()):
+            if entry.name not in kept:
+                _remove(entry)
+        return index
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _has(path: Path, size: int) -> bool:
+    """Whether a file was received before: it gets its name only when it is complete and verified."""
+    try:
+        return path.lstat().st_size == size
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
