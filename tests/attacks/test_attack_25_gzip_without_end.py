@@ -66,8 +66,8 @@ async def test_attack_25_bytes_that_hold_nothing_are_refused(make: object, tmp_p
 async def test_attack_25_an_archive_ends_by_time(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MOST_EMPTY", SIZE * 2)
     async with asyncio.timeout(OVER_S):
-        with pytest.raises(FetchError, match=r"more than 0.2 s") as caught:
-            await unpacked(make, tmp_path, ArchiveLimits(seconds=0.2))
+        with pytest.raises(FetchError, match=r"more than 0.02 s") as caught:
+            await unpacked(make, tmp_path, ArchiveLimits(seconds=0.02))
     assert caught.value.reason is FetchReason.TIMEOUT
 
 

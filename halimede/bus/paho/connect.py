@@ -63,6 +63,7 @@ def _client(
         reconnect_on_failure=False,
     )
     client.connect_timeout = settings.connect_timeout_s
+    client.patience_s = settings.keepalive_s
     client.max_inflight_messages = 0  # no limit of paho's, which would queue without a bound; the slots limit
     if login[0] is not None:
         client.username_pw_set(*login)
@@ -88,7 +89,8 @@ async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> N
         client.connect,
         settings.host,
         settings.port,
-        keepalive=settings.keepalive_s,
+        # the broker waits for 1.5 times this, and Mosquitto up to 6 s more: so it finds a hung client in time
+        keepalive=max(1, settings.keepalive_s * 2 // 3),
         clean_start=not settings.session_s,
         properties=properties,
     )

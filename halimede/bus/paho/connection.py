@@ -268,23 +268,34 @@ class ReadingClient(Client):
     10^5 user properties, which fit into one small packet). It also ends the connection at U+FEFF, which brokers allow:
     a retained message could disconnect a client again and again.
 
-    It also sends large packets without copying the rest at each step, and pings as our own client does: early, so that
-    the answer has a whole keepalive to arrive over a slow connection, and a dead one is still found within 1.5 of them.
+    It also sends large packets without copying the rest at each step, and pings early and again: a slow connection has
+    ``patience_s`` to bring an answer, and the broker hears of this client all the time.
     """
 
     beside = NO_PROPERTIES
     payload = b""
+    #: seconds for the answer to a ping
+    patience_s = 15.0
+    #: time of the first ping since the last received bytes; 0: none
+    _asked = 0.0
 
     def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
         # paho sends ``packet[done:]`` after each partial write: slicing a view does not copy
         return super()._packet_queue(command, memoryview(packet), mid, qos, info)  # type: ignore[arg-type]  # it only slices
 
     def _check_keepalive(self) -> None:
-        # paho pings after a whole keepalive of silence only; ``loop_misc`` gives up a keepalive after ``_ping_t``
-        if self._ping_t:
-            self._ping_t = max(self._ping_t, self._last_bytes_received)  # slow, not dead
-        elif time.monotonic() - min(self._last_msg_out, self._last_bytes_received) >= self._keepalive * SILENCE_SHARE:
+        # paho pings after a whole keepalive of silence only, and once: a slow line would seem dead to the broker. It
+        # gives up a keepalive after ``_ping_t``, which is set here only when nothing has come for ``patience_s``
+        now, self._ping_t = time.monotonic(), 0
+        if self._last_bytes_received > self._asked:
+            self._asked = 0.0
+        if self._asked and now - self._asked >= self.patience_s:
+            self._ping_t = self._asked - self._keepalive
+            return
+        silent_since = self._last_msg_out if self._asked else min(self._last_msg_out, self._last_bytes_received)
+        if now - silent_since >= self._keepalive * SILENCE_SHARE:
             self._send_pingreq()
+            self._ping_t, self._asked = 0, self._asked or now
 
     def _handle_publish(self) -> MQTTErrorCode:
         # paho has no public method for this; if it stops calling this one, its own reader works as before
