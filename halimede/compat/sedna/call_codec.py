@@ -19,7 +19,7 @@ from halimede.api.base import convert
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.encodings import DTYPES, decode
 from halimede.frames.payloads import new_frame
-from halimede.inference.estimator import as_prediction
+from halimede.inference.user_answers import as_prediction
 from halimede.messages import Frame, Prediction
 
 MARK = "sedna"

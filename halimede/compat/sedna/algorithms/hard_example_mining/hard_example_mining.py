@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType
 from halimede.compat.sedna.common.log import LOGGER
 from halimede.compat.sedna.unsupported import absent
-from halimede.inference.estimator import as_prediction
 from halimede.inference.model import SampleError
+from halimede.inference.user_answers import as_prediction
 from halimede.mining import Miner, Verdict, create, judge
 
 ROUTER = (
@@ -37,7 +37,7 @@ class BaseFilter(abc.ABC):
 
 
 class Mined(BaseFilter):
-    """A rule of halimede for the return value of an estimator (see ``halimede.inference.estimator``)."""
+    """A rule of halimede for the return value of an estimator (see ``halimede.inference.user_answers``)."""
 
     def __init__(self, miner: Miner) -> None:
         self._miner = miner

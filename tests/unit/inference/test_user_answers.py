@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.inference import SampleError
-from halimede.inference.estimator import as_prediction
+from halimede.inference.user_answers import as_prediction
 from halimede.messages import Box, Prediction
 
 LABELS = ("cap", "helmet", "none")

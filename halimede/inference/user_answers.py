@@ -1,0 +1,136 @@
+"""Converts what a user's code returns for a sample, of an estimator or of a script, to a Prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from halimede.inference.model import SampleError
+from halimede.inference.postprocess import classify, label_of
+from halimede.messages import Box, Prediction
+
+FIELDS = ("label", "score", "probabilities", "boxes")
+BOX_LENGTHS = {5, 6}
+SUM_SLACK = 0.01
+
+
+def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
+    """Convert one answer. Raises SampleError for NaN in a score, or for values that JSON cannot represent.
+
+    | returned | becomes |
+    |---|---|
+    | Prediction | itself, with NumPy's numbers as plain numbers |
+    | dict with label, score, probabilities or boxes | those fields; its other entries are the value |
+    | text; whole number | the label; the class of that index |
+    | row of numbers in 0..1, also as ``[1, classes]`` | class probabilities |
+    | row of Box or of ``[x1, y1, x2, y2, score]``, label optional; empty list | boxes |
+    | any other value that JSON can represent | the value |
+    """
+    if isinstance(answer, Prediction):
+        return _convert(_plain(answer))
+    value = _plain(answer)
+    if value is None:
+        raise SampleError("the estimator returned nothing: return a label, probabilities, boxes or a value")
+    if isinstance(value, str):
+        return _convert({"label": value})
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Prediction(label=label_of(value, labels))
+    if isinstance(value, dict):
+        return _from_dict(value, labels)
+    if isinstance(value, list):
+        return _from_list(value, labels)
+    return Prediction(value=value)
+
+
+def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
+    if not any(name in value for name in FIELDS):
+        return Prediction(value=value)
+    fields = {name: value[name] for name in FIELDS if value.get(name) is not None}
+    label = fields.get("label")
+    if isinstance(label, int) and not isinstance(label, bool):
+        fields["label"] = label_of(label, labels)
+    if isinstance(fields.get("boxes"), list):
+        fields["boxes"] = [_box(row, labels) for row in fields["boxes"]]
+    probabilities = fields.get("probabilities")
+    if isinstance(probabilities, list) and _numbers(probabilities):
+        # the estimator's own label and score override those derived from its probabilities
+        read = classify(np.asarray(probabilities), labels)
+        fields = {"label": read.label, "score": read.score, **fields}
+    rest = {key: item for key, item in value.items() if key not in FIELDS}
+    return _convert({**fields, "value": rest["value"] if set(rest) == {"value"} else rest or None})
+
+
+def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:
+    if not value:
+        return Prediction(boxes=[])
+    if len(value) == 1 and isinstance(value[0], list) and _probabilities(value[0], whole=True):
+        return classify(np.asarray(value[0]), labels)
+    if all(isinstance(row, list) and len(row) in BOX_LENGTHS and _numbers(row[:5]) for row in value):
+        return Prediction(boxes=[_box(row, labels) for row in value])
+    if not _numbers(value):
+        return Prediction(value=value)
+    if len(value) == 1 and isinstance(value[0], int):
+        return Prediction(label=label_of(value[0], labels))  # a classifier's answer to a batch of one
+    if not np.isfinite(value).all():
+        raise SampleError("the estimator returned NaN or infinity")
+    return classify(np.asarray(value), labels) if _probabilities(value) else Prediction(value=value)
+
+
+def _box(row: Any, labels: Sequence[str]) -> Box:
+    if not (isinstance(row, list) and len(row) in BOX_LENGTHS and _numbers(row[:5])):
+        raise SampleError(f"the estimator returned {row!r:.80} as a box: return [x1, y1, x2, y2, score, label]")
+    if not np.isfinite(row[:5]).all():
+        raise SampleError("the estimator returned a box with NaN or infinity")
+    if not 0 <= row[4] <= 1:
+        raise SampleError(f"the estimator returned a box with score {row[4]:.6g}, the fifth of its row: use 0 to 1")
+    label = row[5] if len(row) == 6 else 0
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)  # arrays have one type, so class indices arrive as floats
+    if not isinstance(label, str | int):
+        raise SampleError(f"the estimator returned {label!r:.80} as a box's label: use text or a class index")
+    if isinstance(label, int) and labels:
+        label = label_of(label, labels)
+    x1, y1, x2, y2, score = map(float, row[:5])
+    return Box(x1, y1, x2, y2, score, label)
+
+
+def _numbers(row: list[Any]) -> bool:
+    return all(isinstance(item, int | float) and not isinstance(item, bool) for item in row)
+
+
+def _probabilities(row: list[Any], *, whole: bool = False) -> bool:
+    """Whether numbers are in 0..1; ``whole``: their sum must be 1, which distinguishes one row from one box."""
+    if not _numbers(row) or not all(0 <= item <= 1 for item in row):
+        return False
+    return not whole or len(row) not in BOX_LENGTHS or abs(sum(row) - 1) <= SUM_SLACK
+
+
+def _plain(answer: Any) -> Any:
+    """Convert an answer to lists, dicts, text and numbers, and check that it can be encoded."""
+    if isinstance(answer, bytes | bytearray | memoryview):
+        raise SampleError("the estimator returned bytes: return text, numbers, lists or dicts of them")
+    try:
+        plain = msgspec.to_builtins(answer, enc_hook=_from_numpy, str_keys=True)
+        # encode and decode: tuples become lists; numbers above 64 bits and endless nesting are detected
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(plain))
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        raise SampleError(f"the estimator returned what JSON cannot say: {error}") from error
+
+
+def _from_numpy(item: Any) -> Any:
+    if isinstance(item, np.ndarray):
+        return item.tolist()
+    if isinstance(item, np.generic):
+        return item.item()
+    raise NotImplementedError(f"a value of type {type(item).__name__}")
+
+
+def _convert(fields: dict[str, Any]) -> Prediction:
+    """Check the types of a Prediction's fields; its numbers must be finite."""
+    try:
+        return msgspec.convert(fields, Prediction)
+    except msgspec.ValidationError as error:
+        raise SampleError(f"the estimator returned no valid prediction (NaN and infinity are none): {error}") from error
