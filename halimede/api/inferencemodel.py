@@ -19,7 +19,14 @@ from halimede.api.base import SEDNA, Resource, Spec, register
 from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, RolloutSpec
 from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
-from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
+from halimede.api.processing import (
+    ClassNames,
+    Postprocessing,
+    Preprocessing,
+    check_postprocess,
+    check_processing,
+    check_scripts,
+)
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.messages import ResourceBody
@@ -124,8 +131,12 @@ def check(spec: InferenceModelSpec) -> None:
 
 def admit(spec: InferenceModelSpec) -> None:
     """Check what a worker would not start with."""
-    if is_ours(spec):  # other servers read their own fields
-        check_postprocess(spec.postprocess)
+    urls = {f"spec.manifest[{i}].downloadURL": file.download_url for i, file in enumerate(spec.manifest)}
+    check_all(
+        # other servers read their own fields
+        *([partial(check_postprocess, spec.postprocess)] if is_ours(spec) else []),
+        partial(check_scripts, spec.preprocess, spec.postprocess, urls, is_onnx=is_ours(spec)),
+    )
 
 
 def _check_versions(spec: InferenceModelSpec) -> None:

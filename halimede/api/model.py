@@ -15,7 +15,14 @@ from msgspec import Meta, field
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.dataset import SYNC_RULE, SyncTo, check_sync
 from halimede.api.podtemplate import LabelValue
-from halimede.api.processing import ClassNames, Postprocessing, Preprocessing, check_postprocess, check_processing
+from halimede.api.processing import (
+    ClassNames,
+    Postprocessing,
+    Preprocessing,
+    check_postprocess,
+    check_processing,
+    check_scripts,
+)
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all, refuse
 
@@ -100,8 +107,12 @@ def check(spec: ModelSpec) -> None:
 
 def admit(spec: ModelSpec) -> None:
     """Check what a worker would not start with."""
-    if spec.is_onnx:  # the user's code reads other formats
-        check_postprocess(spec.postprocess)
+    urls = {"spec.url": spec.url, **{f"spec.versions[{i}].url": each.url for i, each in enumerate(spec.versions)}}
+    check_all(
+        # the user's code reads other formats
+        *([partial(check_postprocess, spec.postprocess)] if spec.is_onnx else []),
+        partial(check_scripts, spec.preprocess, spec.postprocess, urls, is_onnx=spec.is_onnx),
+    )
 
 
 @register(

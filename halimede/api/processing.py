@@ -7,24 +7,43 @@ lists all steps.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from halimede.api.base import Spec
-from halimede.api.schema import ValidationRule
+from halimede.api.schema import ValidationRule, pattern
 from halimede.errors import InvalidFieldError, refuse
 
 STD_FIX = "use values other than 0"
 STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
 DETECTION_FIX = "boxes and nms need task detection: set task, or remove them"
 FEATURES_FIX = "features need task classification: set task, or remove them"
+ONNX_FIX = "use format onnx with a script: for other formats the estimator does this itself"
+ARCHIVE_FIX = "give an archive (tar, tar.gz, zip) that has the model and its scripts: a script comes from nowhere else"
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
 PerChannel = Annotated[list[float], Meta(max_length=16)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Output = Annotated[str, Meta(max_length=256)]
+#: no segment starts with a dot, so that none leads out of the folder
+FILE_PATTERN = r"^([A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$"
+FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+FILE_FIX = "write the path of a .py file from the folder of the ONNX file on, such as postprocess.py"
+FUNCTION_FIX = "write the name of a function of the file"
+ScriptFile = Annotated[
+    str,
+    Meta(
+        max_length=256,
+        description="A Python file of the model's archive: its path from the folder of the ONNX file on.",
+        extra=pattern(FILE_PATTERN),
+    ),
+]
+FunctionName = Annotated[str, Meta(max_length=128, extra=pattern(FUNCTION_PATTERN))]
 
 Width = Annotated[Extent, Meta(description="Width in pixels.")]
 Height = Annotated[Extent, Meta(description="Height in pixels.")]
@@ -100,6 +119,28 @@ class Cast(ProcessingStep, kw_only=True):
     ]
 
 
+class Script(ProcessingStep, kw_only=True):
+    """Call a function of the user's: it takes the array so far, and returns the next one."""
+
+    file: ScriptFile
+    function: Annotated[FunctionName, Meta(description="The function's name: function(array) returns an array.")] = (
+        "preprocess"
+    )
+
+
+class PostprocessScript(Spec, kw_only=True):
+    """A function of the user's that reads the model's outputs."""
+
+    file: ScriptFile
+    function: Annotated[
+        FunctionName,
+        Meta(
+            description="The function's name: function(outputs, size) gets the outputs of one sample by name, and the"
+            " frame's height and width, and returns what an estimator may return."
+        ),
+    ] = "postprocess"
+
+
 class Boxes(Spec, kw_only=True):
     """How a detection model writes its boxes."""
 
@@ -172,10 +213,14 @@ class Postprocess(Spec, kw_only=True):
     ] = 0
     boxes: Annotated[Boxes | None, Meta(description="The format of the model's boxes. Default: rows of six.")] = None
     nms: Annotated[Nms | None, Meta(description="Suppression of overlapping boxes. Default: the model does it.")] = None
+    script: Annotated[
+        PostprocessScript | None,
+        Meta(description="A function of the user's that reads the model's outputs, in place of all other fields."),
+    ] = None
 
 
 #: all steps, in the order of the documentation
-Steps = Grayscale | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast
+Steps = Grayscale | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast | Script
 
 # fields of all types that describe a model
 ClassNames = Annotated[
@@ -196,6 +241,11 @@ def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -
         for i, step in enumerate(preprocess)
         if isinstance(step, Scale | Normalize) and 0 in step.std
     ]
+    for field, script in scripts_of(preprocess, postprocess):
+        if not re.fullmatch(FILE_PATTERN, script.file):
+            found.append(InvalidFieldError(f"{field}.file", script.file, FILE_FIX))
+        if not re.fullmatch(FUNCTION_PATTERN, script.function):
+            found.append(InvalidFieldError(f"{field}.function", script.function, FUNCTION_FIX))
     if postprocess and postprocess.task != "detection" and (postprocess.boxes or postprocess.nms):
         found.append(InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX))
     if postprocess and postprocess.task != "classification" and postprocess.features:
@@ -208,6 +258,9 @@ def check_postprocess(postprocess: Postprocess | None) -> None:
     postprocess = postprocess or Postprocess()
     boxes = postprocess.boxes or Boxes()
     at, activation = "spec.postprocess", postprocess.activation
+    if postprocess.script and (others := _declared(postprocess)):
+        fix = f"remove {', '.join(others)}: the script alone reads the model's outputs"
+        raise InvalidFieldError(f"{at}.script", postprocess.script.file, fix)
     if activation != "none":
         if postprocess.task == "detection" and boxes.decode == "rows" and not boxes.output:
             fix = "use none: boxes come with their final scores"
@@ -219,3 +272,42 @@ def check_postprocess(postprocess: Postprocess | None) -> None:
         raise InvalidFieldError(f"{at}.boxes.decode", boxes.decode, fix)
     if boxes.classes and not boxes.output:
         raise InvalidFieldError(f"{at}.boxes.classes", boxes.classes, "name the output of boxes too, in boxes.output")
+
+
+def _declared(postprocess: Postprocess) -> list[str]:
+    """Return the fields that declare how outputs are read, as users write them."""
+    names = {"output": "output", "features": "features", "boxes": "boxes", "nms": "nms", "top_k": "topK"}
+    found = [name for field, name in names.items() if getattr(postprocess, field)]
+    return found + (["activation"] if postprocess.activation != "none" else [])
+
+
+def scripts_of(
+    preprocess: list[Steps], postprocess: Postprocess | None
+) -> Iterator[tuple[str, Script | PostprocessScript]]:
+    """Yield the scripts of a model, each with the name of its field."""
+    yield from ((f"spec.preprocess[{i}]", step) for i, step in enumerate(preprocess) if isinstance(step, Script))
+    if postprocess and postprocess.script:
+        yield "spec.postprocess.script", postprocess.script
+
+
+def check_scripts(
+    preprocess: list[Steps], postprocess: Postprocess | None, urls: Mapping[str, str], *, is_onnx: bool
+) -> None:
+    """Check that the scripts of a model can arrive with it, and that they are called. Raises InvalidFieldError.
+
+    ``urls``: the addresses of the model's versions, by the names of their fields.
+    """
+    scripts = list(scripts_of(preprocess, postprocess))
+    if not scripts:
+        return
+    bare = [InvalidFieldError(field, url, ARCHIVE_FIX) for field, url in urls.items() if _is_bare(url)]
+    foreign = [] if is_onnx else [InvalidFieldError(field, each.file, ONNX_FIX) for field, each in scripts]
+    refuse([*bare, *foreign])
+
+
+def _is_bare(url: str) -> bool:
+    """Whether an address names an ONNX file, which has no scripts with it."""
+    try:
+        return urlsplit(url).path.lower().endswith(".onnx")
+    except ValueError:  # the fetcher reports an invalid address
+        return False

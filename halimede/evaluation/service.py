@@ -30,7 +30,7 @@ from halimede.evaluation.data import LabelledPicture, Progress
 from halimede.inference import Model, SampleError, group, isolate, open_model
 from halimede.messages import Prediction
 from halimede.models import Cache, fetch, local_path
-from halimede.models.archive import model_file, unpack
+from halimede.models.archive import kind_of, model_file, unpack
 
 FIELD = "--service"
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
@@ -255,9 +255,9 @@ def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Map
 
 
 def _file(spec: ModelSpec) -> Path:
-    """Return the path of a model: a local file itself, a remote one in a cache."""
+    """Return the path of a model: a local file itself, a remote one or one of an archive in a cache."""
     path = local_path(spec.url)
-    if path is not None:
+    if path is not None and not (spec.is_onnx and path.is_file() and kind_of(path)):
         return path
     cache = Cache(Path(os.environ.get("HALIMEDE_HOME") or HOME).expanduser() / "evaluation" / "models")
     # a separate thread: the caller's thread may run an event loop

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from halimede.api.model import ModelSpec
+from halimede.api.processing import scripts_of
+from halimede.errors import InvalidFieldError
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
@@ -40,5 +42,7 @@ def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = Non
     Raises ModelError or, for a spec that contradicts itself, InvalidFieldError.
     """
     if estimator is not None:
+        for field, script in scripts_of(spec.preprocess, spec.postprocess):
+            raise InvalidFieldError(field, script.file, "remove it: the estimator does this itself")
         return EstimatorModel(loaded(estimator, path), spec)
     return open_onnx(path, spec, threads=threads)

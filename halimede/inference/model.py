@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from halimede.errors import HalimedeError
 from halimede.messages import Frame, Prediction
+from halimede.messages.file_facts import TrialReason
 
 Array: TypeAlias = NDArray[Any]
 
@@ -21,9 +22,14 @@ Array: TypeAlias = NDArray[Any]
 class ModelError(HalimedeError):
     """A model cannot be loaded or does not fit its declaration. The text has the cause and the remedy."""
 
+    #: the cause in one word, for conditions
+    reason = TrialReason.INVALID
+
 
 class UnsafeModelError(ModelError):
     """A model was refused: reading it could run code, or open files of others."""
+
+    reason = TrialReason.UNSAFE
 
 
 class SampleError(HalimedeError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,17 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from halimede.api.model import ModelSpec
-from halimede.api.processing import Boxes, Crop, Grayscale, Letterbox, Postprocess, Resize, check_postprocess
+from halimede.api.processing import (
+    Boxes,
+    Crop,
+    Grayscale,
+    Letterbox,
+    Postprocess,
+    Resize,
+    Script,
+    check_postprocess,
+    scripts_of,
+)
 from halimede.inference import preprocess
 from halimede.inference.batching import BatchGain
 from halimede.inference.detection import BoxReader
@@ -30,11 +40,14 @@ from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.onnx_io import Declared, InputPort, choose_input, choose_output, choose_outputs
 from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
+from halimede.inference.scripts import LoadedPostprocessScript, ScriptError, ScriptReader, ScriptSampleError, bind
 from halimede.messages import Prediction
 
 MAX_REASON = 300
 #: bytes of a blank frame for the check of the steps
 MAX_BLANK = 64 * 1024**2
+#: height and width of a blank frame for scripts
+BLANK_SIZE = 480, 640
 #: bytes of the buffer that is kept to concatenate samples in
 MAX_ROOM = 64 * 1024**2
 
@@ -54,15 +67,18 @@ class Reader(Protocol):
 class OnnxModel(Model):
     """A loaded ONNX file. ``batched``: several samples run in one call, else one by one."""
 
-    ours = True
-
     def __init__(
         self, session: ort.InferenceSession, port: InputPort, reader: Reader, spec: ModelSpec, *, batched: bool
     ) -> None:
+        self.ours = next(scripts_of(spec.preprocess, spec.postprocess), None) is None
         self._session: ort.InferenceSession | None = session
         self._input = port
         self._reader = reader
-        self._steps = spec.preprocess
+        # steps from the first script on run where the model runs: see ``predict``
+        scripts = [i for i, step in enumerate(spec.preprocess) if isinstance(step, Script)]
+        self._steps = spec.preprocess[: scripts[0]] if scripts else spec.preprocess
+        self._late_steps = spec.preprocess[scripts[0] :] if scripts else []
+        self._all_steps = spec.preprocess
         self._labels = tuple(spec.labels)
         self._places = _needs_geometry(spec)
         self._batched = batched
@@ -78,21 +94,29 @@ class OnnxModel(Model):
     def prepare(self, image: Array) -> Array:
         """Apply the declared steps, then convert to the model's element type and its axes of length 1.
 
-        If boxes must be mapped back to the frame, the sample carries the mapping (``geometry``).
+        If boxes must be mapped back to the frame, the sample carries the mapping (``geometry``). A script and the steps
+        after it are left to ``predict``.
         """
-        sample = self._input.fit(preprocess.apply(self._steps, image))
-        geometry = follow(self._steps, image.shape) if self._places else None
+        sample = preprocess.apply(self._steps, image)
+        if not self._late_steps:
+            sample = self._input.fit(sample)
+        geometry = follow(self._all_steps, image.shape) if self._places else None
         return placed(sample, geometry) if geometry else sample
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Run the samples in one call if the model can, and read each one's part of the output."""
         read = self._reader.read
         if len(batch) == 1:
-            (part,) = self.run(self._input.fit(batch[0])[np.newaxis])
+            (part,) = self.run(self.input_of(batch[0])[np.newaxis])
             return [read(part, geometry_of(batch[0]) if self._places else None)]
-        samples = [self._input.fit(sample) for sample in batch]
-        parts = self._run_several(samples) if self._batched and samples else self._run_alone(samples)
+        samples = [self.input_of(sample) for sample in batch]
+        alike = not self._late_steps or len({sample.shape for sample in samples}) == 1
+        parts = self._run_several(samples) if self._batched and samples and alike else self._run_alone(samples)
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
+
+    def input_of(self, sample: Array) -> Array:
+        """Return the model's input of a prepared sample: scripts run now. Raises SampleError."""
+        return self._input.fit(preprocess.apply(self._late_steps, sample) if self._late_steps else sample)
 
     def _run_several(self, samples: list[Array]) -> list[tuple[Array, ...]]:
         """Run samples of one shape, in one call or one by one, whichever is cheaper."""
@@ -147,24 +171,34 @@ class OnnxModel(Model):
 def open_onnx(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> OnnxModel:
     """Load an ONNX file. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
     check_postprocess(spec.postprocess)
-    return fit(open_session(Path(path), spec.format, threads), spec)
+    session = open_session(Path(path), spec.format, threads)
+    return fit(session, bind(spec, Path(path).resolve().parent))
 
 
 def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:
-    """Make a model from an opened file by its spec. Raises ModelError."""
+    """Make a model from an opened file by its spec, whose scripts are loaded. Raises ModelError."""
     postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
-    reader = _reader(session.get_outputs(), postprocess, spec.labels)
-    _check_steps(spec, port)
+    reader = _reader(session.get_outputs(), spec)
     one_by_one = OnnxModel(session, port, reader, spec, batched=False)
+    if one_by_one.ours:
+        _check_steps(spec, port)
+    else:
+        _check_scripts(one_by_one, reader, port, spec)
     if port.shape is None or None in port.shape:
         return OnnxModel(session, port, reader, spec, batched=port.batched)
-    _check_answer(one_by_one, reader, port, spec)
+    if postprocess.script is None:
+        _check_answer(one_by_one, reader, port, spec)
     return OnnxModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
 
 
-def _reader(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> Reader:
+def _reader(outputs: Sequence[Declared], spec: ModelSpec) -> Reader:
     """Return the reader of the outputs for the model's task. Raises ModelError."""
+    postprocess, labels = spec.postprocess or Postprocess(), spec.labels
+    if isinstance(postprocess.script, LoadedPostprocessScript):
+        names = [port.name for port in outputs if port.type.startswith("tensor")]
+        moved = not any(isinstance(step, Script) for step in spec.preprocess)
+        return ScriptReader(names, postprocess.script.call, labels, moved=moved)
     if postprocess.task == "embedding":
         return EmbeddingReader(choose_output(outputs, postprocess, ()))
     names = choose_outputs(outputs, postprocess, labels)
@@ -212,7 +246,9 @@ def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSes
 
 
 def _needs_geometry(spec: ModelSpec) -> bool:
-    """Whether boxes must be mapped back to the frame."""
+    """Whether boxes must be mapped back to the frame, or a script gets its size."""
+    if spec.postprocess and spec.postprocess.script:
+        return True
     if not spec.postprocess or spec.postprocess.task != "detection":
         return False
     moving = any(isinstance(step, Resize | Letterbox | Crop) for step in spec.preprocess)
@@ -234,6 +270,45 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
         port.fit(preprocess.apply(spec.preprocess, frame))
     except SampleError as error:
         raise ModelError(f"spec.preprocess does not fit the model: {error}") from error
+
+
+def _check_scripts(model: OnnxModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
+    """Answer the first blank frame that the model can answer. Raises ScriptError for what a script does wrong there."""
+    first: SampleError | None = None
+    for frame in _blank_frames(spec, port):
+        frame.setflags(write=False)  # as frames from the bus are
+        try:
+            sample = model.prepare(frame)
+            (part,) = model.run(model.input_of(sample)[np.newaxis])
+        except SampleError as error:
+            first = first or error
+            continue
+        try:
+            reader.read(tuple(map(_finite, part)), geometry_of(sample))
+        except ScriptSampleError as error:
+            raise ScriptError(str(error)) from error
+        except SampleError:
+            return  # declared post-processing: ``_check_answer`` finds out why
+        return
+    if first and any(isinstance(step, Script) for step in spec.preprocess):
+        raise ScriptError(f"spec.preprocess: a blank frame does not become the model's input: {first}") from first
+
+
+def _blank_frames(spec: ModelSpec, port: InputPort) -> Iterator[Array]:
+    """Yield frames of zeros: of 480 x 640, or more if a declared step needs that; at last the model's own input."""
+    needed = preprocess.blank(spec.preprocess, 1)
+    height, width = BLANK_SIZE
+    if needed is not None and needed.size <= MAX_BLANK:
+        height, width = max(height, needed.shape[0]), max(width, needed.shape[1])
+    yield np.zeros((height, width, 3), np.uint8)
+    yield np.zeros((height, width, 1), np.uint8)
+    if port.shape is not None and None not in port.shape:
+        yield port.zeros(1)[0]
+
+
+def _finite(output: Array) -> Array:
+    """Return an output without NaN and infinity, which a model may have computed from a blank frame."""
+    return np.nan_to_num(output, posinf=0, neginf=0) if output.dtype.kind == "f" else output
 
 
 def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:

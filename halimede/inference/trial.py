@@ -2,8 +2,11 @@
 
 It reads one TrialJob from standard input and writes one Trial to standard output. In between it opens the model as a
 server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond its own needs
-once all libraries are loaded, processor time, and a timer that ends it in any case. It leaves no core dump and no large
-file, and ends with its parent. If it dies, its parent derives the reason from its exit code.
+once all libraries are loaded, processor time, and a timer that ends it in any case. It leaves no core dump, and ends
+with its parent. Where the kernel has Landlock, neither the model nor a script of it can write a file or use TCP.
+
+If it dies, its parent derives the reason from its exit code. While a script runs, standard output has a Trial that
+names it, so that the parent knows what did not return.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +31,14 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import check_postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
-from halimede.inference.model import Array, ModelError, SampleError, UnsafeModelError
+from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.onnx import fit, open_session
 from halimede.inference.onnx_io import Declared, choose_input
 from halimede.inference.onnx_tensors import Port, TensorModel
+from halimede.inference.scripts import bind
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
+from halimede.system.landlock import forbid_writing
 
 #: a trial yields the processor to workers
 NICE = 10
@@ -54,11 +59,19 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # libraries must not write into the answer
     os.nice(NICE)
-    os.write(answers, msgspec.json.encode(attempt(job)))
+
+    def write(trial: Trial) -> None:
+        os.ftruncate(answers, 0)
+        os.pwrite(answers, msgspec.json.encode(trial), 0)
+
+    write(attempt(job, lambda running: write(Trial(message=running[:MAX_TEXT]))))
 
 
-def attempt(job: TrialJob) -> Trial:
-    """Try a model within the limits of its job, which from then on apply to this process."""
+def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
+    """Try a model within the limits of its job, which from then on apply to this process.
+
+    ``report`` is called with the name of each script before it runs, and with an empty text after it.
+    """
     try:
         spec = _spec(job)
         if spec.format.lower() != "onnx":
@@ -71,13 +84,13 @@ def attempt(job: TrialJob) -> Trial:
     began, before = time.monotonic(), _memory("VmRSS")
     _limit(job)
     try:
-        inputs, outputs = _try(Path(job.path), spec)
+        inputs, outputs = _try(Path(job.path), spec, report)
     except MemoryError:
         return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
     except (ModelError, SampleError, InvalidFieldError) as error:
         if any(word in str(error) for word in MEMORY_WORDS):
             return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
-        return _refused(TrialReason.UNSAFE if isinstance(error, UnsafeModelError) else TrialReason.INVALID, str(error))
+        return _refused(error.reason if isinstance(error, ModelError) else TrialReason.INVALID, str(error))
     return Trial(
         ok=True,
         inputs=inputs,
@@ -87,8 +100,9 @@ def attempt(job: TrialJob) -> Trial:
     )
 
 
-def _try(path: Path, spec: ModelSpec) -> tuple[list[TensorInfo], list[TensorInfo]]:
+def _try(path: Path, spec: ModelSpec, report: Callable[[str], None]) -> tuple[list[TensorInfo], list[TensorInfo]]:
     session = open_session(path, spec.format, threads=1)
+    spec = bind(spec, path.resolve().parent, report)
     model = TensorModel(session)
     _smoke(model, session.get_inputs(), spec)
     if spec.preprocess or spec.postprocess or spec.labels:
@@ -148,6 +162,7 @@ def _spec(job: TrialJob) -> ModelSpec:
 
 def _limit(job: TrialJob) -> None:
     """Set the limits, relative to the present use of this process."""
+    forbid_writing()
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime + job.seconds) + 1
     _at_most(resource.RLIMIT_AS, _memory("VmSize") + job.memory_bytes)

@@ -33,7 +33,7 @@ def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
         return _convert(_plain(answer))
     value = _plain(answer)
     if value is None:
-        raise SampleError("the estimator returned nothing: return a label, probabilities, boxes or a value")
+        raise SampleError("the user's code returned nothing: return a label, probabilities, boxes or a value")
     if isinstance(value, str):
         return _convert({"label": value})
     if isinstance(value, int) and not isinstance(value, bool):
@@ -75,22 +75,22 @@ def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:
     if len(value) == 1 and isinstance(value[0], int):
         return Prediction(label=label_of(value[0], labels))  # a classifier's answer to a batch of one
     if not np.isfinite(value).all():
-        raise SampleError("the estimator returned NaN or infinity")
+        raise SampleError("the user's code returned NaN or infinity")
     return classify(np.asarray(value), labels) if _probabilities(value) else Prediction(value=value)
 
 
 def _box(row: Any, labels: Sequence[str]) -> Box:
     if not (isinstance(row, list) and len(row) in BOX_LENGTHS and _numbers(row[:5])):
-        raise SampleError(f"the estimator returned {row!r:.80} as a box: return [x1, y1, x2, y2, score, label]")
+        raise SampleError(f"the user's code returned {row!r:.80} as a box: return [x1, y1, x2, y2, score, label]")
     if not np.isfinite(row[:5]).all():
-        raise SampleError("the estimator returned a box with NaN or infinity")
+        raise SampleError("the user's code returned a box with NaN or infinity")
     if not 0 <= row[4] <= 1:
-        raise SampleError(f"the estimator returned a box with score {row[4]:.6g}, the fifth of its row: use 0 to 1")
+        raise SampleError(f"the user's code returned a box with score {row[4]:.6g}, the fifth of its row: use 0 to 1")
     label = row[5] if len(row) == 6 else 0
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # arrays have one type, so class indices arrive as floats
     if not isinstance(label, str | int):
-        raise SampleError(f"the estimator returned {label!r:.80} as a box's label: use text or a class index")
+        raise SampleError(f"the user's code returned {label!r:.80} as a box's label: use text or a class index")
     if isinstance(label, int) and labels:
         label = label_of(label, labels)
     x1, y1, x2, y2, score = map(float, row[:5])
@@ -111,13 +111,13 @@ def _probabilities(row: list[Any], *, whole: bool = False) -> bool:
 def _plain(answer: Any) -> Any:
     """Convert an answer to lists, dicts, text and numbers, and check that it can be encoded."""
     if isinstance(answer, bytes | bytearray | memoryview):
-        raise SampleError("the estimator returned bytes: return text, numbers, lists or dicts of them")
+        raise SampleError("the user's code returned bytes: return text, numbers, lists or dicts of them")
     try:
         plain = msgspec.to_builtins(answer, enc_hook=_from_numpy, str_keys=True)
         # encode and decode: tuples become lists; numbers above 64 bits and endless nesting are detected
         return msgspec.msgpack.decode(msgspec.msgpack.encode(plain))
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
-        raise SampleError(f"the estimator returned what JSON cannot say: {error}") from error
+        raise SampleError(f"the user's code returned what JSON cannot say: {error}") from error
 
 
 def _from_numpy(item: Any) -> Any:
@@ -133,4 +133,6 @@ def _convert(fields: dict[str, Any]) -> Prediction:
     try:
         return msgspec.convert(fields, Prediction)
     except msgspec.ValidationError as error:
-        raise SampleError(f"the estimator returned no valid prediction (NaN and infinity are none): {error}") from error
+        raise SampleError(
+            f"the user's code returned no valid prediction (NaN and infinity are none): {error}"
+        ) from error

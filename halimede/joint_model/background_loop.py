@@ -261,7 +261,8 @@ class Here(ModelOpener):
             try:
                 model = await thread.call(_open, self.stage)
             except (ModelError, InvalidFieldError) as error:
-                raise UnfitError("ModelInvalid", f"{self.stage.name} model: {error}") from error
+                reason = error.reason if isinstance(error, ModelError) else "ModelInvalid"
+                raise UnfitError(reason, f"{self.stage.name} model: {error}") from error
             return LoadedModel(model, thread, self.stage.version, "", stack.pop_all())
 
 

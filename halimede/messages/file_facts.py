@@ -92,6 +92,8 @@ class TrialReason(StrEnum):
     UNSAFE = "UnsafeModel"
     #: it is not a supported model, or does not fit its spec
     INVALID = "ModelInvalid"
+    #: a script of its pre- or post-processing cannot be loaded, or fails on a first sample
+    SCRIPT = "ScriptInvalid"
     MEMORY = "TooMuchMemory"
     SLOW = "TooSlow"
     CRASHED = "ModelCrashed"

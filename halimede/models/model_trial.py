@@ -71,19 +71,28 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
 
 def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits) -> Trial:
     """Return the result of a trial by the child's exit code (None: it was killed), its output and its last stderr."""
+    last_said = _decoded(said)
+    if code == 0 and last_said and (last_said.ok or last_said.reason):
+        return last_said
+    # while a script runs, its name is there
+    what = (last_said and last_said.message) or "the model"
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
-        text = f"the model was not ready within {limits.seconds:g} s: simplify it or raise the limit"
+        text = f"{what} was not ready within {limits.seconds:g} s: simplify it or raise the limit"
         return Trial(reason=TrialReason.SLOW, message=text)
-    if code == 0:
-        with contextlib.suppress(msgspec.DecodeError):
-            return msgspec.json.decode(said, type=Trial)
     last = next((line.strip()[:300] for line in reversed(complained.splitlines()) if line.strip()), "")
     if code == -signal.SIGKILL or any(word in complained for word in MEMORY_WORDS):
         return Trial(reason=TrialReason.MEMORY, message=too_much(limits.memory_bytes))
     if last.startswith(IMPORT_WORDS):
         return Trial(reason=TrialReason.FAILED, message=f"models cannot be tried here, repair the installation: {last}")
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return Trial(reason=TrialReason.CRASHED, message=f"the model ended its process ({how}){last and f': {last}'}")
+    return Trial(reason=TrialReason.CRASHED, message=f"{what} ended its process ({how}){last and f': {last}'}")
+
+
+def _decoded(said: bytes) -> Trial | None:
+    try:
+        return msgspec.json.decode(said, type=Trial)
+    except msgspec.DecodeError:
+        return None
 
 
 def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:

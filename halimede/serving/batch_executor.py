@@ -54,7 +54,7 @@ HERE = -1
 class BatchExecutor:
     """The threads of one model. ``start`` once; ``submit``; ``close`` after its last answer.
 
-    ``policy`` selects the calls that run on the event loop; None: none.
+    ``policy`` selects the calls that run on the event loop; None: none. ``begin`` is called first in each thread.
     """
 
     name: str
@@ -63,6 +63,7 @@ class BatchExecutor:
     instances: int = 1
     ran: Ran | None = None
     policy: InlinePolicy | None = None
+    begin: Callable[[], None] | None = None
     waiting: int = 0
     _queue: queue.SimpleQueue[BatchJob | None] = field(default_factory=queue.SimpleQueue)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -125,6 +126,8 @@ class BatchExecutor:
     def _work(self, number: int) -> None:
         loop = self._loop
         assert loop is not None, "started"  # noqa: S101 - for the type checker
+        if self.begin:
+            self.begin()
         while (jobs := self._next()) is not None:
             began = time.monotonic()
             alive = [job for job in jobs if job.until > began and not job.answer.done()]

@@ -14,6 +14,7 @@ import binascii
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
 from halimede.inference.onnx import OnnxModel
 from halimede.inference.onnx_tensors import Port, TensorModel, open_tensors
+from halimede.inference.scripts import confine
 from halimede.messages import Frame, Prediction
 from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
@@ -75,6 +77,7 @@ class Loaded:
         self.prediction = PREDICTION if PREDICTION not in self.outputs else f"{PREDICTION}_json"
         self._tensors = tensors
         self._pictures = pictures
+        self._confine = partial(confine, spec)
         self._all = list(self.outputs)
         self._most = most
         #: whether a call runs in one thread, so that its thread time is its whole time
@@ -92,10 +95,12 @@ class Loaded:
         return self._engine.busy_s if self._engine else 0.0
 
     def start(self, name: str, *, instances: int = 1, ran: Ran | None = None) -> None:
-        """Start to accept requests. A user's estimator runs in one thread."""
+        """Start to accept requests. A user's estimator or script runs in one thread."""
         measured_s = self._tensors.call_s if self._tensors and self._alone else math.inf
         policy = InlinePolicy(measured_s * 1000) if measured_s < math.inf else None
-        self._engine = BatchExecutor(name, self._run, self._most, instances if self._tensors else 1, ran, policy)
+        if self._pictures and not self._pictures.ours:
+            instances = 1
+        self._engine = BatchExecutor(name, self._run, self._most, instances, ran, policy, self._confine)
         self._engine.start()
 
     async def infer(self, given: Sequence[Tensor], wanted: Sequence[str], until: float = float("inf")) -> list[Tensor]:

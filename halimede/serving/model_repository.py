@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError
+from halimede.inference.scripts import confine
 from halimede.messages import ModelInUse
 from halimede.messages.file_facts import Trial, TrialReason
 from halimede.models.archive import model_file
@@ -30,6 +31,7 @@ from halimede.models.desired_state import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
 from halimede.models.model_trial import try_model
 from halimede.observe.metrics import PREFIX, counter, gauge, sizes, times
+from halimede.pipeline.executor import ModelThread
 from halimede.serving.errors import ModelNotFoundError, ServeError
 from halimede.serving.loaded_model import Loaded, ModelVersionState, Served, open_loaded
 from halimede.serving.tensors import Tensor
@@ -215,12 +217,13 @@ class Repository:
             if trial.reason:
                 self._refuse(served, wish, digest, trial.reason, trial.message)
                 return
-            loaded = await asyncio.to_thread(self._open, path, spec)
+            async with ModelThread("open") as thread:  # a thread that opens a script loses rights
+                loaded = await thread.call(self._open, path, spec)
         except (HalimedeError, OSError) as error:
-            if isinstance(error, FetchError):
+            if isinstance(error, FetchError | ModelError):
                 reason = str(error.reason)
             else:
-                reason = TrialReason.INVALID if isinstance(error, ModelError | InvalidFieldError) else UNREADABLE
+                reason = TrialReason.INVALID if isinstance(error, InvalidFieldError) else UNREADABLE
             self._refuse(served, wish, digest, reason, str(error))
             return
         except MemoryError:
@@ -244,6 +247,7 @@ class Repository:
 
     def _open(self, path: Path, spec: ModelSpec) -> Loaded:
         how = self.settings
+        confine(spec)
         return open_loaded(path, spec, estimator=how.estimator, threads=how.threads, most=how.most)
 
     def _use(self, served: Served, version: ModelVersionState, percent: int) -> None:

@@ -20,6 +20,7 @@ import structlog
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Model, ModelError, open_model
+from halimede.inference.scripts import confine
 from halimede.models.archive import model_file
 from halimede.models.desired_state import Desired, DesiredModel, changes, spec_of
 from halimede.models.errors import FetchError
@@ -80,6 +81,7 @@ class ModelOpener:
             return LoadedModel(model, thread, wish.version, wish.digest, stack.pop_all(), others)
 
     def _open(self, path: str, spec: ModelSpec) -> Model:
+        confine(spec)
         model = open_model(path, spec, self.estimator, threads=self.threads)
         if self.compose is None:
             return model
@@ -177,6 +179,8 @@ class ModelReloader:
 
 
 def _reason(error: HalimedeError) -> str:
+    if isinstance(error, ModelError):
+        return error.reason
     ours = isinstance(error, InvalidFieldError) and error.field.startswith("spec.application")
     return "ApplicationInvalid" if ours else "ModelInvalid"
 

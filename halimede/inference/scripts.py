@@ -1,0 +1,247 @@
+"""Runs functions of a user's Python files as steps of pre-processing, and as the post-processing of a model.
+
+The files are in the model's folder, so they come with its archive: one download, one digest, one rollout. A script is
+the user's code and runs with the rights of its process. It is called only where a model is called: in the model's
+thread, under its watchdog. Where the kernel has Landlock, that thread cannot write files. Each error is that of the
+sample, and names the field of the spec.
+
+Files are compiled here and not imported: an import would write into the model's folder, and keep modules of models that
+are gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from halimede.api.model import ModelSpec
+from halimede.api.processing import PostprocessScript, Script, scripts_of
+from halimede.inference import preprocess
+from halimede.inference.geometry import Geometry
+from halimede.inference.model import Array, ModelError, SampleError
+from halimede.inference.user_answers import as_prediction
+from halimede.messages import Prediction
+from halimede.messages.file_facts import TrialReason
+from halimede.system.landlock import forbid_writing
+
+#: bytes of a script
+MAX_SCRIPT = 1024 * 1024
+MAX_ERROR = 512
+PACK_FIX = "pack it into one archive (tar, tar.gz, zip) with the model"
+_numbers = itertools.count()
+#: called with what runs, before a script is called, and with an empty text after it
+Report = Callable[[str], None]
+
+
+class ScriptError(ModelError):
+    """A script cannot be loaded, or fails on a blank frame. The text names the field."""
+
+    reason = TrialReason.SCRIPT
+
+
+class ScriptSampleError(SampleError):
+    """A script failed on a sample."""
+
+
+class ScriptFunction:
+    """One function of a script. ``field`` is where the spec names it."""
+
+    def __init__(self, field: str, path: Path, name: str, call: Callable[..., Any], report: Report) -> None:
+        self.field = field
+        self._path = path
+        self._name = name
+        self._call = call
+        self._report = report
+
+    def __call__(self, *arguments: object) -> Any:
+        """Call the function. Raises ScriptSampleError, whatever it raises."""
+        return _guarded(
+            lambda: self._call(*arguments), self.error, f"{self.field}: {self._title()}", self._path, self._report
+        )
+
+    def error(self, text: str) -> ScriptSampleError:
+        """Return the error of a sample."""
+        return ScriptSampleError(f"{self.field}: {self._title()} {text}"[:MAX_ERROR])
+
+    def _title(self) -> str:
+        return f"{self._name} of {self._path.name}"
+
+
+class LoadedScript(Script, kw_only=True):
+    """A script as a step of pre-processing. ``keeps_size``: boxes are mapped back through it."""
+
+    call: ScriptFunction
+    keeps_size: bool
+
+
+class LoadedPostprocessScript(PostprocessScript, kw_only=True):
+    """A script that reads outputs."""
+
+    call: ScriptFunction
+
+
+@preprocess.run.register
+def _(step: LoadedScript, image: Array) -> Array:
+    """Call the script with a plain array."""
+    call, given = step.call, np.asarray(image)
+    result = call(given)
+    if not isinstance(result, np.ndarray):
+        raise call.error(f"returned {type(result).__name__}: return a NumPy array")
+    if result.dtype.kind not in "uif" or not result.size:
+        raise call.error(f"returned an array of {result.dtype} {list(result.shape)}: return whole or floating numbers")
+    if step.keeps_size and result.shape[:2] != given.shape[:2]:
+        text = "boxes are mapped back to the frame, so keep height and width, and resize with a declared step"
+        raise call.error(f"returned {list(result.shape)} for {list(given.shape)}: {text}")
+    return result
+
+
+class ScriptReader:
+    """Reads the outputs ``names`` with a script.
+
+    The script gets the outputs as the model returns them for one sample, with a first axis of 1. ``moved``: its boxes
+    are in pixels of the model's input, and mapped back to the frame.
+    """
+
+    def __init__(self, names: Sequence[str], call: ScriptFunction, labels: Sequence[str], *, moved: bool) -> None:
+        self.names: tuple[str, ...] = tuple(names)
+        self._call = call
+        self._labels = tuple(labels)
+        self._moved = moved
+
+    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
+        """Divide the outputs by samples. Raises SampleError if their first axis does not count the samples."""
+        if count == 1:
+            return [tuple(outputs)]
+        if any(not output.ndim or len(output) != count for output in outputs):
+            shapes = ", ".join(f"{name} {list(each.shape)}" for name, each in zip(self.names, outputs, strict=True))
+            raise SampleError(f"the model gives {shapes}, which are no outputs of {count} samples")
+        return [tuple(output[i : i + 1] for output in outputs) for i in range(count)]
+
+    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
+        """Read one sample's part of the outputs. Raises SampleError."""
+        size = (geometry.y.frame, geometry.x.frame) if geometry else None
+        answer = self._call(dict(zip(self.names, part, strict=True)), size)
+        try:
+            prediction = as_prediction(answer, self._labels)
+        except SampleError as error:
+            raise self._call.error(f"failed: {error}") from error
+        if geometry and geometry.moved and self._moved and prediction.boxes:
+            rows = np.array([[box.x1, box.y1, box.x2, box.y2] for box in prediction.boxes], np.float64)
+            back = geometry.back(rows).tolist()
+            prediction.boxes = [
+                msgspec.structs.replace(box, x1=x1, y1=y1, x2=x2, y2=y2)
+                for box, (x1, y1, x2, y2) in zip(prediction.boxes, back, strict=True)
+            ]
+        return prediction
+
+
+def bind(spec: ModelSpec, folder: Path, report: Report = lambda _: None) -> ModelSpec:
+    """Return a spec with its scripts loaded from the folder of its model. Raises ModelError.
+
+    A file that several fields name is loaded once. ``report`` is called with the field of each script that runs.
+    """
+    modules: dict[str, ModuleType] = {}
+
+    def load(field: str, script: Script | PostprocessScript) -> ScriptFunction:
+        path = folder / script.file
+        if script.file not in modules:
+            modules[script.file] = _load(field, path, report)
+        call = getattr(modules[script.file], script.function, None)
+        if not callable(call):
+            found = [name for name, each in vars(modules[script.file]).items() if _is_own(each, modules[script.file])]
+            has = f"it has {', '.join(found[:5])}" if found else "it has none"
+            raise ScriptError(f"{field}.function: {path.name} has no function {script.function}: {has}")
+        return ScriptFunction(field, path, script.function, call, report)
+
+    post = spec.postprocess
+    boxes = post is not None and post.task == "detection" and post.script is None
+    steps = list(spec.preprocess)
+    for i, step in enumerate(steps):
+        if isinstance(step, Script):
+            call = load(f"spec.preprocess[{i}]", step)
+            steps[i] = LoadedScript(file=step.file, function=step.function, call=call, keeps_size=boxes)
+    if post and post.script:
+        call = load("spec.postprocess.script", post.script)
+        loaded = LoadedPostprocessScript(file=post.script.file, function=post.script.function, call=call)
+        post = msgspec.structs.replace(post, script=loaded)
+    return msgspec.structs.replace(spec, preprocess=steps, postprocess=post)
+
+
+def confine(spec: ModelSpec) -> None:
+    """Take the right to write files and to use TCP from the calling thread, if the model has scripts.
+
+    Call it in the thread that opens the model, and in those that call it: scripts run in no other. It has no effect
+    where the kernel has no Landlock.
+    """
+    if next(scripts_of(spec.preprocess, spec.postprocess), None):
+        forbid_writing()
+
+
+def _load(field: str, path: Path, report: Report) -> ModuleType:
+    """Run a file as a module. Raises ModelError."""
+    try:
+        source = _read(path)
+    except OSError as error:
+        raise ScriptError(
+            f"{field}.file: there is no readable file {path.name} in the model's folder: {PACK_FIX}"
+        ) from error
+    if len(source) > MAX_SCRIPT:
+        raise ScriptError(f"{field}.file: {path.name} has more than {MAX_SCRIPT} bytes: is it a script?")
+    module = ModuleType(f"halimede_script_{next(_numbers)}")
+    module.__file__ = str(path)
+    title = f"{field}: {path.name}"
+    try:
+        code = compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ScriptError(f"{title} is not valid Python: {text}{line}") from error
+    sys.modules[module.__name__] = module  # dataclasses look up the module of their annotations
+    try:
+        _guarded(lambda: exec(code, vars(module)), lambda text: ScriptError(f"{title} {text}"), title, path, report)  # noqa: S102
+    except ScriptError as error:
+        if isinstance(error.__cause__, ImportError):  # only where the worker runs it is known what is installed
+            raise ModelError(f"{error}: install it where the workers run") from error
+        raise
+    finally:
+        del sys.modules[module.__name__]
+    return module
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():  # opening a pipe would wait
+        raise FileNotFoundError
+    with path.open("rb") as file:
+        return file.read(MAX_SCRIPT + 1)
+
+
+def _guarded(
+    work: Callable[[], Any], error_of: Callable[[str], Exception], title: str, path: Path, report: Report
+) -> Any:
+    """Run a user's code; any exception of it becomes the error of ``error_of``, which names the line."""
+    report(title)
+    try:
+        return work()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # of the terminal
+        lines = [
+            line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)
+        ]
+        where = f" (line {lines[-1]})" if lines else ""
+        raise error_of(f"raised {type(error).__name__}: {error}"[: MAX_ERROR // 2].rstrip(": ") + where) from error
+    finally:
+        report("")
+
+
+def _is_own(value: object, module: ModuleType) -> bool:
+    return callable(value) and getattr(value, "__module__", "") == module.__name__
