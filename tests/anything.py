@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from halimede.api.processing import FILE_PATTERN, FUNCTION_PATTERN
 from halimede.api.schema import KEYWORDS, pattern
 from halimede.names import LABEL_PATTERN, NAME_PATTERN
 
@@ -43,6 +44,8 @@ PATTERNS = {
     "^[0-9a-f]{64}$": st.binary(min_size=32, max_size=32).map(bytes.hex),
     "^[0-9a-f]{32}$": st.binary(min_size=16, max_size=16).map(bytes.hex),
     r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$": st.sampled_from(["", "mine:app", "a.b:C.d"]),
+    FILE_PATTERN: st.sampled_from(["post.py", "lib/a-b_c.d/post.py"]),
+    FUNCTION_PATTERN: st.sampled_from(["postprocess", "_read1"]),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
 }
 

@@ -17,6 +17,11 @@ NORTH = SEVERAL["spec"]["edgeWorkers"][0]
 TIERS = SAMPLES["several tiers"]
 GATE = TIERS["spec"]["tiers"][0]
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
+SCRIPTED = put(
+    put(MODEL, "spec.preprocess", [{"op": "script", "file": "lib/pre.py"}]),
+    "spec.postprocess",
+    {"script": {"file": "post.py", "function": "read"}},
+)
 POD = "spec.edgeWorker.template.spec"
 
 #: body, path of a field and its wrong value (None: taken away), which a schema alone sees
@@ -49,6 +54,14 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (MODEL, "spec.preprocess.1.op", "rotate"),
     (MODEL, "spec.preprocess.1.width", 8193),
     (MODEL, "spec.postprocess.task", "segmentation"),
+    (SCRIPTED, "spec.preprocess.0.file", "../pre.py"),
+    (SCRIPTED, "spec.preprocess.0.file", "/etc/pre.py"),
+    (SCRIPTED, "spec.preprocess.0.file", ".pre.py"),
+    (SCRIPTED, "spec.preprocess.0.file", "pre.sh"),
+    (SCRIPTED, "spec.preprocess.0.function", "os.system"),
+    (SCRIPTED, "spec.postprocess.script.file", "lib//post.py"),
+    (SCRIPTED, "spec.postprocess.script.file", None),
+    (SCRIPTED, "spec.postprocess.script.function", ""),
     (MODEL, "spec.postprocess.topK", -1),
     (VERSIONED, "spec.versions.1.url", None),
     (VERSIONED, "spec.metrics.0.value", 0.9),
@@ -145,6 +158,8 @@ BROKEN_STEPS: list[tuple[dict[str, Any], str]] = [
     ({"op": "resize", "width": 1, "height": 1, "std": [1]}, ".std"),
     ({"op": "resize", "width": 1, "height": 1, "x": 1}, ".x"),
     ({"op": "crop", "width": 1, "height": 1, "fill": 1}, ".fill"),
+    ({"op": "script"}, ""),
+    ({"op": "grayscale", "file": "pre.py"}, ".file"),
 ]
 
 

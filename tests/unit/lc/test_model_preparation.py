@@ -12,6 +12,7 @@ import pytest
 
 from examples.digits import train
 from halimede.api.model import ModelSpec
+from halimede.api.processing import Postprocess, PostprocessScript
 from halimede.models import Cache, FetchError
 from halimede.models.cache import in_thread
 from halimede.names import Key
@@ -22,8 +23,8 @@ from services.lc.planning.resource_state import RequiredFile
 KEY = Key("models", "default", "small")
 
 
-def want(path: Path, format_: str = "onnx") -> RequiredFile:
-    spec = msgspec.json.encode(ModelSpec(url="/", format=format_)).decode()
+def want(path: Path, format_: str = "onnx", postprocess: Postprocess | None = None) -> RequiredFile:
+    spec = msgspec.json.encode(ModelSpec(url="/", format=format_, postprocess=postprocess)).decode()
     return RequiredFile(KEY, "u1", 1, str(path), format=format_, spec=spec)
 
 
@@ -71,6 +72,54 @@ async def test_what_would_run_code_is_refused_with_its_reason(tmp_path: Path) ->
     with pytest.raises(UnusableError) as caught:
         await ModelFiles()(want(evil), Cache(tmp_path / "cache"), lambda *_: None)
     assert caught.value.reason == "UnsafeModel"
+
+
+def with_script(model: Path, code: str, to: Path) -> RequiredFile:
+    """Pack a model and its script; return the archive with a spec that names the script."""
+    with tarfile.open(to, "w:gz") as file:
+        file.add(model, "model/model.onnx")
+        member = tarfile.TarInfo("model/post.py")
+        member.size = len(code)
+        file.addfile(member, io.BytesIO(code.encode()))
+    return want(to, postprocess=Postprocess(script=PostprocessScript(file="post.py")))
+
+
+async def test_a_script_comes_with_the_models_archive_and_is_tried_with_it(tmp_path: Path, small: Path) -> None:
+    code = "def postprocess(outputs, size):\n    return outputs['probabilities'][0]\n"
+    needed = with_script(small, code, tmp_path / "m.tar.gz")
+    brought = await ModelFiles()(needed, Cache(tmp_path / "cache"), lambda *_: None)
+    assert (brought.path.parent / "post.py").read_text() == code
+    assert len(brought.facts.outputs) > 0, "its workers need not try it again"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("def postprocess(outputs, size)\n", r"spec\.postprocess\.script: post\.py is not valid Python"),
+        ("def postprocess(outputs, size): 1 / 0\n", r"spec\.postprocess\.script: postprocess of post\.py raised Zero"),
+        ("def postprocess(outputs, size): open('/tmp/x', 'w')\n", r"spec\.postprocess\.script: .*PermissionError"),
+        ("def process(outputs, size): pass\n", r"spec\.postprocess\.script\.function: post\.py has no function"),
+    ],
+)
+async def test_a_script_that_fails_its_trial_reaches_no_worker(
+    tmp_path: Path, small: Path, code: str, says: str
+) -> None:
+    needed = with_script(small, code, tmp_path / "m.tar.gz")
+    with pytest.raises(UnusableError, match=says) as caught:
+        await ModelFiles()(needed, Cache(tmp_path / "cache"), lambda *_: None)
+    assert caught.value.reason == "ScriptInvalid"
+
+
+async def test_a_bare_model_has_no_script_with_it(tmp_path: Path, small: Path) -> None:
+    needed = want(small, postprocess=Postprocess(script=PostprocessScript(file="post.py")))
+    with pytest.raises(UnusableError, match=r"no readable file post\.py in .*: pack it into one archive"):
+        await ModelFiles()(needed, Cache(tmp_path / "cache"), lambda *_: None)
+
+
+async def test_a_module_that_a_worker_may_have_is_left_to_it(tmp_path: Path, small: Path) -> None:
+    needed = with_script(small, "import a_library_of_the_worker\n", tmp_path / "m.tar.gz")
+    brought = await ModelFiles()(needed, Cache(tmp_path / "cache"), lambda *_: None)
+    assert brought.facts.outputs == [], "each worker tries it itself"
 
 
 async def test_formats_of_users_own_code_are_left_as_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""Which scripts a Model or an InferenceModel may name: those that can come with it, and that are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from halimede import api
+from halimede.errors import InvalidFieldError
+
+STEP = {"op": "script", "file": "pre.py"}
+SCRIPT = {"script": {"file": "lib/post.py"}}
+
+
+def model(**spec: Any) -> dict[str, Any]:
+    whole = {"url": "/models/small.tar.gz", "format": "onnx", "preprocess": [STEP], "postprocess": SCRIPT, **spec}
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "small"}, "spec": whole}
+
+
+def served(**spec: Any) -> dict[str, Any]:
+    whole = {
+        "modelName": "small",
+        "deployToLayer": "edge",
+        "frameworkType": "onnx",
+        "manifest": [{"version": "1", "downloadURL": "https://models.example/small.zip"}],
+        "preprocess": [STEP],
+        "postprocess": SCRIPT,
+        **spec,
+    }
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": "InferenceModel", "metadata": {"name": "small"}, "spec": whole}
+
+
+def fields(body: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidFieldError) as caught:
+        api.admit(body)
+    return [caught.value.field, *(error.field for error in caught.value.others)]
+
+
+@pytest.mark.parametrize("body", [model(), served()], ids=["Model", "InferenceModel"])
+def test_a_script_in_an_archive_is_accepted_and_has_a_function_of_the_fields_name(body: dict[str, Any]) -> None:
+    spec = api.admit(body).spec
+    assert (spec.preprocess[0].file, spec.preprocess[0].function) == ("pre.py", "preprocess")
+    assert (spec.postprocess.script.file, spec.postprocess.script.function) == ("lib/post.py", "postprocess")
+
+
+@pytest.mark.parametrize("url", ["/models/small.onnx", "https://models.example/small.ONNX?token=1", "file:///m.onnx"])
+def test_an_onnx_file_has_no_scripts_with_it(url: str) -> None:
+    assert fields(model(url=url)) == ["spec.url"]
+    manifest = [{"version": "1", "downloadURL": "/a.zip"}, {"version": "2", "downloadURL": url}]
+    assert fields(served(manifest=manifest)) == ["spec.manifest[1].downloadURL"]
+    versions = [{"version": "1", "url": "/a.tgz"}, {"version": "2", "url": url}]
+    assert fields(model(versions=versions)) == ["spec.versions[1].url"]
+    api.admit(model(url=url, preprocess=[], postprocess={}))
+
+
+def test_only_onnx_models_have_scripts_since_estimators_are_code_already() -> None:
+    assert fields(model(format="pb")) == ["spec.preprocess[0]", "spec.postprocess.script"]
+    assert fields(served(frameworkType="tensorflow")) == ["spec.preprocess[0]", "spec.postprocess.script"]
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [{"activation": "softmax"}, {"output": "y"}, {"topK": 3}, {"task": "detection", "nms": {}}, {"features": "f"}],
+)
+def test_a_script_reads_the_outputs_alone(declared: dict[str, Any]) -> None:
+    assert fields(model(postprocess={**SCRIPT, **declared})) == ["spec.postprocess.script"]
+
+
+def test_a_task_names_what_the_script_finds_for_selectors() -> None:
+    api.admit(model(postprocess={**SCRIPT, "task": "detection"}))
+
+
+@pytest.mark.parametrize("file", ["../x.py", "/x.py", "a/../x.py", "a//x.py", ".x.py", "x", "x.py\n", "x.py/", "é.py"])
+def test_a_script_is_a_python_file_of_the_archive(file: str) -> None:
+    assert fields(model(preprocess=[{**STEP, "file": file}])) == ["spec.preprocess[0].file"]
+    assert fields(model(postprocess={"script": {"file": file}})) == ["spec.postprocess.script.file"]
+    assert fields(model(preprocess=[{**STEP, "function": "a.b"}])) == ["spec.preprocess[0].function"]
