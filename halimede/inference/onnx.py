@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -78,7 +78,11 @@ class OnnxModel(Model):
         scripts = [i for i, step in enumerate(spec.preprocess) if isinstance(step, Script)]
         self._steps = spec.preprocess[: scripts[0]] if scripts else spec.preprocess
         self._late_steps = spec.preprocess[scripts[0] :] if scripts else []
-        self._all_steps = spec.preprocess
+        # a script of preprocess may move pixels: then the one of postprocess maps its boxes back itself
+        reads = spec.postprocess is not None and spec.postprocess.script is not None
+        self._mapped_steps = [] if scripts and reads else spec.preprocess
+        #: makes the model's input of a prepared sample
+        self.fit: Callable[[Array], Array] = self._run_scripts if scripts else port.fit
         self._labels = tuple(spec.labels)
         self._places = _needs_geometry(spec)
         self._batched = batched
@@ -100,23 +104,23 @@ class OnnxModel(Model):
         sample = preprocess.apply(self._steps, image)
         if not self._late_steps:
             sample = self._input.fit(sample)
-        geometry = follow(self._all_steps, image.shape) if self._places else None
+        geometry = follow(self._mapped_steps, image.shape) if self._places else None
         return placed(sample, geometry) if geometry else sample
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Run the samples in one call if the model can, and read each one's part of the output."""
         read = self._reader.read
         if len(batch) == 1:
-            (part,) = self.run(self.input_of(batch[0])[np.newaxis])
+            (part,) = self.run(self.fit(batch[0])[np.newaxis])
             return [read(part, geometry_of(batch[0]) if self._places else None)]
-        samples = [self.input_of(sample) for sample in batch]
+        samples = [self.fit(sample) for sample in batch]
         alike = not self._late_steps or len({sample.shape for sample in samples}) == 1
         parts = self._run_several(samples) if self._batched and samples and alike else self._run_alone(samples)
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
 
-    def input_of(self, sample: Array) -> Array:
-        """Return the model's input of a prepared sample: scripts run now. Raises SampleError."""
-        return self._input.fit(preprocess.apply(self._late_steps, sample) if self._late_steps else sample)
+    def _run_scripts(self, sample: Array) -> Array:
+        """Return the model's input of a prepared sample: the first script and the steps after it run now."""
+        return self._input.fit(preprocess.apply(self._late_steps, sample))
 
     def _run_several(self, samples: list[Array]) -> list[tuple[Array, ...]]:
         """Run samples of one shape, in one call or one by one, whichever is cheaper."""
@@ -197,8 +201,7 @@ def _reader(outputs: Sequence[Declared], spec: ModelSpec) -> Reader:
     postprocess, labels = spec.postprocess or Postprocess(), spec.labels
     if isinstance(postprocess.script, LoadedPostprocessScript):
         names = [port.name for port in outputs if port.type.startswith("tensor")]
-        moved = not any(isinstance(step, Script) for step in spec.preprocess)
-        return ScriptReader(names, postprocess.script.call, labels, moved=moved)
+        return ScriptReader(names, postprocess.script.call, labels)
     if postprocess.task == "embedding":
         return EmbeddingReader(choose_output(outputs, postprocess, ()))
     names = choose_outputs(outputs, postprocess, labels)
@@ -279,7 +282,7 @@ def _check_scripts(model: OnnxModel, reader: Reader, port: InputPort, spec: Mode
         frame.setflags(write=False)  # as frames from the bus are
         try:
             sample = model.prepare(frame)
-            (part,) = model.run(model.input_of(sample)[np.newaxis])
+            (part,) = model.run(model.fit(sample)[np.newaxis])
         except SampleError as error:
             first = first or error
             continue

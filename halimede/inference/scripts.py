@@ -107,15 +107,14 @@ def _(step: LoadedScript, image: Array) -> Array:
 class ScriptReader:
     """Reads the outputs ``names`` with a script.
 
-    The script gets the outputs as the model returns them for one sample, with a first axis of 1. ``moved``: its boxes
-    are in pixels of the model's input, and mapped back to the frame.
+    The script gets the outputs as the model returns them for one sample, with a first axis of 1, and the frame's height
+    and width. Its boxes are mapped back to the frame by the sample's geometry.
     """
 
-    def __init__(self, names: Sequence[str], call: ScriptFunction, labels: Sequence[str], *, moved: bool) -> None:
+    def __init__(self, names: Sequence[str], call: ScriptFunction, labels: Sequence[str]) -> None:
         self.names: tuple[str, ...] = tuple(names)
         self._call = call
         self._labels = tuple(labels)
-        self._moved = moved
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
         """Divide the outputs by samples. Raises SampleError if their first axis does not count the samples."""
@@ -134,7 +133,7 @@ class ScriptReader:
             prediction = as_prediction(answer, self._labels)
         except SampleError as error:
             raise self._call.error(f"failed: {error}") from error
-        if geometry and geometry.moved and self._moved and prediction.boxes:
+        if geometry and geometry.moved and prediction.boxes:
             rows = np.array([[box.x1, box.y1, box.x2, box.y2] for box in prediction.boxes], np.float64)
             back = geometry.back(rows).tolist()
             prediction.boxes = [

@@ -15,6 +15,7 @@ from halimede import topics
 from halimede.bus import Announce
 from halimede.errors import InvalidFieldError
 from halimede.inference import Model, open_model
+from halimede.inference.scripts import confine
 from halimede.models.desired_state import DesiredModel
 from halimede.multiedge.application import Application, StagesModel, create
 from halimede.multiedge.joint_runner import JointRunner
@@ -63,6 +64,7 @@ def member(settings: MemberSettings) -> RoleJob:
         models = {"model": model}
         if settings.detector:
             path, spec = settings.detector
+            confine(spec)
             models["detector"] = open_model(Path(path), spec)
         return StagesModel.make(application, models, settings.parameters, worker=worker.worker, node=worker.node)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,6 +17,7 @@ from PIL import Image
 from examples.digits import data
 from services.broker import MosquittoProcess
 from tests.integration.workers import Site, site, train
+from tests.serving_world import Server, server
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -99,6 +102,34 @@ async def test_scripts_make_the_input_and_the_answer_and_their_faults_are_those_
         assert s.counts("edge0").hard_example_number >= 3
         assert precious.read_text() == "all of it"
         assert all(worker.process.poll() is None for worker in s.workers)
+
+
+async def ask(made: Server, size: int) -> dict[str, Any]:
+    """Request a prediction for a picture of a size; return the server's answer."""
+    data64 = base64.b64encode(picture(size)).decode()
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [data64]}
+    url = f"{made.http}/v2/models/small/infer"
+    async with aiohttp.ClientSession() as session, session.post(url, json={"inputs": [tensor]}) as answer:
+        found: dict[str, Any] = await answer.json()
+    return found
+
+
+async def test_a_server_has_the_same_limits(tmp_path: Path, models: tuple[Path, Path, Any], precious: Path) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(SPEC))
+    arguments = [str(models[0]), "--spec", str(spec), "--instances", "2"]
+    async with server(tmp_path / "s", *arguments, MODEL_TIMEOUT_S="2") as made:
+        await made.ready()
+        found = await ask(made, 19)
+        assert json.loads(found["outputs"][0]["data"][0])["label"] in SCRIPT
+        assert "raised ValueError: twenty" in (await ask(made, 20))["error"]
+        assert "raised SystemExit" in (await ask(made, 21))["error"]
+        assert "raised PermissionError" in (await ask(made, 22))["error"]
+        assert precious.read_text() == "all of it"
+        with pytest.raises(aiohttp.ClientError):
+            await ask(made, 23)
+        await eventually(lambda: made.process.poll() is not None, 30)
+        assert "has not answered for 2 s" in made.log.read_text()
 
 
 async def test_a_script_that_hangs_does_not_hang_the_worker_and_the_watchdog_ends_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -89,6 +90,20 @@ def test_a_model_from_elsewhere_is_fetched_into_a_cache(tmp_path: Path, monkeypa
         server.shutdown()
     assert chain.cloud.path.is_relative_to(tmp_path / "home")
     assert chain.cloud.path.read_bytes() == (tmp_path / "big.onnx").read_bytes()
+
+
+def test_a_local_archive_is_unpacked_and_its_script_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "home"))
+    big = model(tmp_path, "big")
+    script = tmp_path / "post.py"
+    script.write_text("def postprocess(outputs, size):\n    return {'label': 'scripted', 'score': 1.0}\n")
+    with tarfile.open(tmp_path / "big.tar.gz", "w:gz") as packed:
+        packed.add(tmp_path / "big.onnx", "model.onnx")
+        packed.add(script, "post.py")
+    big["spec"] |= {"url": "./big.tar.gz", "postprocess": {"script": {"file": "post.py"}}}
+    chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), big)])
+    data = LabelledPicture(images=[np.zeros(3, np.float32)] * 3, names=["a", "b", "c"], sizes=[1] * 3)
+    assert [each.label for each in answers(chain.cloud, data)] == ["scripted"] * 3
 
 
 def test_a_selector_cannot_be_resolved_here(tmp_path: Path) -> None:

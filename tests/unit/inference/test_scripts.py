@@ -164,14 +164,27 @@ class TestPreprocess:
             def preprocess(image):
                 return image[::2, ::2]
             def postprocess(outputs, size):
-                return [[0, 0, size[1], size[0], 0.5]]
+                return [[0, 0, size[1] / 2, size[0] / 2, 0.5]]
         """,
             "both.py",
         )
         steps = [{"op": "resize", "width": 16, "height": 8}, {"op": "script", "file": "both.py"}]
         wanted = spec(preprocess=[*steps, {"op": "cast", "dtype": "float32"}], **scripted("both.py"))
         (found,) = answer(path, wanted, np.zeros((40, 100, 1), np.uint8))
-        assert (found.boxes[0].x2, found.boxes[0].y2) == (100, 40)
+        assert (found.boxes[0].x2, found.boxes[0].y2) == (50, 20)
+
+    def test_a_step_after_a_script_gets_what_the_script_returns(self, picture_model: Path) -> None:
+        code = """
+            def preprocess(image):
+                return image.repeat(4, axis=0).repeat(4, axis=1)
+            def postprocess(outputs, size):
+                return [[0, 0, size[1], size[0], 0.5]]
+        """
+        path = write(picture_model, code, "both.py")
+        steps = [{"op": "grayscale"}, {"op": "script", "file": "both.py"}, {"op": "crop", "width": 8, "height": 4}]
+        wanted = spec(preprocess=[*steps, {"op": "cast", "dtype": "float32"}], **scripted("both.py"))
+        (found,) = answer(path, wanted, np.zeros((2, 2, 3), np.uint8))
+        assert (found.boxes[0].x2, found.boxes[0].y2) == (2, 2)
 
     def test_a_script_may_not_resize_where_declared_boxes_are_mapped_back(self, tmp_path: Path) -> None:
         nodes = [("ReduceMax", ["x"], ["y"], {"axes": [3], "keepdims": 0})]

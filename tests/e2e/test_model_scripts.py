@@ -1,0 +1,189 @@
+"""Scripts of a model on one machine: they come in its archive, answer at the edge, and change with its version."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import tarfile
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.digits import train
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.cli.manifests import load as load_manifests
+from halimede.messages import StatusDocument
+from tests import typed
+from tests.e2e.running import DIGITS, System, digits, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SCRIPT = """
+import numpy as np
+from PIL import Image
+
+def preprocess(image):
+    small = Image.fromarray(np.atleast_3d(image)[..., 0]).resize((8, 8))
+    return np.asarray(small, np.float32).reshape(64) / 240
+
+def postprocess(outputs, size):
+    row = outputs["probabilities"][0]
+    return {"label": f"{VERSION} sees {row.argmax()}", "probabilities": row}
+"""
+
+
+def archive(to: Path, script: str) -> Path:
+    """Pack the small model and a script, as a user does with tar."""
+    with tarfile.open(to, "w:gz") as packed:
+        packed.add(train.FOLDER / "small.onnx", "digits/model.onnx")
+        member = tarfile.TarInfo("digits/processing.py")
+        member.size = len(script)
+        packed.addfile(member, io.BytesIO(script.encode()))
+    return to
+
+
+def small(folder: Path, target: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": "digits-small", "namespace": "default"},
+        "spec": {
+            "format": "onnx",
+            "versions": [{"version": v, "url": f"{folder}/{v}.tar.gz"} for v in ("v1", "v2", "bad")],
+            "targetVersion": target,
+            "preprocess": [{"op": "script", "file": "processing.py"}],
+            "postprocess": {"script": {"file": "processing.py"}},
+        },
+    }
+
+
+class Statuses:
+    """The newest status of each resource."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str], StatusDocument] = {}
+
+    async def follow(self, system: System) -> None:
+        async def on_status(delivery: Delivery[StatusDocument]) -> None:
+            self.found[delivery.names["plural"], delivery.names["name"]] = delivery.body
+
+        async def cleared(names: Mapping[str, str]) -> None:
+            self.found.pop((names["plural"], names["name"]), None)
+
+        await system.bus.subscribe(topics.STATUS.filter(ns="default"), on_status, cleared=cleared)
+
+    def condition(self, plural: str, name: str) -> str:
+        document = self.found.get((plural, name))
+        last = document.status.conditions[-1:] if document else []
+        return "".join(f"{document.status.phase} {each.reason}: {each.message}" for each in last) if document else ""
+
+
+def labels(system: System, by: str = "edge") -> set[str]:
+    answers = [each.prediction for each in system.results.values() if each.by == by]
+    return {str(each.label).split()[0] for each in answers if each}
+
+
+async def test_scripts_come_with_the_archive_answer_and_change_with_the_version(tmp_path: Path) -> None:
+    pictures, precious = digits()[:40], tmp_path / "precious.txt"
+    precious.write_text("all of it")
+    archive(tmp_path / "v1.tar.gz", SCRIPT.replace("VERSION", "'first'"))
+    archive(tmp_path / "v2.tar.gz", SCRIPT.replace("VERSION", "'second'"))
+    archive(tmp_path / "bad.tar.gz", SCRIPT.replace("row =", f"open({str(precious)!r}, 'w')\n    row ="))
+    statuses = Statuses()
+    async with running(tmp_path / "home", "edge0,cloud0") as system:
+        await system.follow("digits")
+        await statuses.follow(system)
+        for manifest in load_manifests([str(DIGITS)]):
+            if manifest.resource.metadata.name != "digits-small":
+                await system.client.apply(manifest.resource.body)
+        await system.client.apply(small(tmp_path, "v1"))
+        await system.until("the service", lambda: system.phase == "Running")
+        await system.send(pictures)
+        await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+        assert labels(system) == {"first"}
+        assert labels(system, "cloud") <= set("0123456789")
+        process = system.processes()["worker:digits-edge-edge0"].pid
+
+        await system.client.apply(small(tmp_path, "v2"))
+        for _ in range(100):
+            await system.send(pictures[:5])
+            if "second" in labels(system):
+                break
+            await asyncio.sleep(0.2)
+        assert labels(system) == {"first", "second"}
+        assert system.processes()["worker:digits-edge-edge0"].pid == process, "it changed while it answered"
+
+        await system.client.apply(small(tmp_path, "bad"))
+        says = "spec.postprocess.script: postprocess of processing.py raised PermissionError"
+        await system.until(
+            "the refusal of the Model",
+            lambda: (
+                "ScriptInvalid" in statuses.condition("models", "digits-small")
+                and says in statuses.condition("models", "digits-small")
+            ),
+        )
+        system.results.clear()
+        system.sent.clear()
+        await system.send(pictures)
+        await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+        assert labels(system) == {"second"}, "the version before answers"
+        assert precious.read_text() == "all of it"
+
+
+def ask(url: str, picture: bytes) -> dict[str, Any]:
+    """Request a prediction for one picture over REST."""
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(picture).decode()]}
+    request = urllib.request.Request(
+        f"{url}/v2/models/digits/infer", json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        found: dict[str, Any] = json.loads(json.load(answer)["outputs"][0]["data"][0])
+    return found
+
+
+async def test_an_inference_model_serves_with_its_scripts(tmp_path: Path) -> None:
+    pictures = digits()[:3]
+    archive(tmp_path / "v1.tar.gz", SCRIPT.replace("VERSION", "'first'"))
+    model = small(tmp_path, "v1")["spec"]
+    body = {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": "served", "namespace": "default"},
+        "spec": {
+            "modelName": "digits",
+            "deployToLayer": "edge",
+            "frameworkType": "onnx",
+            "nodeName": "edge0",
+            "manifest": [{"version": "1", "downloadURL": str(tmp_path / "v1.tar.gz")}],
+            "preprocess": model["preprocess"],
+            "postprocess": model["postprocess"],
+        },
+    }
+    statuses = Statuses()
+    async with running(tmp_path / "home", "edge0") as system:
+        await statuses.follow(system)
+        await system.client.apply(body)
+        key = ("inferencemodels", "served")
+        await system.until("it serves", lambda: key in statuses.found and statuses.found[key].status.phase == "Running")
+        url = statuses.found[key].status.url
+        assert url
+        answers = [await asyncio.to_thread(ask, url, picture) for picture in pictures]
+        assert {each["label"].rpartition(" ")[0] for each in answers} == {"first sees"}
+
+
+def test_a_bare_model_with_a_script_is_refused_before_it_is_applied(tmp_path: Path) -> None:
+    body = small(tmp_path, "v1")
+    body["spec"]["versions"][0]["url"] = "/models/small.onnx"
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(body))
+    done = typed.halimede("apply", "--dry-run=client", "-f", str(file), env=dict(os.environ))
+    assert done.returncode != 0
+    assert "spec.versions[0].url" in done.stdout + done.stderr
+    assert "an archive" in done.stdout + done.stderr
