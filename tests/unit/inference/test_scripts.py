@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,26 @@ class TestPreprocess:
         wanted = spec(preprocess=[{"op": "script", "file": "pre.py"}], postprocess={"task": "detection"})
         with pytest.raises(ModelError, match=r"spec\.preprocess\[0\]: .*\[240, 320, 3\] for \[480, 640, 3\].*declared"):
             open_model(path, wanted)
+
+
+def test_the_script_of_the_documents_resizes_and_suppresses_overlapping_boxes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "processing.md").read_text()
+    code = next(each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def postprocess" in each)
+    rows = [
+        [320, 320, 64, 64, 0.9, 0.1],
+        [324, 320, 64, 64, 0.8, 0.1],
+        [100, 100, 20, 40, 0.2, 0.7],
+        [9, 9, 9, 9, 0, 0],
+    ]
+    constants = {"found": np.array(rows, np.float32).T[np.newaxis]}
+    ports = {"x": (FLOAT, [1, 3, 640, 640])}, {"output0": (FLOAT, [1, 6, 4])}
+    write_graph(tmp_path / "model.onnx", [("Identity", ["found"], ["output0"], {})], *ports, constants)
+    path = write(tmp_path, code, "detector.py")
+    wanted = spec(preprocess=[{"op": "script", "file": "detector.py"}], **scripted("detector.py"))
+    (found,) = answer(path, wanted, np.zeros((320, 1280, 3), np.uint8))
+    assert [(box.label, round(box.score, 3)) for box in found.boxes] == [("cap", 0.9), ("helmet", 0.7)]
+    first = found.boxes[0]
+    assert (first.x1, first.y1, first.x2, first.y2) == (576, 144, 704, 176)
 
 
 FAULTS = [
