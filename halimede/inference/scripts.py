@@ -91,8 +91,9 @@ class LoadedPostprocessScript(PostprocessScript, kw_only=True):
 
 @preprocess.run.register
 def _(step: LoadedScript, image: Array) -> Array:
-    """Call the script with a plain array."""
-    call, given = step.call, np.asarray(image)
+    """Call the script with a plain array, read-only: if its batch fails, the script is called with it again."""
+    call, given = step.call, np.asarray(image).view()
+    given.setflags(write=False)
     result = call(given)
     if not isinstance(result, np.ndarray):
         raise call.error(f"returned {type(result).__name__}: return a NumPy array")

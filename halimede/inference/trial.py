@@ -2,8 +2,9 @@
 
 It reads one TrialJob from standard input and writes one Trial to standard output. In between it opens the model as a
 server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond its own needs
-once all libraries are loaded, processor time, and a timer that ends it in any case. It leaves no core dump, and ends
-with its parent. Where the kernel has Landlock, neither the model nor a script of it can write a file or use TCP.
+once all libraries are loaded, processor time, and a timer that ends it in any case. It leaves no core dump and no large
+file, and ends with its parent. Where the kernel has Landlock, neither the model nor a script of it can write a file or
+use TCP.
 
 If it dies, its parent derives the reason from its exit code. While a script runs, standard output has a Trial that
 names it, so that the parent knows what did not return.

@@ -158,6 +158,14 @@ class TestPreprocess:
         assert height == 9
         assert calls >= 1
 
+    def test_a_script_cannot_change_the_sample_that_it_gets(self, folder: Path) -> None:
+        """If another sample of its batch fails, it is called with the same sample again."""
+        path = write(folder, "def preprocess(row):\n    row[...] += 1\n    return row\n", "pre.py")
+        steps = [{"op": "layout", "order": "flat"}, {"op": "cast", "dtype": "float32"}]
+        wanted = spec(preprocess=[*steps, {"op": "script", "file": "pre.py"}], postprocess={"output": "y"})
+        with pytest.raises(ModelError, match="read-only"):
+            open_model(path, wanted)
+
     def test_boxes_of_a_script_that_moved_pixels_are_taken_as_they_are(self, picture_model: Path) -> None:
         path = write(
             picture_model,

@@ -21,6 +21,7 @@ from halimede import JointModel
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Array
 from halimede.joint_model import NoAnswerError, Rule, Tier
+from tests.graphs import write_weigher
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
 
 EDGE_ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
@@ -50,6 +51,17 @@ def test_easy_samples_are_the_small_models_and_hard_ones_the_big_ones(model: Joi
     assert hard.cut is not None
     assert hard.hardness >= hard.cut > (easy.hardness or 0)
     assert hard.ms >= hard.offload_ms > 0
+
+
+def test_a_script_next_to_an_onnx_file_is_a_step_and_reads_the_outputs(tmp_path: Path) -> None:
+    write_weigher(tmp_path / "small.onnx", 4)
+    code = "def preprocess(image):\n    return image[:2, :2].reshape(4).astype('float32') / 255\n"
+    code += "def postprocess(outputs, size):\n    return f'{size[0]} high'\n"
+    (tmp_path / "both.py").write_text(code)
+    step, reader = {"op": "script", "file": "both.py"}, {"script": {"file": "both.py"}}
+    edge = Tier(model=tmp_path / "small.onnx", preprocess=[step], postprocess=reader, rule=Rule(mining="EdgeOnly"))
+    with JointModel(edge, Big) as made:
+        assert made.predict(picture(255)).label == "4 high"
 
 
 def test_all_forms_of_a_picture_are_the_same_sample(model: JointModel, tmp_path: Path) -> None:
