@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
+import subprocess
+import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,10 @@ import pytest
 from PIL import Image
 
 from examples.digits import data
+from halimede.models.desired_state import DesiredModel
+from halimede.worker.model_reload import ModelOpener
 from services.broker import MosquittoProcess
-from tests.integration.workers import Site, site, train
+from tests.integration.workers import ROOT, Site, site, train
 from tests.serving_world import Server, server
 from tests.simulated import eventually
 
@@ -102,6 +108,26 @@ async def test_scripts_make_the_input_and_the_answer_and_their_faults_are_those_
         assert s.counts("edge0").hard_example_number >= 3
         assert precious.read_text() == "all of it"
         assert all(worker.process.poll() is None for worker in s.workers)
+
+
+async def test_a_pod_finds_the_script_in_the_folder_of_its_init_container(
+    tmp_path: Path, models: tuple[Path, Path, Any], precious: Path
+) -> None:
+    with tarfile.open(tmp_path / "small.tar.gz", "w:gz") as packed:
+        packed.add(models[0], "digits/model.onnx")
+        packed.add(models[0].parent / "processing.py", "digits/processing.py")
+    out = tmp_path / "downloads" / "small.tar.gz"
+    given_to = ["--cache", str(tmp_path / "cache"), "--out", str(out), "--unpack"]
+    command = [sys.executable, "-m", "halimede.models", "--url", str(tmp_path / "small.tar.gz"), *given_to]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == 0
+    given = {name: value for name, value in SPEC.items() if name != "url"}
+    loaded = await ModelOpener().open(DesiredModel(name="small", path=str(out), spec=given))
+    (found,) = await loaded.thread.call(
+        lambda: loaded.model.predict([loaded.model.prepare(np.zeros((9, 9), np.uint8))])
+    )
+    assert found.label in SCRIPT
+    await loaded.close()
 
 
 async def ask(made: Server, size: int) -> dict[str, Any]:
