@@ -29,7 +29,7 @@ from halimede.bus.connection import ReconnectingBus
 from halimede.bus.message import Packet
 from halimede.bus.transport import Deliver, Ended, PendingAck, Transport
 from halimede.frames import new_frame
-from halimede.inference.onnx import OnnxModel, open_onnx
+from halimede.inference.file_model import FileModel, open_file
 from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
@@ -128,7 +128,7 @@ class WireBus(ReconnectingBus):
         return self.wire
 
 
-def bare(model: OnnxModel, pixels: NDArray[np.uint8]) -> float:
+def bare(model: FileModel, pixels: NDArray[np.uint8]) -> float:
     """Return the microseconds of CPU of a call of the model and nothing else."""
     session = model.session
     assert session is not None, "open"
@@ -150,7 +150,7 @@ async def main(shape: tuple[int, ...], flight: int, samples: int, rounds: int, *
     """Print what a sample costs."""
     pixels = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
     with tempfile.TemporaryDirectory() as folder:
-        model = open_onnx(mean_model(Path(folder) / "mean.onnx"), ModelSpec(url="/m", format="onnx"))
+        model = open_file(mean_model(Path(folder) / "mean.onnx"), ModelSpec(url="/m", format="onnx"))
     bus = WireBus(codec.encode(topics.REQUEST_TO, new_frame(pixels)), flight)
     async with bus, ModelThread() as thread, asyncio.TaskGroup() as group:
         slot = ModelSlot(LoadedModel(model, thread))

@@ -35,7 +35,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Cast, Grayscale, Layout, Postprocess, Resize, Scale
 from halimede.frames import new_frame, pack
 from halimede.inference import Array
-from halimede.inference.onnx import OnnxModel, open_onnx
+from halimede.inference.file_model import FileModel, open_file
 from halimede.messages import Count
 from halimede.mining import create as create_miner
 from halimede.pipeline.escalation import Escalation
@@ -85,7 +85,7 @@ class Way:
 def ways() -> list[Way]:
     """Return the frames that are tried: the model's own input, and the example's pictures with their steps."""
     split = data.load()
-    model = open_onnx(MODEL, SPEC)
+    model = open_file(MODEL, SPEC)
     scores = [sorted(model.predict([x.astype(np.float32)])[0].probabilities or []) for x in split.test_x]
     surest = int(np.argmax([row[-1] - row[-2] for row in scores]))
     array = np.ascontiguousarray(split.test_x[surest], np.float32)
@@ -104,7 +104,7 @@ class Bench:
 
     edge: EdgeWorker
     sink: Sink
-    model: OnnxModel
+    model: FileModel
     way: Way
 
     def bare(self, count: int) -> list[float]:
@@ -157,7 +157,7 @@ async def running(way: Way) -> AsyncIterator[Bench]:
         settings = settings_of(way.spec, Path(folder))
         miner = create_miner(settings.hem_name, settings.hem_parameters, None, settings.hem_mode)
         async with ModelThread() as thread, ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
-            model = open_onnx(MODEL, way.spec)
+            model = open_file(MODEL, way.spec)
             slot = ModelSlot(LoadedModel(model, thread, "1"))
             origin, address = Origin("digits", "e0", "n0"), topics.RESULT.at(ns="default", service="digits")
             edge = EdgeWorker(

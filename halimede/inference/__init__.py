@@ -13,8 +13,8 @@ from halimede.api.processing import scripts_of
 from halimede.errors import InvalidFieldError
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
+from halimede.inference.file_model import open_file
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
-from halimede.inference.onnx import open_onnx
 from halimede.inference.postprocess import pack, unit, unpack
 
 __all__ = [
@@ -45,4 +45,4 @@ def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = Non
         for field, script in scripts_of(spec.preprocess, spec.postprocess):
             raise InvalidFieldError(field, script.file, "remove it: the estimator does this itself")
         return EstimatorModel(loaded(estimator, path), spec)
-    return open_onnx(path, spec, threads=threads)
+    return open_file(path, spec, threads=threads)

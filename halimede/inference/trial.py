@@ -32,11 +32,11 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import check_postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
+from halimede.inference.file_model import fit, open_session
 from halimede.inference.model import Array, ModelError, SampleError
-from halimede.inference.onnx import fit, open_session
-from halimede.inference.onnx_io import Declared, choose_input
-from halimede.inference.onnx_tensors import Port, TensorModel
 from halimede.inference.scripts import bind
+from halimede.inference.tensor_model import Port, TensorModel
+from halimede.inference.tensor_ports import Declared, choose_input
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing

@@ -25,9 +25,9 @@ from halimede.api.model import ModelSpec
 from halimede.frames import new_id
 from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
-from halimede.inference.onnx import OnnxModel
-from halimede.inference.onnx_tensors import Port, TensorModel, open_tensors
+from halimede.inference.file_model import FileModel
 from halimede.inference.scripts import confine
+from halimede.inference.tensor_model import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
 from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
@@ -246,7 +246,7 @@ def open_loaded(
         own = open_tensors(path, spec.format, threads=threads)
         return Loaded(tensors=own, pictures=None, spec=spec, most=most, threads=threads)
     pictures = open_model(path, spec, threads=threads)
-    assert isinstance(pictures, OnnxModel), "without an estimator"  # noqa: S101 - for the type checker
+    assert isinstance(pictures, FileModel), "without an estimator"  # noqa: S101 - for the type checker
     assert pictures.session is not None, "just opened"  # noqa: S101 - for the type checker
     tensors = TensorModel(pictures.session)
     tensors.smoke()

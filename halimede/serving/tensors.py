@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from halimede.inference import Array
-from halimede.inference.onnx_tensors import BF16, TYPES, as_float
+from halimede.inference.tensor_model import BF16, TYPES, as_float
 from halimede.serving.errors import ServeError, TooMuchError
 
 BYTES = "BYTES"

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from halimede.api.model import ModelSpec
 from halimede.inference import ModelError
-from halimede.inference.onnx_tensors import open_tensors
+from halimede.inference.tensor_model import open_tensors
 from halimede.serving.errors import ModelFailedError, ServeError
 from halimede.serving.loaded_model import Loaded, open_loaded
 from halimede.serving.tensors import DTYPES, Tensor

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from halimede.inference.onnx_tensors import as_float
+from halimede.inference.tensor_model import as_float
 from halimede.serving.errors import ServeError, TooMuchError
 from halimede.serving.tensors import DTYPES, Tensor, bits_of, count_of, from_bytes, from_values, to_bytes, to_values
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from halimede.inference.file_model import open_session, reason
 from halimede.inference.model import Array, ModelError, SampleError
-from halimede.inference.onnx import open_session, reason
-from halimede.inference.onnx_io import ZIPMAP
+from halimede.inference.tensor_ports import ZIPMAP
 
 #: ONNX Runtime's type: the protocol's, and its NumPy type; bfloat16 is sent as its 16 bits
 TYPES: dict[str, tuple[str, type[Any]]] = {

@@ -38,9 +38,9 @@ from halimede.inference.detection import BoxReader
 from halimede.inference.file_checks import check_model
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
-from halimede.inference.onnx_io import Declared, InputPort, choose_input, choose_output, choose_outputs
 from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
 from halimede.inference.scripts import LoadedPostprocessScript, ScriptError, ScriptReader, ScriptSampleError, bind
+from halimede.inference.tensor_ports import Declared, InputPort, choose_input, choose_output, choose_outputs
 from halimede.messages import Prediction
 
 MAX_REASON = 300
@@ -64,7 +64,7 @@ class Reader(Protocol):
         """Read one sample's part. Raises SampleError."""
 
 
-class OnnxModel(Model):
+class FileModel(Model):
     """A loaded ONNX file. ``batched``: several samples run in one call, else one by one."""
 
     def __init__(
@@ -172,28 +172,28 @@ class OnnxModel(Model):
         return parts
 
 
-def open_onnx(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> OnnxModel:
+def open_file(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> FileModel:
     """Load an ONNX file. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
     check_postprocess(spec.postprocess)
     session = open_session(Path(path), spec.format, threads)
     return fit(session, bind(spec, Path(path).resolve().parent))
 
 
-def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:
+def fit(session: ort.InferenceSession, spec: ModelSpec) -> FileModel:
     """Make a model from an opened file by its spec, whose scripts are loaded. Raises ModelError."""
     postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
     reader = _reader(session.get_outputs(), spec)
-    one_by_one = OnnxModel(session, port, reader, spec, batched=False)
+    one_by_one = FileModel(session, port, reader, spec, batched=False)
     if one_by_one.ours:
         _check_steps(spec, port)
     else:
         _check_scripts(one_by_one, reader, port, spec)
     if port.shape is None or None in port.shape:
-        return OnnxModel(session, port, reader, spec, batched=port.batched)
+        return FileModel(session, port, reader, spec, batched=port.batched)
     if postprocess.script is None:
         _check_answer(one_by_one, reader, port, spec)
-    return OnnxModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
+    return FileModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
 
 
 def _reader(outputs: Sequence[Declared], spec: ModelSpec) -> Reader:
@@ -275,7 +275,7 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
         raise ModelError(f"spec.preprocess does not fit the model: {error}") from error
 
 
-def _check_scripts(model: OnnxModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
+def _check_scripts(model: FileModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
     """Answer the first blank frame that the model can answer. Raises ScriptError for what a script does wrong there."""
     first: SampleError | None = None
     for frame in _blank_frames(spec, port):
@@ -314,7 +314,7 @@ def _finite(output: Array) -> Array:
     return np.nan_to_num(output, posinf=0, neginf=0) if output.dtype.kind == "f" else output
 
 
-def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
+def _check_answer(model: FileModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
     """Run once on zeros. NaN there is no error: a model may divide by values that a blank frame lacks."""
     try:
         (part,) = model.run(port.zeros(1))
@@ -340,7 +340,7 @@ def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: Model
         )
 
 
-def _takes_two(model: OnnxModel, port: InputPort) -> bool:
+def _takes_two(model: FileModel, port: InputPort) -> bool:
     """Whether a batch axis that is declared open really is; exporters often fix a size of 1 in the graph."""
     try:
         model.run(port.zeros(2))
