@@ -1,7 +1,7 @@
-"""Models behind one interface: ONNX files and users' own estimators, with their pre- and post-processing.
+"""Models behind one interface: files of some formats and users' own estimators, with their pre- and post-processing.
 
-The only package that imports onnxruntime. It uses no bus, no frames and no files except the model's own, and loads no
-custom operator libraries and no pickles.
+The only package that imports model runtimes (onnxruntime, ai_edge_litert, tensorflow), each in one module. It uses no
+bus, no frames and no files except the model's own, and loads no custom operator libraries and no pickles.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = Non
     """Load the prepared model at ``path`` and check that it fits its spec.
 
     With ``estimator`` (a class or an instance, see ``load_estimator``) the user's own code reads the file, whatever
-    its format. Without it the file must be ONNX and runs on ``threads`` threads of the CPU (0: one for each core).
+    its format. Without it the file must have a format that halimede reads (``halimede.api.model_formats``), and runs
+    on ``threads`` threads of the CPU (0: one for each core).
     Raises ModelError or, for a spec that contradicts itself, InvalidFieldError.
     """
     if estimator is not None:

@@ -1,4 +1,4 @@
-"""Checks model files before any library reads them, by content and not by name.
+"""Checks ONNX files before any library reads them, by content and not by name.
 
 | content | result |
 |---|---|
@@ -85,7 +85,10 @@ def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
         if head.startswith(magic):
             raise ModelError(f"the model file {path} is not an ONNX model: {text}")
     if head[4:8] == b"TFL3":
-        raise ModelError(f"the model file {path} is not an ONNX model: it is TensorFlow Lite: {EXPORT} (tf2onnx)")
+        raise ModelError(
+            f"the model file {path} is not an ONNX model: it is TensorFlow Lite: "
+            f"set spec.format to tflite, or {EXPORT} (tf2onnx)"
+        )
     if head[4:8] == b"ORTM":
         raise ModelError(f"the model file {path} is in ONNX Runtime's own format: give the ONNX file")
     if head[8:10] == b'{"':

@@ -1,24 +1,17 @@
-"""Runs ONNX files with ONNX Runtime, on the CPU.
+"""A model file that answers samples by its spec, whichever runtime runs it.
 
 Whatever can be checked when a file is opened is checked then: inputs, outputs, classes, and one run on zeros. So a
-model that does not fit its spec becomes a condition with a reason and not a stream of failing samples. Only the file
-and its external weights are loaded (``file_checks`` ensures that before ONNX Runtime reads a byte), never custom
-operator libraries.
+model that does not fit its spec becomes a condition with a reason and not a stream of failing samples.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-
-# read at import: without it ONNX Runtime writes to the user's home and sends telemetry
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-import onnxruntime as ort
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import (
@@ -35,15 +28,14 @@ from halimede.api.processing import (
 from halimede.inference import preprocess
 from halimede.inference.batching import BatchGain
 from halimede.inference.detection import BoxReader
-from halimede.inference.file_checks import check_model
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
 from halimede.inference.scripts import LoadedPostprocessScript, ScriptError, ScriptReader, ScriptSampleError, bind
-from halimede.inference.tensor_ports import Declared, InputPort, choose_input, choose_output, choose_outputs
+from halimede.inference.session import Declared, RuntimeSession, failure, open_session
+from halimede.inference.tensor_ports import InputPort, choose_input, choose_output, choose_outputs
 from halimede.messages import Prediction
 
-MAX_REASON = 300
 #: bytes of a blank frame for the check of the steps
 MAX_BLANK = 64 * 1024**2
 #: height and width of a blank frame for scripts
@@ -65,13 +57,13 @@ class Reader(Protocol):
 
 
 class FileModel(Model):
-    """A loaded ONNX file. ``batched``: several samples run in one call, else one by one."""
+    """A loaded file. ``batched``: several samples run in one call, else one by one."""
 
     def __init__(
-        self, session: ort.InferenceSession, port: InputPort, reader: Reader, spec: ModelSpec, *, batched: bool
+        self, session: RuntimeSession, port: InputPort, reader: Reader, spec: ModelSpec, *, batched: bool
     ) -> None:
         self.ours = next(scripts_of(spec.preprocess, spec.postprocess), None) is None
-        self._session: ort.InferenceSession | None = session
+        self._session: RuntimeSession | None = session
         self._input = port
         self._reader = reader
         # steps from the first script on run where the model runs: see ``predict``
@@ -153,7 +145,7 @@ class FileModel(Model):
         self._session = None
 
     @property
-    def session(self) -> ort.InferenceSession | None:
+    def session(self) -> RuntimeSession | None:
         """The session, for callers that need raw tensors; None once it is closed."""
         return self._session
 
@@ -165,7 +157,7 @@ class FileModel(Model):
         try:
             outputs = session.run(self._names, {self._input.name: samples})
         except Exception as error:
-            raise SampleError(f"ONNX Runtime failed: {reason(error)}") from error
+            raise SampleError(failure(session, error)) from error
         parts = self._reader.split([np.asarray(output) for output in outputs], len(samples))
         if len(parts) != len(samples):
             raise SampleError(f"the model gives {len(parts)} rows for {len(samples)} samples")
@@ -173,13 +165,13 @@ class FileModel(Model):
 
 
 def open_file(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> FileModel:
-    """Load an ONNX file. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
+    """Load a file by its spec. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
     check_postprocess(spec.postprocess)
     session = open_session(Path(path), spec.format, threads)
-    return fit(session, bind(spec, Path(path).resolve().parent))
+    return fit(session, bind(spec, Path(path)))
 
 
-def fit(session: ort.InferenceSession, spec: ModelSpec) -> FileModel:
+def fit(session: RuntimeSession, spec: ModelSpec) -> FileModel:
     """Make a model from an opened file by its spec, whose scripts are loaded. Raises ModelError."""
     postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
@@ -209,43 +201,6 @@ def _reader(outputs: Sequence[Declared], spec: ModelSpec) -> Reader:
         return BoxReader(names, postprocess, labels)
     classes = ClassReader(names[0], postprocess, labels)
     return FeaturedClassReader(classes, postprocess.features) if postprocess.features else classes
-
-
-def reason(error: Exception) -> str:
-    """Return the first line of ONNX Runtime's message, cut to the length of a condition."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:MAX_REASON]
-
-
-def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSession:
-    """Load a file, whatever its inputs and outputs are. Raises ModelError."""
-    if file_format.lower() != "onnx":
-        raise ModelError(
-            f"the model's format is {file_format!r}: export it to ONNX and set spec.format to onnx, "
-            "or name an estimator that reads it"
-        )
-    if not path.is_file():
-        raise ModelError(f"the model file {path} does not exist: check the model's url")
-    if path.stat().st_size == 0:
-        raise ModelError(f"the model file {path} is empty: export or download it again")
-    path = path.resolve()  # external weights are searched in its folder, by the check and by ONNX Runtime
-    try:
-        check_model(path)
-    except OSError as error:
-        raise ModelError(f"the model file {path} cannot be read: {error.strerror}") from error
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3  # errors are raised; warnings on standard error would go to no log
-    # Idle threads sleep: on an edge node other processes need the cores too.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # whatever the file's name: ORT's own format was not checked and must not be loaded
-    options.add_session_config_entry("session.load_model_format", "ONNX")
-    try:
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise ModelError(f"the model file {path} is not an ONNX model that can run here: {reason(error)}") from error
 
 
 def _needs_geometry(spec: ModelSpec) -> bool:

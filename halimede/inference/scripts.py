@@ -144,11 +144,14 @@ class ScriptReader:
         return prediction
 
 
-def bind(spec: ModelSpec, folder: Path, report: Report = lambda _: None) -> ModelSpec:
-    """Return a spec with its scripts loaded from the folder of its model. Raises ModelError.
+def bind(spec: ModelSpec, model: Path, report: Report = lambda _: None) -> ModelSpec:
+    """Return a spec with its scripts loaded from the folder of its model's file, or its model's folder.
 
     A file that several fields name is loaded once. ``report`` is called with the field of each script that runs.
+    Raises ModelError.
     """
+    model = model.resolve()
+    folder = model if model.is_dir() else model.parent
     modules: dict[str, ModuleType] = {}
 
     def load(field: str, script: Script | PostprocessScript) -> ScriptFunction:

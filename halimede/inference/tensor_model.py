@@ -1,4 +1,4 @@
-"""An ONNX file with its own inputs and outputs: tensors in and out, without pre- and post-processing.
+"""A model file with its own inputs and outputs: tensors in and out, without pre- and post-processing.
 
 For clients that use a tensor protocol. Element types have the names of the Open Inference Protocol. Whether several
 requests may share one call is tested and not assumed: an open first axis may count words instead, and rows may depend
@@ -7,18 +7,17 @@ on one another.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import onnxruntime as ort
 
-from halimede.inference.file_model import open_session, reason
 from halimede.inference.model import Array, ModelError, SampleError
+from halimede.inference.onnx import InferenceSession, run_bits
+from halimede.inference.session import RuntimeSession, failure, open_session
 from halimede.inference.tensor_ports import ZIPMAP
 
 #: ONNX Runtime's type: the protocol's, and its NumPy type; bfloat16 is sent as its 16 bits
@@ -39,7 +38,6 @@ TYPES: dict[str, tuple[str, type[Any]]] = {
     "tensor(string)": ("BYTES", np.object_),
 }
 BF16 = "BF16"
-ONNX_BFLOAT16 = 16
 #: lengths that are tried for open axes: pictures need some pixels for a convolution to fit
 EXTENTS = (1, 8, 32, 224)
 
@@ -66,11 +64,11 @@ class TensorModel:
     ``call_s``: processor time of the calling thread for one small call; infinite before ``smoke`` has measured it.
     """
 
-    def __init__(self, session: ort.InferenceSession) -> None:
-        self._session: ort.InferenceSession | None = session
+    def __init__(self, session: RuntimeSession) -> None:
+        self._session: RuntimeSession | None = session
         self.inputs = {port.name: port for port in _ports(session.get_inputs(), "input")}
         self.outputs = {port.name: port for port in _ports(session.get_outputs(), "output")}
-        self._bits = any(p.datatype == BF16 for p in [*self.inputs.values(), *self.outputs.values()])
+        self._bits = frozenset(p.name for p in [*self.inputs.values(), *self.outputs.values()] if p.datatype == BF16)
         self.batched = False
         self.call_s = float("inf")
 
@@ -81,10 +79,10 @@ class TensorModel:
             raise SampleError("the model is closed")
         try:
             if self._bits:
-                return self._run_bits(session, feeds, outputs)
+                return run_bits(cast("InferenceSession", session), feeds, outputs, self._bits)
             answers: list[Array] = session.run(outputs, feeds)
         except Exception as error:
-            raise SampleError(f"ONNX Runtime failed: {reason(error)}") from error
+            raise SampleError(failure(session, error)) from error
         return answers
 
     def smoke(self) -> None:
@@ -97,24 +95,6 @@ class TensorModel:
     def close(self) -> None:
         """Free the session."""
         self._session = None
-
-    def _run_bits(
-        self, session: ort.InferenceSession, feeds: Mapping[str, Array], outputs: Sequence[str]
-    ) -> list[Array]:
-        """Run with bfloat16 inputs or outputs, for which NumPy has no type."""
-        given = {}
-        for name, array in feeds.items():
-            if self.inputs[name].datatype == BF16:
-                given[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                    np.ascontiguousarray(array), ONNX_BFLOAT16
-                )
-            else:
-                given[name] = ort.OrtValue.ortvalue_from_numpy(array)
-        values = session.run_with_ort_values(list(outputs), given)
-        return [
-            _bits_of(value) if self.outputs[name].datatype == BF16 else np.asarray(value.numpy())
-            for name, value in zip(outputs, values, strict=True)
-        ]
 
     def _rows_stand_alone(self) -> bool:
         """Whether three rows in one call give the same as three calls. Also warms the model up, if it can be run."""
@@ -147,7 +127,7 @@ class TensorModel:
 
 
 def open_tensors(path: Path | str, file_format: str = "onnx", *, threads: int = 1) -> TensorModel:
-    """Load an ONNX file and run it once. Raises ModelError."""
+    """Load a file and run it once. Raises ModelError."""
     model = TensorModel(open_session(Path(path), file_format, threads))
     model.smoke()
     return model
@@ -203,11 +183,3 @@ def _alike(together: Array, apart: Array, port: Port) -> bool:
 def as_float(bits: Array) -> Array:
     """Convert bits of bfloat16 to single precision."""
     return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)
-
-
-def _bits_of(value: ort.OrtValue) -> Array:
-    """Return a copy of a bfloat16 tensor's bits."""
-    shape = tuple(value.shape())
-    count = int(np.prod(shape, dtype=np.int64))
-    data = ctypes.string_at(value.data_ptr(), count * 2) if count else b""
-    return np.frombuffer(data, np.uint16).reshape(shape)

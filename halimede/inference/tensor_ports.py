@@ -1,17 +1,18 @@
-"""Selects the input and output of an ONNX graph, and describes the input. Reads declarations only; runs nothing."""
+"""Selects the input and output of a model, and describes the input. Reads declarations only; runs nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from halimede.api.processing import Boxes, Postprocess
 from halimede.inference.detection import BOX_COLUMNS
 from halimede.inference.model import Array, ModelError, SampleError
+from halimede.inference.session import Declared
 
 DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
@@ -26,14 +27,6 @@ DTYPES: dict[str, type[np.generic]] = {
 }
 FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
 ZIPMAP = "scikit-learn: export with options={id(model): {'zipmap': False}}"
-
-
-class Declared(Protocol):
-    """An input or output as ONNX Runtime declares it. ``shape`` has a number, a name or None for each axis."""
-
-    name: str
-    type: str
-    shape: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)

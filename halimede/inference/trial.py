@@ -29,14 +29,16 @@ import numpy as np
 
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
+from halimede.api.model_formats import format_of
 from halimede.api.processing import check_postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
-from halimede.inference.file_model import fit, open_session
+from halimede.inference.file_model import fit
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.scripts import bind
+from halimede.inference.session import Declared, import_runtime, open_session
 from halimede.inference.tensor_model import Port, TensorModel
-from halimede.inference.tensor_ports import Declared, choose_input
+from halimede.inference.tensor_ports import choose_input
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing
@@ -75,12 +77,13 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
     """
     try:
         spec = _spec(job)
-        if spec.format.lower() != "onnx":
+        if format_of(spec.format) is None:
             return Trial(
                 ok=True, skipped=True, message=f"not tried: only a user's estimator reads the format {spec.format!r}"
             )
         check_postprocess(spec.postprocess)
-    except InvalidFieldError as error:
+        import_runtime(spec.format)  # libraries need more address space than models: they load before it is limited
+    except (InvalidFieldError, ModelError) as error:
         return _refused(TrialReason.INVALID, str(error))
     began, before = time.monotonic(), _memory("VmRSS")
     _limit(job)
@@ -103,7 +106,7 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
 
 def _try(path: Path, spec: ModelSpec, report: Callable[[str], None]) -> tuple[list[TensorInfo], list[TensorInfo]]:
     session = open_session(path, spec.format, threads=1)
-    spec = bind(spec, path.resolve().parent, report)
+    spec = bind(spec, path, report)
     model = TensorModel(session)
     _smoke(model, session.get_inputs(), spec)
     if spec.preprocess or spec.postprocess or spec.labels:

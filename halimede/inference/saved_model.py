@@ -1,0 +1,164 @@
+"""Opens TensorFlow SavedModels with TensorFlow, on the CPU.
+
+A SavedModel is a program, and TensorFlow has operators that read and write files, use the network, or call Python. They
+are refused before anything is loaded, in all functions that loading or serving can call. Functions that only save or
+restore the whole model are in nearly every SavedModel; nothing calls them here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# read at import: errors are raised; what it logs would go to no log
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.client import pywrap_tf_session
+
+from halimede.api.model_formats import SAVED_MODEL
+from halimede.inference.model import Array, ModelError, UnsafeModelError
+from halimede.inference.session import DeclaredTensor, reason, type_name
+
+SERVING = "serving_default"
+EXPORT = "give an archive (tar.gz, zip) of its folder, with saved_model.pb and variables"
+#: operators with a state that stays within the process: variables, tables, random numbers, calls of functions
+STATEFUL = re.compile(
+    r"(Assign(Add|Sub)?VariableOp|DisableCopyOnRead|DestroyResourceOp|IsResourceHandleRefCounting|ReadVariableOp"
+    r"|ResourceGather(Nd)?|ResourceScatter(Nd)?(Add|Div|Max|Min|Mul|Sub|Update)|ResourceStridedSliceAssign"
+    r"|Var(Handle|IsInitialized)Op|VariableShape"
+    r"|(Anonymous)?(Mutable(Dense)?)?HashTable(OfTensors)?(V2)?|InitializeTableV2"
+    r"|LookupTable(Export|Find|Import|Insert|Remove|Size)V2"
+    r"|(If|While|Case|StatefulPartitionedCall|Assert|CheckNumerics(V2)?|Empty|GuaranteeConst|_Arg|_Retval|DeviceIndex)"
+    r"|Random(Crop|Gamma|PoissonV2|Shuffle|StandardNormal|Uniform|UniformInt)|TruncatedNormal|Multinomial"
+    r"|StatelessRandomGetAlg|Stateful(StandardNormalV2|TruncatedNormal|Uniform|UniformFullInt|UniformInt)|Rng\w+"
+    r"|(Stack|StackPush|StackPop|StackClose)(V2)?|TensorArray(Close|Concat|Gather|Read|Scatter|Size|Split|Write)?V3)"
+)
+#: operators that TensorFlow does not count as stateful, and that read files, call foreign code or end the process
+REFUSED = re.compile(
+    r"ReadFile|MatchingFiles|ImmutableConst|InitializeTableFromTextFile|GenerateVocabRemapping|PyFunc\w*|Debug\w*|Abort"
+    r"|\w*Dataset\w*|Snapshot\w*|Copy(Host|Op)?|XlaCustomCall\w*|XlaLaunch\w*|TPU\w*|Reader\w*|Sharded\w*"
+)
+
+
+class TensorFlowSession:
+    """One signature of a loaded SavedModel."""
+
+    runtime = "TensorFlow"
+
+    def __init__(self, loaded: Any, signature: Any) -> None:
+        self._loaded = loaded  # it owns the variables
+        self._signature = signature
+        self._inputs = signature.structured_input_signature[1]
+        self._outputs = signature.structured_outputs
+
+    def get_inputs(self) -> list[DeclaredTensor]:
+        """Return the declared inputs."""
+        return _declared(self._inputs)
+
+    def get_outputs(self) -> list[DeclaredTensor]:
+        """Return the declared outputs."""
+        return _declared(self._outputs)
+
+    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any]) -> list[Array]:
+        """Return the named outputs. Raises TensorFlow's errors."""
+        feeds = {name: tf.constant(array, self._inputs[name].dtype) for name, array in input_feed.items()}
+        found = self._signature(**feeds)
+        return [found[name].numpy() for name in output_names]
+
+
+def open_session(path: Path, threads: int) -> TensorFlowSession:
+    """Load the SavedModel in a folder. ``threads``: as the first model of the process has it. Raises ModelError."""
+    check_folder(path)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:
+        pass  # TensorFlow has started: these settings are of the process
+    try:
+        loaded = tf.saved_model.load(str(path))
+    except Exception as error:
+        raise ModelError(f"the model {path} is not a SavedModel that can run here: {reason(error)}") from error
+    return TensorFlowSession(loaded, _signature(path, loaded.signatures))
+
+
+def check_folder(path: Path) -> None:
+    """Check that TensorFlow may load a folder. Raises ModelError, UnsafeModelError if it is hostile; OSError."""
+    if not path.is_dir():
+        raise ModelError(f"the model {path} is a file, and a SavedModel is a folder: {EXPORT}")
+    file = path / SAVED_MODEL.preferred
+    if not file.is_file():
+        raise ModelError(f"the model {path} has no {SAVED_MODEL.preferred}: {EXPORT}")
+    model = saved_model_pb2.SavedModel()
+    try:
+        model.ParseFromString(file.read_bytes())
+    except DecodeError as error:
+        raise ModelError(f"the model file {file} is damaged: {reason(error)}") from error
+    # with several graphs, or without objects, TensorFlow would run the graph around the functions
+    if len(model.meta_graphs) != 1 or not model.meta_graphs[0].HasField("object_graph_def"):
+        raise ModelError(f"the model {path} is of TensorFlow 1: save it with TensorFlow 2 (tf.saved_model.save)")
+    _check_graph(path, model.meta_graphs[0])
+
+
+def _check_graph(path: Path, graph: Any) -> None:
+    """Check all functions that the program's objects can call. The graph around them is never run."""
+    library = {each.signature.name: each for each in graph.graph_def.library.function}
+    waiting, seen = list(graph.object_graph_def.concrete_functions), set[str]()
+    stateful = _stateful()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in library:
+            continue
+        seen.add(name)
+        for node in library[name].node_def:
+            waiting += _called(node)
+            if node.op in library:
+                continue
+            if REFUSED.fullmatch(node.op) or (stateful.get(node.op, True) and not STATEFUL.fullmatch(node.op)):
+                raise UnsafeModelError(
+                    f"the model {path} has the operator {node.op[:100]!r}, which is not known to stay away from "
+                    "files, the network and other code: save it without that operator"
+                )
+
+
+def _called(node: Any) -> Iterator[str]:
+    """Yield the functions that a node names."""
+    yield node.op
+    waiting = list(node.attr.values())
+    while waiting:
+        value = waiting.pop()
+        for each in (value.func, *value.list.func):
+            yield each.name
+            waiting += each.attr.values()
+
+
+def _stateful() -> dict[str, bool]:
+    """Return the operators of TensorFlow, and whether it counts them as stateful."""
+    found = op_def_pb2.OpList()
+    found.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    return {each.name: each.is_stateful for each in found.op}
+
+
+def _signature(path: Path, signatures: Mapping[str, Any]) -> Any:
+    if SERVING in signatures:
+        return signatures[SERVING]
+    if len(signatures) == 1:
+        return next(iter(signatures.values()))
+    names = ", ".join(sorted(signatures)) or "none"
+    raise ModelError(f"the model {path} has the signatures {names}: save it with one named {SERVING}")
+
+
+def _declared(tensors: Mapping[str, Any]) -> list[DeclaredTensor]:
+    return [_port(name, each) for name, each in tensors.items()]
+
+
+def _port(name: str, tensor: Any) -> DeclaredTensor:
+    kind = "tensor(string)" if tensor.dtype == tf.string else type_name(tensor.dtype.name)
+    rank = tensor.shape.rank
+    return DeclaredTensor(name, kind, tuple(tensor.shape) if rank is not None else ())

@@ -1,0 +1,173 @@
+"""Opens TensorFlow Lite files with LiteRT, on the CPU.
+
+The runtime verifies the file before it uses it, and has no operators that read files. Two things that a file can name
+are refused: weights in other files, and operators that come in libraries. A quantized input or output is declared and
+used as numbers (float32), so that a quantized model is used like the model that it was made from.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter
+
+from halimede.inference.model import Array, ModelError, UnsafeModelError
+from halimede.inference.session import DeclaredTensor, reason, type_name
+
+MAGIC = b"TFL3"
+#: the signature that is used where a file has several
+SERVING = "serving_default"
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTensor:
+    """An input or output in the interpreter. ``scale`` is 0 if it is not quantized."""
+
+    name: str
+    index: int
+    dtype: Any
+    shape: tuple[int | None, ...]
+    scale: float
+    zero: int
+
+    @property
+    def declared(self) -> DeclaredTensor:
+        """Its declaration for callers."""
+        return DeclaredTensor(self.name, type_name(np.float32 if self.scale else self.dtype), self.shape)
+
+    def stored(self, values: Any) -> Array:
+        """Convert a caller's values to the file's."""
+        array = np.ascontiguousarray(values)
+        if not self.scale:
+            return array
+        limits = np.iinfo(self.dtype)
+        whole = np.rint(array / np.float32(self.scale)) + self.zero
+        stored: Array = np.clip(whole, limits.min, limits.max).astype(self.dtype)
+        return stored
+
+    def read(self, stored: Array) -> Array:
+        """Convert the file's values to a caller's."""
+        values: Array = (stored.astype(np.float32) - self.zero) * np.float32(self.scale) if self.scale else stored
+        return values
+
+
+class LiteSession:
+    """An opened file. Calls run one at a time, because the interpreter holds the tensors of one call."""
+
+    runtime = "LiteRT"
+
+    def __init__(self, interpreter: Any) -> None:
+        inputs, outputs = _named(interpreter)
+        self._interpreter = interpreter
+        self._inputs = {each.name: each for each in inputs}
+        self._outputs = {each.name: each for each in outputs}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._lock = threading.Lock()
+
+    def get_inputs(self) -> list[DeclaredTensor]:
+        """Return the declared inputs."""
+        return [each.declared for each in self._inputs.values()]
+
+    def get_outputs(self) -> list[DeclaredTensor]:
+        """Return the declared outputs."""
+        return [each.declared for each in self._outputs.values()]
+
+    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any]) -> list[Array]:
+        """Return copies of the named outputs. Raises the interpreter's RuntimeError and ValueError."""
+        feeds = [(self._inputs[name], self._inputs[name].stored(array)) for name, array in input_feed.items()]
+        with self._lock:
+            self._fit({port.name: array.shape for port, array in feeds})
+            for port, array in feeds:
+                self._interpreter.set_tensor(port.index, array)
+            self._interpreter.invoke()
+            wanted = [self._outputs[name] for name in output_names]
+            return [port.read(self._interpreter.get_tensor(port.index)) for port in wanted]
+
+    def _fit(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Allocate the tensors for inputs of these shapes, unless they are allocated already."""
+        if shapes == self._shapes:
+            return
+        self._shapes = {}  # until it has succeeded
+        for name, shape in shapes.items():
+            self._interpreter.resize_tensor_input(self._inputs[name].index, shape, strict=True)
+        self._interpreter.allocate_tensors()
+        self._shapes = shapes
+
+
+def open_session(path: Path, threads: int) -> LiteSession:
+    """Load a file. Raises ModelError, UnsafeModelError, OSError."""
+    check_file(path)
+    try:
+        interpreter = Interpreter(model_path=str(path), num_threads=threads or os.cpu_count() or 1)
+        interpreter.allocate_tensors()
+        return LiteSession(interpreter)
+    except (ValueError, RuntimeError) as error:
+        if "unresolved custom op" in str(error):
+            raise UnsafeModelError(
+                f"the model file {path} needs an operator that comes in a library, and none is ever loaded: convert it "
+                f"with built-in operators alone ({reason(error)})"
+            ) from error
+        text = f"the model file {path} is not a TensorFlow Lite model that can run here: {reason(error)}"
+        raise ModelError(text) from error
+
+
+def check_file(path: Path) -> None:
+    """Check that the runtime may open a file. Raises ModelError, UnsafeModelError if it is hostile; OSError."""
+    with path.open("rb") as file:
+        if file.read(8)[4:] != MAGIC:
+            raise ModelError(
+                f"the model file {path} is not a TensorFlow Lite model: give the .tflite file, or an archive with one"
+            )
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            try:
+                elsewhere = schema.Model.GetRootAs(content).ExternalBufferGroupsLength()
+            except (struct.error, IndexError, ValueError, TypeError) as error:
+                raise ModelError(
+                    f"the model file {path} is a damaged TensorFlow Lite model: {reason(error)}"
+                ) from error
+    if elsewhere:
+        raise UnsafeModelError(f"the model file {path} has weights in other files: convert it with its weights in it")
+
+
+def _named(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:
+    """Return inputs and outputs, by the names of the signature if the file has one, else by those of the tensors."""
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    keys = list(interpreter.get_signature_list())
+    key = SERVING if SERVING in keys else keys[0] if len(keys) == 1 else None
+    if key is not None:
+        runner = interpreter.get_signature_runner(key)
+        named = runner.get_input_details(), runner.get_output_details()
+        # a signature of another subgraph has other tensors
+        if [_indices(each.values()) for each in named] == [_indices(inputs), _indices(outputs)]:
+            return _tensors(named[0]), _tensors(named[1])
+    return _tensors({each["name"]: each for each in inputs}), _tensors({each["name"]: each for each in outputs})
+
+
+def _indices(details: Any) -> list[int]:
+    return sorted(each["index"] for each in details)
+
+
+def _tensors(details: Mapping[str, Any]) -> list[LiteTensor]:
+    return [_tensor(name, each) for name, each in details.items()]
+
+
+def _tensor(name: str, detail: Mapping[str, Any]) -> LiteTensor:
+    scale, zero = detail["quantization"]
+    declared = detail["shape_signature"] if len(detail["shape_signature"]) else detail["shape"]
+    return LiteTensor(
+        name=name,
+        index=detail["index"],
+        dtype=detail["dtype"],
+        shape=tuple(None if size < 0 else int(size) for size in declared),
+        scale=float(scale) if np.dtype(detail["dtype"]).kind in "iu" else 0.0,
+        zero=int(zero),
+    )
