@@ -17,6 +17,7 @@ from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Resource, Spec, register
 from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, RolloutSpec
+from halimede.api.model_formats import format_of
 from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
 from halimede.api.processing import (
@@ -39,7 +40,7 @@ NAMES = (PLURAL, "im", "inferencemodel")
 ROLE: Literal["serve"] = "serve"
 #: on Kubernetes a Service and labels are named after it
 NAME_LIMIT = 46
-#: frameworks that halimede's own server serves; others need an image that an operator configures
+#: frameworks that halimede's own server serves on Kubernetes; others need an image that an operator configures
 OURS = frozenset({"onnx", "onnxruntime"})
 #: node labels for a model that names no node
 LAYER_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
@@ -199,7 +200,12 @@ class InferenceModelSpec(Spec, kw_only=True):
         Literal["edge", "cloud"], Meta(description="Where it is served: edge (one server) or cloud (replicas of it).")
     ]
     framework_type: Annotated[
-        str, Meta(min_length=1, max_length=64, description="The framework, such as onnx, which selects the server.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=64,
+            description="The framework, which selects the server. Without Kubernetes: onnx, tflite or tensorflow.",
+        ),
     ]
     node_selector: Annotated[
         dict[str, LabelValue], Meta(max_length=64, description="Labels of the nodes on which it may be served.")
@@ -285,8 +291,13 @@ def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpe
 
 
 def is_ours(spec: InferenceModelSpec) -> bool:
-    """Whether halimede's own server serves the framework."""
+    """Whether halimede's own server serves the framework on Kubernetes."""
     return spec.framework_type.lower() in OURS
+
+
+def runs_on_nodes(spec: InferenceModelSpec) -> bool:
+    """Whether nodes that run workers themselves can serve the framework, with the package that it needs."""
+    return is_ours(spec) or format_of(spec.framework_type) is not None
 
 
 def desired_servers(spec: InferenceModelSpec) -> int:

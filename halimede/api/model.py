@@ -163,7 +163,14 @@ class ModelSpec(Spec, kw_only=True):
             " A version in force overrides it.",
         ),
     ] = ""
-    format: Annotated[str, Meta(min_length=1, max_length=64, description="The model's format, such as onnx.")]
+    format: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=64,
+            description="The model's format: onnx, tflite or tensorflow (a SavedModel), or one that your code reads.",
+        ),
+    ]
     credential_name: Annotated[
         str,
         Meta(max_length=253, description="A Secret of the namespace with ACCESS_KEY_ID and SECRET_ACCESS_KEY, for s3."),

@@ -24,6 +24,7 @@ from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.api.jointinference import JointInferenceServiceSpec, ModelChoice
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
+from halimede.api.model_formats import format_of
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import FIELD as DATA
 from halimede.evaluation.data import LabelledPicture, Progress
@@ -249,7 +250,7 @@ def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Map
         found = _file(in_force(named))
         calibration = found if found.is_file() else None
     path = _file(spec)
-    if not path.is_file():
+    if not path.exists():
         raise InvalidFieldError(f"{at}.model", str(path), "there is no such file: train or download the model first")
     return EvaluatedTier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
 
@@ -257,7 +258,7 @@ def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Map
 def _file(spec: ModelSpec) -> Path:
     """Return the path of a model: a local file itself, a remote one or one of an archive in a cache."""
     path = local_path(spec.url)
-    if path is not None and not (spec.is_onnx and path.is_file() and kind_of(path)):
+    if path is not None and not (format_of(spec.format) and path.is_file() and kind_of(path)):
         return path
     cache = Cache(Path(os.environ.get("HALIMEDE_HOME") or HOME).expanduser() / "evaluation" / "models")
     # a separate thread: the caller's thread may run an event loop
@@ -267,4 +268,5 @@ def _file(spec: ModelSpec) -> Path:
 
 async def _fetched(spec: ModelSpec, cache: Cache) -> Path:
     fetched = await fetch(spec.url, spec.sha256, cache)
-    return model_file(await unpack(cache, fetched)) if spec.is_onnx else fetched.path
+    form = format_of(spec.format)
+    return model_file(await unpack(cache, fetched), form) if form else fetched.path

@@ -17,9 +17,11 @@ from halimede.api.base import convert
 from halimede.api.deferral import Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
+from halimede.api.model_formats import SAVED_MODEL
 from halimede.errors import InvalidFieldError
 from halimede.inference import Array, Model
 from halimede.mining import create
+from halimede.models.archive import format_at
 from halimede.names import check_label
 from halimede.worker.settings import Fusion, MiningMode
 
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 
 #: the default rule
 DEFAULT = "Margin"
-MODELS = "give the path of an ONNX file, an object or class with predict, or a fitted scikit-learn model"
+MODELS = (
+    "give the path of an ONNX file, a .tflite file or a SavedModel's folder, an object or class with predict, or a "
+    "fitted scikit-learn model"
+)
 #: a folder that does not exist
 NOWHERE = "/none"
 #: names in errors that are replaced by those of arguments: a field of a service, and a command's option
@@ -126,7 +131,7 @@ def stage(tier: Tier, at: str, *, last: bool) -> RunnableTier:
         opened = model
     elif isinstance(model, str | os.PathLike):
         path = str(Path(model).expanduser().resolve())
-        if not Path(path).is_file():
+        if not Path(path).is_file() and format_at(Path(path)) is not SAVED_MODEL:
             raise InvalidFieldError(at, str(model), f"there is no such file: {MODELS}")
     elif fitted(model, at):
         made = Classifier(model)
@@ -137,7 +142,7 @@ def stage(tier: Tier, at: str, *, last: bool) -> RunnableTier:
         raise InvalidFieldError(at, model, MODELS)
     told: dict[str, Any] = {
         "url": path or NOWHERE,
-        "format": "onnx" if path else "python",
+        "format": format_at(Path(path)).name if path else "python",
         "labels": [str(label) for label in labels],
         "preprocess": [dict(step) if isinstance(step, Mapping) else step for step in tier.preprocess],
         **({"postprocess": dict(tier.postprocess)} if tier.postprocess is not None else {}),

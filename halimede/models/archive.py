@@ -28,13 +28,13 @@ from typing import IO, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from halimede.api.model_formats import FORMATS, ONNX, TFLITE, ModelFormat
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.system.files import sync_folder, write_atomic
 
 #: seconds to wait for another process that unpacks the same archive
 PATIENCE_S = 600.0
-NAME = "model.onnx"
 BLOCK = 64 * 1024
 HEADER = 512
 #: the most bytes of a zip's directory, which is read at once
@@ -81,24 +81,36 @@ async def unpack(cache: Cache, fetched: Fetched, *, limits: ArchiveLimits | None
         raise disk_error(f"the model cache {cache.root}", error) from error
 
 
-def model_file(path: Path) -> Path:
-    """Return the model in an unpacked folder: ``model.onnx``, else the one ONNX file. A file is returned as it is.
+def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
+    """Return the model in an unpacked folder: ``model.onnx``, else the one ONNX file; likewise of other formats.
 
-    Raises FetchError. Hidden files are ignored, and so are the resource files of macOS.
+    A SavedModel is the folder of its ``saved_model.pb``. A file is returned as it is. Raises FetchError. Hidden files
+    are ignored, and so are the resource files of macOS.
     """
     if not path.is_dir():
         return path
-    found = sorted(each for each in path.rglob("*.onnx") if each.is_file() and _shown(each.relative_to(path)))
-    named = [each for each in found if each.name == NAME]
+    found = sorted(each for each in path.rglob(form.file) if each.is_file() and _shown(each.relative_to(path)))
+    named = [each for each in found if each.name == form.preferred]
     first = min((len(each.parts) for each in named), default=0)
     candidates = [each for each in named if len(each.parts) == first] or found
     if len(candidates) == 1:
-        return candidates[0]
+        return candidates[0].parent if form.folder else candidates[0]
     if not candidates:
         files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5]) or "nothing"
-        raise FetchError(FetchReason.NO_MODEL_FILE, f"the archive has no .onnx file, only {files}: add {NAME}")
+        what = form.file.removeprefix("*")
+        text = f"the archive has no {what} file, only {files}: add {form.preferred}, or correct the format {form.name}"
+        raise FetchError(FetchReason.NO_MODEL_FILE, text)
     names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
-    raise FetchError(FetchReason.NO_MODEL_FILE, f"the archive has several models ({names}): name one of them {NAME}")
+    fix = "keep one of them" if form.folder else f"name one of them {form.preferred}"
+    raise FetchError(FetchReason.NO_MODEL_FILE, f"the archive has several models ({names}): {fix}")
+
+
+def format_at(path: Path) -> ModelFormat:
+    """Return the format of a local file or folder by its name and content; ONNX unless it looks like another one."""
+    if path.is_dir():
+        held = (form for form in FORMATS.values() if any(path.rglob(form.file)))
+        return next(held, ONNX)
+    return TFLITE if path.suffix == Path(TFLITE.preferred).suffix else ONNX
 
 
 def _shown(path: Path) -> bool:

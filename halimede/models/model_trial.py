@@ -1,7 +1,7 @@
 """Tries a model before it is used: in a child process that may crash, with limits of memory and time.
 
 The child (``python -m halimede.inference.trial``) reads the file, opens it and answers a first sample. Any failure that
-a hostile file causes becomes a reason. The caller needs neither NumPy nor ONNX Runtime; if these are not installed,
+a hostile file causes becomes a reason. The caller needs neither NumPy nor a model runtime; if these are not installed,
 nothing is tried, and the result reports that. The child leads its own process group, which ends with the call.
 """
 
@@ -22,10 +22,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 import halimede
+from halimede.api.model_formats import ONNX, ModelFormat, format_of
 from halimede.messages.file_facts import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import wait_exit
 
-__all__ = ["Trial", "TrialLimits", "TrialReason", "try_model"]
+__all__ = ["Trial", "TrialLimits", "TrialReason", "not_installed", "try_model"]
 
 NEEDED = ("numpy", "onnxruntime", "PIL")
 #: environment variables that the child inherits: no credentials
@@ -50,11 +51,12 @@ class TrialLimits(Struct, kw_only=True, frozen=True):
 async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimits()) -> Trial:  # noqa: B008 - frozen
     """Open a model's file by its Model spec (JSON; ``{}`` for none) in a child process, and answer a first sample.
 
-    Never raises because of the model. A spec of another format than ONNX is skipped: only a user's estimator reads it.
+    Never raises because of the model. A spec of a format that only a user's estimator reads is skipped.
     Cancelling ends the child.
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
+    form = format_of(_format(spec_json))
+    needed = [*NEEDED, *([form.package] if form and form.package else [])]
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         return Trial(ok=True, skipped=True, message=f"not tried: {', '.join(missing)} is not installed here")
     try:
         with contextlib.ExitStack() as files:
@@ -67,6 +69,14 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
             return verdict(code, said.read(MAX_OUTPUT), complained.read().decode(errors="replace"), limits)
     except OSError as error:
         return Trial(reason=TrialReason.FAILED, message=f"the trial process could not be started: {error}")
+
+
+def not_installed(form: ModelFormat) -> str:
+    """Return that the package of a format is missing here, and how to install it; empty if it is installed."""
+    if not form.package or importlib.util.find_spec(form.package) is not None:
+        return ""
+    needs = f"the format {form.name} ({form.title}) needs the package {form.package}"
+    return f"{needs}, which is not installed here: run {form.install}"
 
 
 def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits) -> Trial:
@@ -93,6 +103,17 @@ def _decoded(said: bytes) -> Trial | None:
         return msgspec.json.decode(said, type=Trial)
     except msgspec.DecodeError:
         return None
+
+
+def _format(spec_json: str) -> str:
+    """Return the format of a spec; that of an unreadable one is left to the trial."""
+    with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
+        return msgspec.json.decode(spec_json, type=_Format).format
+    return ONNX.name
+
+
+class _Format(Struct):
+    format: str = ONNX.name
 
 
 def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:

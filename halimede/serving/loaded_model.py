@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from halimede.api.model import ModelSpec
+from halimede.api.model_formats import format_of
 from halimede.frames import new_id
 from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
@@ -40,7 +41,6 @@ from halimede.serving.tensors import BYTES, Tensor, objects
 from halimede.tracing.latency import Distribution
 
 IMAGE, PREDICTION = "image", "prediction"
-PLATFORMS = {"onnx": "onnx_onnxv1"}
 #: the common part of requests that can share a call: outputs, and each input's name, type and shape without the first
 #: axis
 Like = tuple[object, ...]
@@ -66,7 +66,8 @@ class Loaded:
     def __init__(
         self, *, tensors: TensorModel | None, pictures: Model | None, spec: ModelSpec, most: int, threads: int = 1
     ) -> None:
-        self.platform = PLATFORMS.get(spec.format.lower(), spec.format)
+        form = format_of(spec.format)
+        self.platform = form.platform if form else spec.format
         self.inputs: Mapping[str, Port] = tensors.inputs if tensors else {}
         self.outputs: Mapping[str, Port] = tensors.outputs if tensors else {}
         #: whether requests share calls of the model

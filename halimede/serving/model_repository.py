@@ -21,6 +21,7 @@ import structlog
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from halimede.api.model import ModelSpec
+from halimede.api.model_formats import ONNX, format_of
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError
 from halimede.inference.scripts import confine
@@ -210,8 +211,8 @@ class Repository:
         """Try, open and use a new version, or record why not."""
         digest = wish.digest
         try:
-            path = model_file(Path(wish.path))
             spec = spec_of(wish, "spec")
+            path = model_file(Path(wish.path), format_of(spec.format) or ONNX)
             digest = digest or await asyncio.to_thread(_digest, path)
             trial = Trial(skipped=True) if wish.tried else await self._tried(path, spec)
             if trial.reason:
@@ -297,6 +298,10 @@ class Repository:
 
 
 def _digest(path: Path) -> str:
-    """Return a file's SHA-256."""
+    """Return the SHA-256 of a file; of a folder that of its files' names and digests."""
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+        listed = "".join(f"{_digest(each)}  {each.relative_to(path)}\n" for each in files)
+        return hashlib.sha256(listed.encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

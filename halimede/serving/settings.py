@@ -18,6 +18,7 @@ from halimede.api.model import ModelSpec
 from halimede.environment import number
 from halimede.errors import InvalidFieldError
 from halimede.messages.control import WorkerRole
+from halimede.models.archive import format_at
 from halimede.models.desired_state import Desired, DesiredModel, read
 from halimede.names import check_label, check_name
 from halimede.observe import parse_bind
@@ -30,6 +31,7 @@ ENVIRONMENT = """\
 Examples:
   halimede serve digits.onnx
   halimede serve small=a.onnx big=b.onnx --grpc 127.0.0.1:8081
+  halimede serve emotion.tflite
   halimede serve --file models.json --http :8080
 
 environment:
@@ -89,11 +91,16 @@ def parser(program: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("models", nargs="*", metavar="[NAME=]MODEL", help="an ONNX file, or a folder with one; its stem is its name")
+    add(
+        "models",
+        nargs="*",
+        metavar="[NAME=]MODEL",
+        help="a file (.onnx, .tflite) or a folder with one; its stem is its name",
+    )
     add("--file", type=Path, help="take the models from this file, and follow it while it changes")
     add("--strict", action="store_true", help="with --file: end with code 1 when a model is refused and none answers")
     add("--spec", type=Path, metavar="FILE", help="JSON of a Model's spec (preprocess, labels, ...) for MODEL")
-    add("--estimator", default="", metavar="MODULE:CLASS", help="your own estimator, in place of ONNX")
+    add("--estimator", default="", metavar="MODULE:CLASS", help="your own estimator, in place of a model runtime")
     add("--http", default=DEFAULT_HTTP, metavar="HOST:PORT", help=f"REST, health, metrics (default {DEFAULT_HTTP})")
     add("--grpc", default="off", metavar="HOST:PORT", help="gRPC (default off; port 0: any free one)")
     add("--max-batch", type=_count(1, 65_536), default=64, metavar="ROWS", help="rows of one call (default 64)")
@@ -184,7 +191,7 @@ def _desired(models: Sequence[str], spec_file: Path | None) -> Desired:
             raise InvalidFieldError("MODEL", text, "there is no such file")
         if name in wished:
             raise InvalidFieldError("MODEL", text, f"there are two models {name}: put NAME= before one")
-        wished[name] = DesiredModel(name=name, path=str(path), spec=spec)
+        wished[name] = DesiredModel(name=name, path=str(path), spec={"format": format_at(path).name, **spec})
     return Desired(models=list(wished.values()))
 
 

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from halimede.api.model import ModelSpec
+from halimede.api.model_formats import format_of
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Model, ModelError, open_model
 from halimede.inference.scripts import confine
@@ -47,12 +48,12 @@ class UnfitError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class ModelOpener:
-    """Opens models for a worker: ONNX files, or the files of a user's own estimator."""
+    """Opens models for a worker: files of formats that halimede reads, or those of a user's own estimator."""
 
     estimator: object | None = None
     #: makes the worker's model from the opened one; called in the model's thread
     compose: Callable[[Model], Model] | None = None
-    #: parallel calls of an ONNX model, and threads of each
+    #: parallel calls of a model without user code, and threads of each
     sessions: int = 1
     threads: int = 1
 
@@ -92,7 +93,7 @@ class ModelOpener:
             raise
 
     def _untried(self, wish: DesiredModel, path: str) -> bool:
-        return self.estimator is None and not wish.tried and Path(path).is_file()
+        return self.estimator is None and not wish.tried and bool(path) and Path(path).exists()
 
 
 class ModelReloader:
@@ -194,10 +195,11 @@ def desired_of(path: str, spec: ModelSpec) -> DesiredModel:
 def _file(wish: DesiredModel, spec: ModelSpec) -> str:
     """Return the file to open; of an extracted archive, the model in its folder. Raises UnfitError."""
     # os.path only checks whether the path is a folder: an estimator's path may be empty, or a URL
-    if not (spec.is_onnx and os.path.isdir(wish.path)):  # noqa: PTH112
+    form = format_of(spec.format)
+    if form is None or not os.path.isdir(wish.path):  # noqa: PTH112
         return wish.path
     try:
-        return str(model_file(Path(wish.path)))
+        return str(model_file(Path(wish.path), form))
     except FetchError as error:
         raise UnfitError(str(error.reason), f"{wish.path}: {error}") from error
 

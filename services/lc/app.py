@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 import services
 from halimede import models, topics
 from halimede.api.dataset import PLURAL as DATASETS
+from halimede.api.model_formats import FORMATS, ONNX
 from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.copies import CopyFetcher, sources
 from halimede.blobs.server import Find, SourceStats
@@ -114,7 +115,10 @@ class LocalController:
         self.shared = SharedFiles()
         self._blobs = NodeBlobs(config.node, files, Cache(config.folders.models), self.shared.find) if files else None
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
-        self.bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers, copy=self.fetch_copy)
+        formats = {ONNX.name} if config.pods else FORMATS  # pods have their own packages
+        self.bring = bring or ModelFiles(
+            policy=config.fetch_policy, openers=openers, copy=self.fetch_copy, formats=formats
+        )
         self.count = count
         self.probe = probe or functools.partial(models.probe, policy=config.fetch_policy, openers=openers)
         for each in filter(None, (bus, files)):

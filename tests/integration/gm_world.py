@@ -122,6 +122,8 @@ class FakeNode:
         self.done: dict[str, TaskInfo] = {}
         #: what it has found out about Models' files
         self.facts: dict[Key, ModelFacts] = {}
+        #: reason and message of what is ready and lacks something
+        self.reasons: dict[Key, tuple[str, str]] = {}
         self.deaf = 0
         self.reports = True
         self.epoch = 0
@@ -200,6 +202,7 @@ class FakeNode:
         uid, generation, body = self.holds[key]
         status = NodeStatus(phase="Ready", uid=uid, observed_generation=generation)
         status.model = self.facts.get(key)
+        status.reason, status.message = self.reasons.get(key, ("", ""))
         if key.plural == SERVED:
             status.workers, status.phase = list(self._servers(body)), "Running"
         if key.plural in PLACED:

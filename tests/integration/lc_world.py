@@ -19,7 +19,7 @@ from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Sy
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.names import Key
 from services.lc.app import Config, LocalController
-from services.lc.models.preparer import plain
+from services.lc.models.preparer import Bring, plain
 from services.lc.paths import Worker
 from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import Process, Start, StartError
@@ -277,6 +277,8 @@ class World:
         self.config = Config(node, home, "127.0.0.1:1883")
         self.gm = FakeGm(MemoryBus("gm", self.broker), node)
         self.fetch: Callable[..., Any] = fetch_at_once
+        #: brings models in place of ``fetch``
+        self.bring: Bring | None = None
         self.bus = MemoryBus(f"lc.{node}", self.broker)
 
     @asynccontextmanager
@@ -287,7 +289,7 @@ class World:
             self.config,
             self.bus,
             launcher=self.launcher,
-            bring=plain(self.fetch),
+            bring=self.bring or plain(self.fetch),
             count=count_at_once,
             probe=no_network,
         )

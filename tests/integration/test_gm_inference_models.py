@@ -23,7 +23,7 @@ EDGE = {"node-role.kubernetes.io__edge": ""}
 @simulated
 async def test_the_seeds_samples_reach_their_node_in_one_form(tmp_path: Path, sample: str) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("precision-5820") as node:
-        await w.apply(read(sample, frameworkType="onnx"))
+        await w.apply(read(sample))
         status = await w.reaches("Running", name="facialexpression", plural=PLURAL)
         [(uid, _, body)] = node.holds.values()
         assert (body["apiVersion"], bool(uid)) == (SEDNA_GROUP, True)
@@ -32,11 +32,12 @@ async def test_the_seeds_samples_reach_their_node_in_one_form(tmp_path: Path, sa
 
 
 @simulated
-async def test_tensorflow_is_not_sent_to_a_node_that_cannot_serve_it_and_says_so(tmp_path: Path) -> None:
+async def test_a_framework_that_no_node_can_serve_is_sent_to_none_and_says_so(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("precision-5820") as node:
-        await w.apply(read(SEDNA))
+        await w.apply(read(SEDNA, frameworkType="pytorch"))
         status = await w.reaches("Pending", "FrameworkNotSupported", name="facialexpression", plural=PLURAL)
-        assert "spec.frameworkType" in status.conditions[-1].message
+        assert "spec.frameworkType: 'pytorch'" in status.conditions[-1].message
+        assert "use one of onnx, tflite, tensorflow" in status.conditions[-1].message
         assert not node.sent("insert")
 
 

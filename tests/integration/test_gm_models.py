@@ -33,6 +33,18 @@ def selecting(**selector: Any) -> dict[str, Any]:
 
 
 @simulated
+async def test_a_model_that_a_node_has_and_cannot_run_says_what_to_install_there(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        edge.reasons[SMALL] = "NotInstalled", "run pip install 'halimede[tflite]'"
+        await w.apply(model("small", format="tflite"), model("big"), service())
+        status = await w.reaches("Ready", "NotInstalled", name="small", plural=MODELS)
+        assert status.conditions[-1].message == "node edge0: run pip install 'halimede[tflite]'"
+        del edge.reasons[SMALL]
+        edge.report(SMALL)
+        await w.reaches("Ready", "OnAllNodes", name="small", plural=MODELS)
+
+
+@simulated
 async def test_nodes_get_the_version_in_force_and_the_status_remembers_what_they_had(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         edge.facts[SMALL] = facts("a")

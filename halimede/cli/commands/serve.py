@@ -21,6 +21,7 @@ def _serve(ctx: typer.Context) -> None:
     Examples:
       halimede serve digits.onnx
       halimede serve small=a.onnx big=b.onnx --grpc 127.0.0.1:8081
+      halimede serve emotion.tflite
       halimede serve --file models.json --http :8080
     """
     try:

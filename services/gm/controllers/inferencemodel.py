@@ -23,11 +23,12 @@ from halimede.api.inferencemodel import (
     Ingress,
     ModelFile,
     desired_servers,
-    is_ours,
     pod,
+    runs_on_nodes,
     target,
     to_sedna,
 )
+from halimede.api.model_formats import KNOWN
 from halimede.api.neptune import native
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.messages import ModelInUse, ServedVersion, Status
@@ -40,7 +41,8 @@ from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.pod_status import PodView, read_pods
 from services.gm.workloads.serving_objects import VERSION, build, secret_names, service_port, service_type, unusable
 
-IMAGE_FIX = "an image needs Kubernetes: remove it, and list the model's versions in spec.manifest (onnx)"
+NODES_FIX = f"without Kubernetes use one of {KNOWN}, or export it to onnx"
+IMAGE_FIX = "an image needs Kubernetes: remove it, and list the model's versions in spec.manifest"
 REPLICAS, REPLICAS_FIX = "spec.replicas", "at the edge one server runs: set 1, or deployToLayer: cloud"
 NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: no server runs")
 Objects = Mapping[Ref, Mapping[str, Any]]
@@ -219,7 +221,7 @@ def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
     if target(spec) is None:
         yield Problem("ImageNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
     else:
-        yield from unusable(spec, is_ours(spec))
+        yield from unusable(spec, runs_on_nodes(spec), NODES_FIX)
 
 
 def address(service: Resource[InferenceModelSpec], objects: Objects, pods: Iterable[Mapping[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
+from halimede.models import FetchReason
 from services.gm.controllers.base import Controller, Observed, register
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
@@ -65,6 +66,8 @@ class ModelController(Controller):
         elif len({each.digest for each in facts}) > 1:
             text = f"the {len(verdicts)} nodes have different contents: set spec.sha256, or another spec.url"
             verdict = Readiness("Ready", "ContentDiffers", text)
+        elif lacking := [v for v in verdicts if v.reason == FetchReason.NOT_INSTALLED]:
+            verdict = lacking[0]
         else:
             verdict = Readiness("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
         # nodes with trouble first, in case the list is cut

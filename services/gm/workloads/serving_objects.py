@@ -286,11 +286,11 @@ def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
     return any(host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in hosts)
 
 
-def unusable(spec: InferenceModelSpec, supported: bool) -> Iterator[Problem]:  # noqa: FBT001
-    """Yield why its files cannot be served. ``supported``: whether a server for its framework is configured."""
+def unusable(spec: InferenceModelSpec, supported: bool, fix: str = FRAMEWORK_FIX) -> Iterator[Problem]:  # noqa: FBT001
+    """Yield why its files cannot be served. ``supported``: whether a server for its framework exists; else ``fix``."""
     version = target(spec)
     if not supported:
-        error = InvalidFieldError("spec.frameworkType", spec.framework_type, FRAMEWORK_FIX)
+        error = InvalidFieldError("spec.frameworkType", spec.framework_type, fix)
         yield Problem("FrameworkNotSupported", str(error))
     if version and not version.has_digest:
         field = f"spec.manifest: version {version.version}: sha256sum"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
@@ -25,7 +26,7 @@ from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
 from halimede.models.cache import in_thread
 from halimede.models.fetcher import Progress
-from halimede.models.model_trial import Trial, TrialLimits, try_model
+from halimede.models.model_trial import Trial, TrialLimits, not_installed, try_model
 from halimede.models.source_types import SourceOpener, TransferRate
 from halimede.names import Key
 from halimede.system.backoff import exponential
@@ -46,8 +47,6 @@ COST, MOST_DELAY = 10.0, 900.0
 PARALLEL = 2
 #: seconds between two reports of a download's progress
 PROGRESS_S = 2.0
-#: formats that are tried here; only the users' own code can open others
-OURS = frozenset({"onnx"})
 #: a result that only the worker can judge: its user's code may read the file in another way
 UNFIT = "ModelInvalid"
 #: results that depend only on the file: only these are stored
@@ -118,6 +117,8 @@ class Preparer:
 
     async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
         """Try once; return the seconds until the next attempt, None if none is needed."""
+        if self.preparations[want.key].phase == "Ready" and _lack(want):
+            return LONGEST_DELAY  # the file is here; its package still is not
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -144,9 +145,10 @@ class Preparer:
             self.downloads.failures["Internal"] += 1
             self._set(Preparation(want, "Failed", "Internal", f"the download failed: {type(error).__name__}"))
             return LONGEST_DELAY
-        self._set(Preparation(want, "Ready", "", path=brought.path, facts=brought.facts))
+        reason = FetchReason.NOT_INSTALLED.value if brought.lack else ""
+        self._set(Preparation(want, "Ready", reason, brought.lack, brought.path, brought.facts))
         self._room.came()
-        return None
+        return LONGEST_DELAY if brought.lack else None
 
     async def _bring(self, want: RequiredFile) -> InstalledModel:
         loop = asyncio.get_running_loop()
@@ -179,6 +181,12 @@ class Preparer:
             self._changed(key)
 
 
+def _lack(want: RequiredFile) -> str:
+    """Return that the package of a file's format is missing here, and how to install it; empty if it is not."""
+    form = format_of(want.format)
+    return not_installed(form) if form else ""
+
+
 def _patience(least: float, took: float) -> float:
     """Return the seconds until an attempt is repeated that a person must correct."""
     return max(least, min(COST * took, MOST_DELAY))
@@ -194,10 +202,14 @@ class UnusableError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
-    """A model on this node: its file, and the facts about it."""
+    """A model on this node: its file, and the facts about it.
+
+    ``lack``: why only a user's estimator can use it here; empty if halimede can.
+    """
 
     path: Path
     facts: ModelFacts
+    lack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +218,25 @@ class ModelFiles:
 
     A dangerous model, or one whose trial does not end, is refused here before any worker receives it. A model that only
     does not fit its spec is left to the worker: it may read the file in its own way. ``openers`` are further schemes,
-    such as the bus's own. ``copy`` fetches a file that this node copies from another one.
+    such as the bus's own. ``copy`` fetches a file that this node copies from another one. ``formats``: those that are
+    unpacked and tried here.
     """
 
     policy: AddressPolicy | None = None
     openers: Mapping[str, SourceOpener] = field(default_factory=dict)
     limits: TrialLimits = field(default_factory=TrialLimits)
     copy: CopyModel | None = None
+    formats: Collection[str] = frozenset(FORMATS)
 
     async def __call__(self, want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
-        """Bring a Model. Raises FetchError, and UnusableError for one that must not be used."""
+        """Bring a Model. Raises FetchError, and UnusableError for one that must not be used.
+
+        If its format needs a package that is missing here, only a user's estimator can use it.
+        """
+        form = format_of(want.format) if want.format.lower() in self.formats else None
+        lack = _lack(want) if form else ""
+        if lack and not want.own_code:
+            raise FetchError(FetchReason.NOT_INSTALLED, lack)
         if want.source and self.copy:
             fetched = await self.copy(want, want.sha256, cache, progress)
         else:
@@ -224,11 +245,16 @@ class ModelFiles:
             )
         log.info("model fetched", key=str(want.key), url=redact(want.url), digest=fetched.digest, size=fetched.size)
         with cache.using(fetched.digest):
-            if want.format.lower() not in OURS:  # such as .pt, an archive that only the user's code may open
-                return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
-            place = await unpack(cache, fetched)
-            path = model_file(place) if place.is_dir() else place
-            return InstalledModel(path, facts(fetched, await self._try(want, fetched, path, cache)))
+            as_it_is = InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)), lack)
+            if form is None:  # such as .pt, an archive that only the user's code may open
+                return as_it_is
+            try:
+                path = model_file(await unpack(cache, fetched), form)
+            except FetchError as error:
+                if error.temporary or form is ONNX or not want.own_code:
+                    raise
+                return as_it_is  # the user's code may read another file of the same framework
+            return InstalledModel(path, facts(fetched, await self._try(want, fetched, path, cache)), lack)
 
     async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"

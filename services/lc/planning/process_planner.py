@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +20,20 @@ from halimede.api.inferencemodel import (
     InferenceModelSpec,
     ServedVersionSpec,
     desired_servers,
-    is_ours,
     model_spec,
     pod,
+    runs_on_nodes,
     target,
 )
 from halimede.api.model import ModelSpec
+from halimede.api.model_formats import KNOWN
 from halimede.api.placement import Placement, Service, worker_name
 from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.quantity import quantity
 from halimede.api.worker_environment import LC_PERIOD, MountedModel, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts, ModelOutput
+from halimede.models import FetchReason
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import check_name
 from halimede.observe.http import OFF
@@ -41,7 +43,7 @@ from services.lc.paths import NodePaths, Worker
 from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, broke
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
 from services.lc.store import NodeResource
-from services.lc.supervisor.process import SERVER, ProcessSpec, Role, Start
+from services.lc.supervisor.process import SERVER, WORKER, ProcessSpec, Role, Start
 from services.lc.supervisor.worker_rollout import WISH
 
 #: default address of a worker's health and metrics, unless its template sets one: a free port on loopback
@@ -146,6 +148,8 @@ class NodeContext:
             mounted = {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()}
             told = self._environment(resource, placement, mounted, worker)
             spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
+            if lack := _not_installed(spec, models.values()):
+                return lack
         except RefusalError as error:
             return Lack("Failed", error.reason, str(error))
         except InvalidFieldError as error:
@@ -200,8 +204,8 @@ class NodeContext:
             return Lack("Failed", "ImageNotSupported", text)
         if version is None:
             return Lack("Failed", "ImageNotSupported", "spec.manifest: halimede's server needs a version to serve")
-        if not is_ours(spec):
-            text = f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: export the model to ONNX"
+        if not runs_on_nodes(spec):
+            text = f"spec.frameworkType: {spec.framework_type!r} needs Kubernetes: use one of {KNOWN}, such as onnx"
             return Lack("Failed", "FrameworkNotSupported", text)
         if not version.has_digest:
             text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is not SHA-256: write 64 hex digits"
@@ -255,14 +259,25 @@ def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
     )
 
 
+def _not_installed(process: ProcessSpec, models: Iterable[Found]) -> Lack | None:
+    """Return why halimede's own worker cannot use its models here; a user's code may use any."""
+    if process.argv[1:3] != ("-m", WORKER) or process.env.get("ESTIMATOR"):
+        return None
+    for model, here in models:
+        if here.reason == FetchReason.NOT_INSTALLED:
+            return Lack("Failed", here.reason, f"Model {model.metadata.name}: {here.message}")
+    return None
+
+
 def served_file(held: NodeResource, resource: Resource[InferenceModelSpec]) -> RequiredFile | None:
     """Return the file that an InferenceModel needs on this node; None if it needs none."""
     version = target(resource.spec)
-    if version is None or not version.has_digest or not is_ours(resource.spec):
+    if version is None or not version.has_digest or not runs_on_nodes(resource.spec):
         return None
     spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
     told = msgspec.json.encode(spec).decode()
-    return RequiredFile(held.key, held.uid, held.generation, version.url, version.sha256.lower(), spec.format, told)
+    digest = version.sha256.lower()
+    return RequiredFile(held.key, held.uid, held.generation, version.url, digest, spec.format, told, own_code=False)
 
 
 def _desired(spec: InferenceModelSpec, version: ServedVersionSpec, preparation: Preparation) -> Desired:

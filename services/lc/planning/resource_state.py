@@ -57,7 +57,8 @@ class RequiredFile:
     """A file of a Model or Dataset that should be on this node. The generation is that of its resource.
 
     ``spec``: a Model's spec as JSON without its URL, for the trial of the file. ``source``: the node whose file this
-    one copies; empty: it uses the URL. ``listed``: other nodes copy the files of this Dataset.
+    one copies; empty: it uses the URL. ``listed``: other nodes copy the files of this Dataset. ``own_code``: a user's
+    estimator may read the file in its own way.
     """
 
     key: Key
@@ -69,11 +70,15 @@ class RequiredFile:
     spec: str = ""
     source: str = ""
     listed: bool = False
+    own_code: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The progress of a required file; ``path`` once it is present, and the facts about it."""
+    """The progress of a required file; ``path`` once it is present, and the facts about it.
+
+    If it is ready and has a reason, only a user's estimator can use it here: its format needs a missing package.
+    """
 
     want: RequiredFile
     phase: Phase = "Pending"

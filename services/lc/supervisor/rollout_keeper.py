@@ -101,7 +101,7 @@ class RolloutKeeper:
         self._keep(entry, entry.rollout.asked(wish))
         if wish == entry.assigned or entry.rollout.refusal(wish) or not swaps(entry):
             return
-        if not Path(wish.path).is_file():  # it is assigned when it is present again, at the worker's next report
+        if not Path(wish.path).exists():  # it is assigned when it is present again, at the worker's next report
             self._missing(Path(wish.path))
             return
         folder = self._folders.worker(entry.worker)

@@ -263,7 +263,7 @@ class Supervisor:
         spec = entry.rollout.spec(entry.start.spec)
         entry.process_hash = spec.digest
         path = self._rollouts.first(entry)
-        if path and not path.is_file():
+        if path and not path.exists():
             self._missing(path)
             raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
         entry.patience_s = STABLE_S if _may_report(spec) else SILENT_S

@@ -105,7 +105,7 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
     def first(self, wish: DesiredModel, spec_hash: str) -> DesiredModel:
         """Return the model that a worker starts with: the one proven in such a process, if there is one."""
         good = self.good
-        if good is None or self.spec_hash != spec_hash or good.same(wish) or not Path(good.path).is_file():
+        if good is None or self.spec_hash != spec_hash or good.same(wish) or not Path(good.path).exists():
             return wish
         return good
 

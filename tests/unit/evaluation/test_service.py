@@ -15,6 +15,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.service import answered, answers, read_chain
+from tests.lite_files import write_classifier
 from tests.unit.evaluation.worlds import joint, model, write
 
 
@@ -104,6 +105,23 @@ def test_a_local_archive_is_unpacked_and_its_script_answers(tmp_path: Path, monk
     chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), big)])
     data = LabelledPicture(images=[np.zeros(3, np.float32)] * 3, names=["a", "b", "c"], sizes=[1] * 3)
     assert [each.label for each in answers(chain.cloud, data)] == ["scripted"] * 3
+
+
+def test_a_lite_model_is_fetched_unpacked_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HALIMEDE_FETCH_ALLOW", "loopback")
+    with tarfile.open(tmp_path / "big.tar.gz", "w:gz") as archive:
+        archive.add(write_classifier(tmp_path / "net", np.eye(3, dtype=np.float32), np.zeros(3)), "big/net.tflite")
+    big = model(tmp_path, "big")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/big.tar.gz"
+        big["spec"] = {"url": url, "format": "tflite", "labels": ["a", "b", "c"]}
+        chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), big)])
+        server.shutdown()
+    data = LabelledPicture(images=[np.array([0, 5, 0], np.float32)], names=["0"], sizes=[12])
+    assert [each.label for each in answers(chain.cloud, data)] == ["b"]
 
 
 def test_a_selector_cannot_be_resolved_here(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from halimede import JointModel
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Array
 from halimede.joint_model import NoAnswerError, Rule, Tier
+from tests import lite_files
 from tests.graphs import write_weigher
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
 
@@ -62,6 +63,15 @@ def test_a_script_next_to_an_onnx_file_is_a_step_and_reads_the_outputs(tmp_path:
     edge = Tier(model=tmp_path / "small.onnx", preprocess=[step], postprocess=reader, rule=Rule(mining="EdgeOnly"))
     with JointModel(edge, Big) as made:
         assert made.predict(picture(255)).label == "4 high"
+
+
+def test_a_lite_file_is_a_model_like_an_onnx_file(tmp_path: Path) -> None:
+    file = lite_files.write_weigher(tmp_path / "small.tflite")
+    steps = [{"op": "scale", "factor": 1 / 255}, {"op": "layout", "order": "flat"}]
+    with JointModel(file, Big, **EDGE_ALONE, labels=["dark", "bright"], preprocess=steps) as made:
+        assert [made.predict(np.full((2, 2), value, np.uint8)).label for value in (5, 250)] == ["dark", "bright"]
+    with pytest.raises(InvalidFieldError, match=r"no such file: give the path of an ONNX file, a \.tflite file"):
+        JointModel(tmp_path, Big)
 
 
 def test_all_forms_of_a_picture_are_the_same_sample(model: JointModel, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import pickle
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,12 +15,13 @@ import pytest
 from examples.digits import train
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess, PostprocessScript
-from halimede.models import Cache, FetchError
+from halimede.models import Cache, FetchError, FetchReason, model_trial
 from halimede.models.cache import in_thread
 from halimede.names import Key
 from services.lc.models import preparer
 from services.lc.models.preparer import ModelFiles, UnusableError
 from services.lc.planning.resource_state import RequiredFile
+from tests.lite_files import write_weigher
 
 KEY = Key("models", "default", "small")
 
@@ -128,6 +131,82 @@ async def test_formats_of_users_own_code_are_left_as_they_are(tmp_path: Path) ->
     brought = await ModelFiles()(want(weights, "pt"), Cache(tmp_path / "cache"), lambda *_: None)
     assert await in_thread(brought.path.read_bytes) == weights.read_bytes()
     assert brought.facts.inputs == []
+
+
+def served(path: Path, format_: str) -> RequiredFile:
+    """The file of an InferenceModel, which only halimede's own server reads."""
+    spec = msgspec.json.encode(ModelSpec(url="/", format=format_)).decode()
+    key = Key("inferencemodels", "default", "small")
+    return RequiredFile(key, "u1", 1, str(path), format=format_, spec=spec, own_code=False)
+
+
+def packed(to: Path, **files: bytes) -> Path:
+    with tarfile.open(to, "w:gz") as file:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name.replace("__", "/").replace("_dot_", "."))
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return to
+
+
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Make a package appear as not installed."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(model_trial.importlib.util, "find_spec", lambda name: None if name == package else found(name))
+
+
+@pytest.mark.parametrize("archived", [True, False], ids=["an archive", "the bare file"])
+@pytest.mark.parametrize("make", [want, served], ids=["a Model", "an InferenceModel"])
+async def test_a_lite_model_is_unpacked_tried_and_described(
+    tmp_path: Path, archived: bool, make: Callable[[Path, str], RequiredFile]
+) -> None:
+    file = write_weigher(tmp_path / "m.tflite")
+    given = packed(tmp_path / "m.tar.gz", faces__net_dot_tflite=file.read_bytes()) if archived else file
+    brought = await ModelFiles()(make(given, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
+    assert (brought.path.name == "net.tflite", brought.lack) == (archived, "")
+    assert await in_thread(brought.path.read_bytes) == file.read_bytes()
+    assert [(t.name, t.shape) for t in brought.facts.outputs] == [("y", [-1, 2])]
+
+
+async def test_what_only_our_server_reads_is_not_downloaded_without_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "tensorflow")
+    with pytest.raises(FetchError, match=r"run pip install 'halimede\[tensorflow\]'$") as caught:
+        await ModelFiles()(served(tmp_path / "absent.tar.gz", "tensorflow"), Cache(tmp_path), lambda *_: None)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.NOT_INSTALLED, False)
+
+
+async def test_a_saved_model_without_its_package_is_there_for_the_users_code_and_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "tensorflow")
+    archive = packed(tmp_path / "m.tar.gz", faces__saved_model_dot_pb=b"x", faces__variables__variables_dot_index=b"y")
+    brought = await ModelFiles()(want(archive, "tensorflow"), Cache(tmp_path / "cache"), lambda *_: None)
+    assert (brought.path.name, brought.path.is_dir(), brought.facts.inputs) == ("faces", True, [])
+    assert brought.lack.endswith("run pip install 'halimede[tensorflow]'")
+
+
+async def test_a_checkpoint_of_the_users_code_stays_the_archive_that_it_was(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "m.tar.gz", checkpoint=b"x", model_dot_ckpt=b"y")
+    brought = await ModelFiles()(want(archive, "tensorflow"), Cache(tmp_path / "cache"), lambda *_: None)
+    assert await in_thread(brought.path.read_bytes) == archive.read_bytes()
+
+
+async def test_an_archive_without_the_file_of_its_format_is_refused_where_no_user_code_reads_it(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "m.tar.gz", checkpoint=b"x")
+    with pytest.raises(FetchError, match=r"no \.tflite file, only checkpoint: add model\.tflite") as caught:
+        await ModelFiles()(served(archive, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
+    assert caught.value.reason is FetchReason.NO_MODEL_FILE
+
+
+async def test_where_pods_run_the_models_only_onnx_is_unpacked_and_nothing_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "ai_edge_litert")
+    archive = packed(tmp_path / "m.tar.gz", m_dot_tflite=write_weigher(tmp_path / "m.tflite").read_bytes())
+    brought = await ModelFiles(formats={"onnx"})(want(archive, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
+    assert (await in_thread(brought.path.read_bytes), brought.lack) == (archive.read_bytes(), "")
 
 
 async def test_an_archive_without_a_model_says_so(tmp_path: Path) -> None:

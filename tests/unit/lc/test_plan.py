@@ -304,6 +304,31 @@ def test_a_resource_that_cannot_be_read_is_reported_and_the_others_go_on() -> No
     assert "unheardOf" in settled.message
 
 
+def lacking(*bodies: dict[str, Any]) -> Plan:
+    """Plan where the model's file is present and its package is not."""
+    (want,) = decide(*bodies).prepare.values()
+    here = Preparation(want, "Ready", "NotInstalled", "run pip install 'halimede[tflite]'", Path("/cache/small"))
+    return decide(*bodies, ready={SMALL: here})
+
+
+def test_our_worker_does_not_start_without_the_package_of_its_models_format() -> None:
+    decided = lacking(model(format="tflite"), service())
+    assert not decided.start
+    lack = decided.standings[HELMET].lacks[EDGE]
+    assert (lack.phase, lack.reason) == ("Failed", "NotInstalled")
+    assert lack.message == "Model small: run pip install 'halimede[tflite]'"
+
+
+@pytest.mark.parametrize(
+    "container", [{"env": [{"name": "ESTIMATOR", "value": "mine:Detector"}]}, {"command": ["python", "mine.py"]}]
+)
+def test_a_users_own_code_starts_whatever_the_format_of_its_model_needs(container: dict[str, Any]) -> None:
+    bodies = model(format="tflite"), service()
+    pod = bodies[1]["spec"]["edgeWorker"]["template"]["spec"]
+    pod["containers"] = [pod["containers"][0] | container]
+    assert [start.worker for start in lacking(*bodies).start] == [EDGE]
+
+
 def test_a_service_whose_model_cannot_be_read_says_so() -> None:
     decided = decide({**model(), "spec": {"url": "gopher://x", "format": "onnx"}}, service())
     assert decided.standings[HELMET].lacks[EDGE].phase == "Failed"

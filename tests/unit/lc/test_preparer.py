@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
-from halimede.models import Cache, Fetched, FetchError, FetchReason
+import pytest
+
+from halimede.api.model_formats import TFLITE
+from halimede.messages import ModelFacts
+from halimede.models import Cache, Fetched, FetchError, FetchReason, model_trial
+from halimede.models.model_trial import not_installed
 from services.lc.models.cache_janitor import CacheJanitor
 from services.lc.models.preparer import InstalledModel, Preparer, UnusableError
 from services.lc.planning.resource_state import RequiredFile
@@ -74,6 +80,38 @@ async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: 
         assert status.message == "Model small: /models/small.onnx does not exist on this node"
         await node.gm.reaches(SMALL, "Ready")
         await eventually(lambda: node.launcher.alive)
+
+
+@simulated
+async def test_a_model_whose_package_is_missing_waits_for_it_and_heals_when_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, installed = World(tmp_path), False
+    brought: list[str] = []
+
+    async def bring(want: RequiredFile, cache: Cache, progress: Any) -> InstalledModel:
+        brought.append(want.format)
+        lack = not_installed(TFLITE)
+        return InstalledModel(cached(cache, "0" * 64).path, ModelFacts(digest="0" * 64), lack)
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        model_trial.importlib.util, "find_spec",
+        lambda name: None if name == TFLITE.package and not installed else found(name),
+    )  # fmt: skip
+    node.bring = bring
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(format="tflite"), service())
+        status = await node.gm.reaches(SMALL, "Ready", "NotInstalled")
+        assert "run pip install 'halimede[tflite]'" in status.message
+        status = await node.gm.reaches(HELMET, "Failed", "NotInstalled")
+        assert status.message.startswith("Model small: the format tflite")
+        await asyncio.sleep(600)
+        assert (node.launcher.alive, brought) == ([], ["tflite"])
+        installed = True
+        await node.gm.reaches(SMALL, "Ready", "")
+        await eventually(lambda: node.launcher.alive)
+        assert brought == ["tflite"] * 2
 
 
 @simulated

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from halimede.api.model_formats import ONNX, SAVED_MODEL, TFLITE, ModelFormat
 from halimede.models import Cache, FetchError, FetchReason
-from halimede.models.archive import model_file, unpack
+from halimede.models.archive import format_at, model_file, unpack
 from tests.simulated import eventually
 from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
+
+#: the remedy that an archive without one model of the format is told
+NAMED = {TFLITE: r"model\.tflite", SAVED_MODEL: r"saved_model\.pb"}
 
 
 @pytest.fixture
@@ -164,6 +168,53 @@ def test_which_file_is_the_model(names: list[str], wanted: str | None, tmp_path:
     assert caught.value.reason is FetchReason.NO_MODEL_FILE
     assert all(name in str(caught.value) for name in names)
     assert "model.onnx" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "names", "wanted"),
+    [
+        (TFLITE, ["a/net.tflite", "a/labels.txt", "net.onnx"], "a/net.tflite"),
+        (TFLITE, ["model.tflite", "old.tflite"], "model.tflite"),
+        (TFLITE, ["a.tflite", "b.tflite"], None),
+        (SAVED_MODEL, ["faces/4/saved_model.pb", "faces/4/variables/variables.index"], "faces/4"),
+        (SAVED_MODEL, ["saved_model.pb", "keras_metadata.pb"], "."),
+        (SAVED_MODEL, ["1/saved_model.pb", "2/saved_model.pb"], None),
+        (SAVED_MODEL, ["frozen.pb", "net.tflite"], None),
+    ],
+)
+def test_which_part_of_an_archive_is_the_model_of_another_format(
+    form: ModelFormat, names: list[str], wanted: str | None, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    if wanted:
+        assert model_file(tmp_path, form) == tmp_path / wanted
+        return
+    with pytest.raises(FetchError, match=NAMED[form]) as caught:
+        model_file(tmp_path, form)
+    assert all(name in str(caught.value) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("names", "form"),
+    [
+        (["m.tflite"], TFLITE),
+        (["m.onnx"], ONNX),
+        (["m"], ONNX),
+        (["m/a.tflite"], TFLITE),
+        (["m/1/saved_model.pb"], SAVED_MODEL),
+        (["m/a.onnx"], ONNX),
+        (["m/README"], ONNX),
+    ],
+)
+def test_the_format_of_a_local_model_is_seen_from_its_files(
+    names: list[str], form: ModelFormat, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert format_at(tmp_path / names[0].split("/")[0]) is form
 
 
 @pytest.mark.parametrize("head", [b"BZh91AY&SY", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"Rar!\x1a\x07\x00"])

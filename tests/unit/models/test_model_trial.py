@@ -14,10 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from halimede.api.model_formats import ONNX, format_of
 from halimede.messages import TensorInfo
 from halimede.models import model_trial
-from halimede.models.model_trial import Trial, TrialLimits, TrialReason, try_model, verdict
+from halimede.models.model_trial import Trial, TrialLimits, TrialReason, not_installed, try_model, verdict
 from tests.hostile_models import endless, harmless
+from tests.lite_files import write_external, write_weigher
 from tests.simulated import eventually
 
 LIMITS = TrialLimits(memory_bytes=64 * 1024**2, seconds=5)
@@ -58,6 +60,43 @@ async def test_nothing_is_tried_where_nothing_could_run_it(tmp_path, monkeypatch
     trial = await try_model(tmp_path / "absent", "{}")
     assert (trial.ok, trial.skipped, trial.reason) == (True, True, "")
     assert "onnxruntime is not installed" in trial.message
+
+
+@pytest.mark.parametrize(
+    ("form", "package"), [("tflite", "ai_edge_litert"), ("TensorFlow", "tensorflow")], ids=["tflite", "tensorflow"]
+)
+async def test_a_model_whose_package_is_missing_is_not_tried(tmp_path, monkeypatch, form, package):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(model_trial.importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    trial = await try_model(tmp_path / "absent", json.dumps({"format": form}))
+    assert (trial.ok, trial.skipped, trial.message) == (True, True, f"not tried: {package} is not installed here")
+    message = not_installed(format_of(form))
+    assert f"needs the package {package}, which is not installed here: run pip install 'halimede[" in message
+    assert message.endswith(f"{form.lower()}]'")
+    assert not not_installed(ONNX)
+
+
+async def test_a_lite_model_is_tried_and_described_like_an_onnx_model(tmp_path):
+    trial = await try_model(write_weigher(tmp_path / "m.tflite"), '{"format": "tflite", "labels": ["dark", "bright"]}')
+    assert (trial.ok, trial.skipped, trial.reason) == (True, False, "")
+    assert trial.inputs == [TensorInfo(name="x", datatype="FP32", shape=[-1, 4])]
+    assert trial.outputs == [TensorInfo(name="y", datatype="FP32", shape=[-1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "says"),
+    [
+        ({"labels": ["a", "b", "c"]}, TrialReason.INVALID, "2 classes and spec.labels names 3"),
+        ({"postprocess": {"output": "z"}}, TrialReason.INVALID, "no output 'z'"),
+        (None, TrialReason.UNSAFE, "weights in other files"),
+    ],
+)
+async def test_a_lite_model_that_must_not_be_used_has_its_reason(tmp_path, spec, reason, says):
+    file = tmp_path / "m.tflite"
+    _ = write_external(file, "/etc/passwd") if spec is None else write_weigher(file)
+    trial = await try_model(file, json.dumps({"format": "tflite", **(spec or {})}))
+    assert (trial.ok, trial.reason) == (False, reason)
+    assert says in trial.message
 
 
 async def test_a_format_of_somebody_elses_is_left_to_its_estimator(tmp_path):

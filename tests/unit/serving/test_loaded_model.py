@@ -15,6 +15,7 @@ from halimede.inference.tensor_model import open_tensors
 from halimede.serving.errors import ModelFailedError, ServeError
 from halimede.serving.loaded_model import Loaded, open_loaded
 from halimede.serving.tensors import DTYPES, Tensor
+from tests.lite_files import write_weigher
 from tests.serving_world import FLOAT, adds, echo, floats, graph
 
 SPEC = ModelSpec(url="/none", format="onnx")
@@ -60,6 +61,18 @@ async def test_several_inputs_and_outputs_and_a_choice_of_them(tmp_path: Path) -
     assert [t.array.tolist() for t in await loaded.infer(given, ())] == [[[6, 8]], [[4, 4]]]
     (only,) = await loaded.infer(given[::-1], ["difference"])
     assert (only.name, only.array.tolist()) == ("difference", [[4, 4]])
+    await loaded.retire()
+
+
+async def test_a_lite_model_is_served_like_an_onnx_model(tmp_path: Path) -> None:
+    spec = ModelSpec(url="/none", format="TFLite")
+    loaded = open_loaded(write_weigher(tmp_path / "m.tflite"), spec)
+    loaded.start("m")
+    (answer,) = await loaded.infer([Tensor("x", "FP32", np.float32([[1, 1, 1, 1], [0, 0, 0, 0]]))], ())
+    assert (answer.name, answer.datatype, answer.array.argmax(axis=1).tolist()) == ("y", "FP32", [1, 0])
+    assert (loaded.platform, loaded.batched) == ("tensorflow_lite", True)
+    with pytest.raises(ServeError, match=r"input x has shape \[-1, 4\], not \[1, 3\]"):
+        await loaded.infer([Tensor("x", "FP32", np.zeros((1, 3), np.float32))], ())
     await loaded.retire()
 
 

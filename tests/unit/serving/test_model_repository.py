@@ -17,6 +17,7 @@ from halimede.serving import model_repository as room
 from halimede.serving.errors import ModelFailedError, ModelNotFoundError, ModelUnavailableError
 from halimede.serving.model_repository import Repository
 from halimede.serving.tensors import Tensor
+from tests.lite_files import write_weigher
 from tests.serving_world import FLOAT, adds, floats, graph, repository, wish
 from tests.simulated import eventually
 
@@ -44,6 +45,29 @@ async def test_models_come_change_and_go_as_the_wish_says(tmp_path: Path) -> Non
         await models.apply(only(wish(one, "a", "1")))
         with pytest.raises(ModelNotFoundError):
             await answer(models, "b")
+
+
+async def test_a_folder_is_identified_by_all_of_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    (folder / "variables").mkdir(parents=True)
+    for name, content in (("saved_model.pb", b"graph"), ("variables/index", b"1"), ("variables/data", b"2")):
+        (folder / name).write_bytes(content)
+    first = room._digest(folder)
+    (folder / "variables/data").write_bytes(b"3")
+    changed = room._digest(folder)
+    (folder / "variables/data").rename(folder / "variables/other")
+    assert len({first, changed, room._digest(folder)}) == 3
+
+
+async def test_a_lite_model_takes_the_place_of_an_onnx_model(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    write_weigher(tmp_path / "folder" / "net.tflite")
+    async with repository() as models:
+        await models.apply(only(wish(adds(tmp_path / "1.onnx", 1), version="1")))
+        await models.apply(only(wish(tmp_path / "folder", version="2", spec={"format": "tflite"})))
+        assert models.in_use()["m"].version == "2"
+        _, (found,) = await models.infer("m", "", [floats([[1, 1, 1, 1]])])
+        assert found.array.argmax() == 1
 
 
 async def test_the_same_content_under_another_version_is_not_opened_again(tmp_path: Path) -> None:
