@@ -116,6 +116,15 @@ def write_weigher(path: Path) -> Path:
     return write_classifier(path, weights, np.array([4.0, -4.0], np.float32))
 
 
+def write_fixed(path: Path) -> Path:
+    """Write a model of [batch, 4] that declares an open axis, and takes one row: a reshape inside fixes it."""
+    b = Builder()
+    x, row, y = b.tensor("x", [-1, 4]), b.tensor("r", [1, 4]), b.tensor("y", [-1, 4])
+    b.operator("RESHAPE", [x], [row], "ReshapeOptions", newShape=[1, 4])
+    b.operator("SOFTMAX", [row], [y], "SoftmaxOptions", beta=1.0)
+    return b.write(path, [x], [y])
+
+
 def write_library_operator(path: Path) -> Path:
     """Write a model with an operator that only a library has."""
     b = Builder()

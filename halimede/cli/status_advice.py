@@ -29,6 +29,7 @@ REMEDIES = {
     "dataset/Preparing": "wait: the node counts it; if it stays, see the log of the node's local controller",
     "DatasetNotReady": "see what its Dataset waits for: `halimede get datasets`",
     "FrameworkNotSupported": "export the model to ONNX, or ask the operator to configure a server for its framework",
+    "NotInstalled": "run the command in the message on the node: it continues within a minute",
     "ImageNotSupported": "remove spec.image and list the model's versions in spec.manifest, or use Kubernetes",
     "ReplicasNotSupported": "set spec.replicas to the number that the message has, or label more nodes",
     "NodeMismatch": "correct the field that the message names (`halimede nodes -o json` shows labels)",

@@ -14,7 +14,7 @@ environment (the local controller sets it; the whole table is in docs/worker-env
   SERVICE_UID                  uid of the service: another one resets the counts
   MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON
   MODEL_FILE                   file that names the model in place of these; the worker follows its changes
-  ESTIMATOR                    module:Class of your own estimator, in place of ONNX
+  ESTIMATOR                    module:Class of your own estimator, in place of a model runtime
   HALIMEDE_BROKER              host:port, mqtt://host:port or mqtts://host:port (default 127.0.0.1:1883)
   HALIMEDE_MQTT_CLIENT         lean (default): halimede's MQTT client; paho: paho-mqtt
   HALIMEDE_CREDENTIALS         folder of its credentials: password, or ca.crt, tls.crt and tls.key
@@ -22,7 +22,7 @@ environment (the local controller sets it; the whole table is in docs/worker-env
   HALIMEDE_STATE               folder for the ledger of counts
   LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
   MODEL_TIMEOUT_S              seconds after which one call of the model counts as stuck
-  MODEL_THREADS                cores that one call of an ONNX model may use (default 1)
+  MODEL_THREADS                cores that one call of the model may use (default 1)
   OTEL_TRACES_EXPORTER, ...    of OpenTelemetry: otlp or console exports traces (docs/observability.md)
 edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}

@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
-from halimede.inference import ModelError, UnsafeModelError, open_model
+from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
 from halimede.inference.tensor_model import open_tensors
 from halimede.inference.tflite import check_file
-from tests.lite_files import softmax, write_classifier, write_external, write_library_operator, write_weigher
+from tests.lite_files import (
+    softmax,
+    write_classifier,
+    write_external,
+    write_fixed,
+    write_library_operator,
+    write_weigher,
+)
 
 RANDOM = np.random.default_rng(1)
 WEIGHTS, BIAS = RANDOM.standard_normal((6, 3)).astype(np.float32), RANDOM.standard_normal(3).astype(np.float32)
@@ -77,11 +84,21 @@ def test_a_quantized_model_takes_and_gives_the_numbers_of_the_model_it_was_made_
         assert sum(answering.predict([ROWS[0]])[0].probabilities or ()) == pytest.approx(1, abs=0.02)
 
 
-def test_a_failed_call_leaves_the_next_one_right(tmp_path: Path) -> None:
-    model = open_tensors(write_classifier(tmp_path / "m.tflite", WEIGHTS, BIAS), "tflite")
-    with pytest.raises(Exception, match="LiteRT failed"):
-        model.run({"x": ROWS[:, :5]}, ["y"])
-    assert np.allclose(model.run({"x": ROWS[:2]}, ["y"])[0], SCORES[:2], atol=1e-5)
+@pytest.mark.parametrize("bad", [ROWS[:2, :4], ROWS[:1, :3]], ids=["two rows", "a short row"])
+def test_a_failed_call_leaves_the_next_one_right(tmp_path: Path, bad: np.ndarray) -> None:
+    model = open_tensors(write_fixed(tmp_path / "m.tflite"), "tflite")
+    assert not model.batched
+    row = ROWS[:1, :4]
+    for _ in range(2):
+        assert np.allclose(model.run({"x": row}, ["y"])[0], softmax(row), atol=1e-5)
+        with pytest.raises(SampleError, match="LiteRT failed"):
+            model.run({"x": bad}, ["y"])
+
+
+def test_an_axis_that_is_only_declared_open_is_answered_row_by_row(tmp_path: Path) -> None:
+    with open_model(write_fixed(tmp_path / "m.tflite"), spec()) as model:
+        found = [answer.probabilities for answer in model.predict(list(ROWS[:, :4]))]
+    assert np.allclose(found, softmax(ROWS[:, :4]), atol=1e-5)
 
 
 def test_many_threads_get_each_their_own_answers(tmp_path: Path) -> None:
