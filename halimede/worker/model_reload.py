@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from halimede.api.model import ModelSpec
-from halimede.api.model_formats import format_of
+from halimede.api.model_formats import ONNX, format_of
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Model, ModelError, open_model
 from halimede.inference.scripts import confine
@@ -68,7 +68,7 @@ class ModelOpener:
             spec = spec_of(wish, "MODEL_FILE.spec")
         except InvalidFieldError as error:
             raise UnfitError("ModelInvalid", str(error)) from error
-        path = await asyncio.to_thread(_file, wish, spec)
+        path = await asyncio.to_thread(self._file, wish, spec)
         if self._untried(wish, path):
             await _try(path, spec)
         async with AsyncExitStack() as stack:
@@ -91,6 +91,18 @@ class ModelOpener:
         except BaseException:
             model.close()
             raise
+
+    def _file(self, wish: DesiredModel, spec: ModelSpec) -> str:
+        """Return the file to open; of an extracted archive, the model in its folder. Raises UnfitError."""
+        form = format_of(spec.format)
+        theirs = self.estimator is not None and form is not ONNX  # the user's code knows its folders
+        # os.path only checks whether the path is a folder: an estimator's path may be empty, or a URL
+        if form is None or theirs or not os.path.isdir(wish.path):  # noqa: PTH112
+            return wish.path
+        try:
+            return str(model_file(Path(wish.path), form))
+        except FetchError as error:
+            raise UnfitError(str(error.reason), f"{wish.path}: {error}") from error
 
     def _untried(self, wish: DesiredModel, path: str) -> bool:
         return self.estimator is None and not wish.tried and bool(path) and Path(path).exists()
@@ -190,18 +202,6 @@ def desired_of(path: str, spec: ModelSpec) -> DesiredModel:
     """Return the desired model of an environment without a desired-state file."""
     told: dict[str, Any] = msgspec.to_builtins(spec)
     return DesiredModel(name="model", path=path, spec={k: v for k, v in told.items() if k != "url"})
-
-
-def _file(wish: DesiredModel, spec: ModelSpec) -> str:
-    """Return the file to open; of an extracted archive, the model in its folder. Raises UnfitError."""
-    # os.path only checks whether the path is a folder: an estimator's path may be empty, or a URL
-    form = format_of(spec.format)
-    if form is None or not os.path.isdir(wish.path):  # noqa: PTH112
-        return wish.path
-    try:
-        return str(model_file(Path(wish.path), form))
-    except FetchError as error:
-        raise UnfitError(str(error.reason), f"{wish.path}: {error}") from error
 
 
 async def _try(path: str, spec: ModelSpec) -> None:

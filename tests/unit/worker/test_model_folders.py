@@ -9,6 +9,7 @@ import pytest
 
 from halimede.models.desired_state import DesiredModel
 from halimede.worker.model_reload import ModelOpener, UnfitError
+from tests.lite_files import write_weigher
 from tests.serving_world import adds
 
 
@@ -45,7 +46,18 @@ async def test_an_estimator_gets_the_model_in_a_folder_of_onnx_and_of_another_fo
     (tmp_path / "deep" / "small.onnx").touch()
     assert await given(tmp_path) == str(tmp_path / "deep" / "small.onnx")
     assert await given(tmp_path, "ONNX") == str(tmp_path / "deep" / "small.onnx")
-    assert await given(tmp_path, "tf") == str(tmp_path)
+    for format_ in ("tf", "tflite", "tensorflow"):
+        assert await given(tmp_path, format_) == str(tmp_path)
+
+
+async def test_a_lite_model_in_a_folder_is_tried_and_opened(tmp_path: Path) -> None:
+    write_weigher(tmp_path / "net.tflite")
+    loaded = await ModelOpener().open(wish(tmp_path, "tflite"))
+    await loaded.close()
+    (tmp_path / "net.tflite").write_bytes(b"\x08\x08")
+    with pytest.raises(UnfitError, match="not a TensorFlow Lite model") as caught:
+        await ModelOpener().open(wish(tmp_path, "tflite"))
+    assert caught.value.reason == "ModelInvalid"
 
 
 @pytest.mark.parametrize("format_", ["onnx", "pt"])
