@@ -133,10 +133,11 @@ def check(spec: InferenceModelSpec) -> None:
 def admit(spec: InferenceModelSpec) -> None:
     """Check what a worker would not start with."""
     urls = {f"spec.manifest[{i}].downloadURL": file.download_url for i, file in enumerate(spec.manifest)}
+    scripted = bool(spec.postprocess and spec.postprocess.script)
     check_all(
-        # other servers read their own fields
-        *([partial(check_postprocess, spec.postprocess)] if is_ours(spec) else []),
-        partial(check_scripts, spec.preprocess, spec.postprocess, urls, is_onnx=is_ours(spec)),
+        # other servers read their own fields, but have no scripts
+        *([partial(check_postprocess, spec.postprocess)] if is_ours(spec) or scripted else []),
+        partial(check_scripts, spec.preprocess, spec.postprocess, urls, ours=runs_on_nodes(spec)),
     )
 
 

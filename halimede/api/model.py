@@ -14,6 +14,7 @@ from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.dataset import SYNC_RULE, SyncTo, check_sync
+from halimede.api.model_formats import format_of
 from halimede.api.podtemplate import LabelValue
 from halimede.api.processing import (
     ClassNames,
@@ -108,10 +109,11 @@ def check(spec: ModelSpec) -> None:
 def admit(spec: ModelSpec) -> None:
     """Check what a worker would not start with."""
     urls = {"spec.url": spec.url, **{f"spec.versions[{i}].url": each.url for i, each in enumerate(spec.versions)}}
+    scripted = bool(spec.postprocess and spec.postprocess.script)
     check_all(
-        # the user's code reads other formats
-        *([partial(check_postprocess, spec.postprocess)] if spec.is_onnx else []),
-        partial(check_scripts, spec.preprocess, spec.postprocess, urls, is_onnx=spec.is_onnx),
+        # the user's code may read other formats, but has no scripts
+        *([partial(check_postprocess, spec.postprocess)] if spec.is_onnx or scripted else []),
+        partial(check_scripts, spec.preprocess, spec.postprocess, urls, ours=format_of(spec.format) is not None),
     )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from halimede.api.base import Spec
+from halimede.api.model_formats import FORMATS, KNOWN
 from halimede.api.schema import ValidationRule, pattern
 from halimede.errors import InvalidFieldError, refuse
 
@@ -22,7 +24,7 @@ STD_FIX = "use values other than 0"
 STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
 DETECTION_FIX = "boxes and nms need task detection: set task, or remove them"
 FEATURES_FIX = "features need task classification: set task, or remove them"
-ONNX_FIX = "use format onnx with a script: for other formats the estimator does this itself"
+FORMAT_FIX = f"use one of the formats {KNOWN} with a script: for other formats the estimator does this itself"
 ARCHIVE_FIX = "give an archive (tar, tar.gz, zip) that has the model and its scripts: a script comes from nowhere else"
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]
@@ -30,16 +32,18 @@ Offset = Annotated[int, Meta(ge=0, le=65_535)]
 PerChannel = Annotated[list[float], Meta(max_length=16)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Output = Annotated[str, Meta(max_length=256)]
+#: ends of addresses of a single file, which brings no scripts
+BARE_SUFFIXES = tuple(PurePosixPath(form.file).suffix for form in FORMATS.values())
 #: no segment starts with a dot, so that none leads out of the folder
 FILE_PATTERN = r"^([A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$"
 FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
-FILE_FIX = "write the path of a .py file from the folder of the ONNX file on, such as postprocess.py"
+FILE_FIX = "write the path of a .py file from the folder of the model's file on, such as postprocess.py"
 FUNCTION_FIX = "write the name of a function of the file"
 ScriptFile = Annotated[
     str,
     Meta(
         max_length=256,
-        description="A Python file of the model's archive: its path from the folder of the ONNX file on.",
+        description="A Python file of the model's archive: its path from the folder of the model's file on.",
         extra=pattern(FILE_PATTERN),
     ),
 ]
@@ -291,23 +295,23 @@ def scripts_of(
 
 
 def check_scripts(
-    preprocess: list[Steps], postprocess: Postprocess | None, urls: Mapping[str, str], *, is_onnx: bool
+    preprocess: list[Steps], postprocess: Postprocess | None, urls: Mapping[str, str], *, ours: bool
 ) -> None:
     """Check that the scripts of a model can arrive with it, and that they are called. Raises InvalidFieldError.
 
-    ``urls``: the addresses of the model's versions, by the names of their fields.
+    ``urls``: the addresses of the model's versions, by the names of their fields. ``ours``: halimede reads the format.
     """
     scripts = list(scripts_of(preprocess, postprocess))
     if not scripts:
         return
     bare = [InvalidFieldError(field, url, ARCHIVE_FIX) for field, url in urls.items() if _is_bare(url)]
-    foreign = [] if is_onnx else [InvalidFieldError(field, each.file, ONNX_FIX) for field, each in scripts]
+    foreign = [] if ours else [InvalidFieldError(field, each.file, FORMAT_FIX) for field, each in scripts]
     refuse([*bare, *foreign])
 
 
 def _is_bare(url: str) -> bool:
-    """Whether an address names an ONNX file, which has no scripts with it."""
+    """Whether an address names a model's file, which has no scripts with it."""
     try:
-        return urlsplit(url).path.lower().endswith(".onnx")
+        return urlsplit(url).path.lower().endswith(BARE_SUFFIXES)
     except ValueError:  # the fetcher reports an invalid address
         return False

@@ -11,6 +11,7 @@ are gone.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -28,6 +29,7 @@ from halimede.api.processing import PostprocessScript, Script, scripts_of
 from halimede.inference import preprocess
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, ModelError, SampleError
+from halimede.inference.session import import_runtime
 from halimede.inference.user_answers import as_prediction
 from halimede.messages import Prediction
 from halimede.messages.file_facts import TrialReason
@@ -183,9 +185,12 @@ def confine(spec: ModelSpec) -> None:
     """Take the right to write files and to use TCP from the calling thread, if the model has scripts.
 
     Call it in the thread that opens the model, and in those that call it: scripts run in no other. It has no effect
-    where the kernel has no Landlock.
+    where the kernel has no Landlock. The runtime of the model's format is imported first, because the import of
+    TensorFlow needs a folder that it can write to.
     """
     if next(scripts_of(spec.preprocess, spec.postprocess), None):
+        with contextlib.suppress(ModelError):  # who opens the model reports it
+            import_runtime(spec.format)
         forbid_writing()
 
 

@@ -36,7 +36,7 @@ edge and tier:
 tier and cloud:
   MAX_BATCH_SIZE               maximum of samples in one model call (default 32)
   MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for a larger batch (default 0)
-  MODEL_SESSIONS               concurrent calls of an ONNX model (default: as many as the cores allow)
+  MODEL_SESSIONS               concurrent calls of a model without user code (default: as many as the cores allow)
 edge only:
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: repeat a folder

@@ -21,11 +21,13 @@ from halimede.api.inferencemodel import (
     Ingress,
     ServedVersionSpec,
     desired_servers,
+    is_ours,
     model_spec,
     pod,
     target,
 )
 from halimede.api.model import ModelSpec
+from halimede.api.processing import scripts_of
 from halimede.errors import InvalidFieldError
 from halimede.models.desired_state import Desired, DesiredModel
 from services.gm.service_status import Problem
@@ -58,6 +60,7 @@ PATIENT: Body = {"periodSeconds": 10, "timeoutSeconds": 5, "initialDelaySeconds"
 EAGER: Body = {"periodSeconds": 2, "timeoutSeconds": 5}
 SERVER = "server"
 FRAMEWORK_FIX = "export it to onnx, set spec.image, or ask the operator to configure a server for it (pods.serving)"
+SCRIPT_FIX = "on Kubernetes only halimede's server calls scripts: export the model to onnx, or remove the script"
 
 
 def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Built:
@@ -260,6 +263,9 @@ def _problems(
         yield from check_image("spec.image", spec.image, settings)
     elif version := target(spec):
         yield from unusable(spec, settings.server(spec.framework_type) is not None)
+        if not is_ours(spec) and (script := next(scripts_of(spec.preprocess, spec.postprocess), None)):
+            text = str(InvalidFieldError(script[0], script[1].file, SCRIPT_FIX))
+            yield Problem("FrameworkNotSupported", text)
         if path := host_file(version.url):
             folder = posixpath.dirname(posixpath.normpath(path))  # the whole folder is mounted
             yield from check_host_path(f"spec.manifest: version {version.version}", folder, settings)

@@ -44,8 +44,17 @@ def test_a_script_in_an_archive_is_accepted_and_has_a_function_of_the_fields_nam
     assert (spec.postprocess.script.file, spec.postprocess.script.function) == ("lib/post.py", "postprocess")
 
 
-@pytest.mark.parametrize("url", ["/models/small.onnx", "https://models.example/small.ONNX?token=1", "file:///m.onnx"])
-def test_an_onnx_file_has_no_scripts_with_it(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/models/small.onnx",
+        "https://models.example/small.ONNX?token=1",
+        "file:///m.onnx",
+        "/m.tflite",
+        "/m/saved_model.pb",
+    ],
+)
+def test_a_bare_model_file_has_no_scripts_with_it(url: str) -> None:
     assert fields(model(url=url)) == ["spec.url"]
     manifest = [{"version": "1", "downloadURL": "/a.zip"}, {"version": "2", "downloadURL": url}]
     assert fields(served(manifest=manifest)) == ["spec.manifest[1].downloadURL"]
@@ -54,9 +63,17 @@ def test_an_onnx_file_has_no_scripts_with_it(url: str) -> None:
     api.admit(model(url=url, preprocess=[], postprocess={}))
 
 
-def test_only_onnx_models_have_scripts_since_estimators_are_code_already() -> None:
-    assert fields(model(format="pb")) == ["spec.preprocess[0]", "spec.postprocess.script"]
-    assert fields(served(frameworkType="tensorflow")) == ["spec.preprocess[0]", "spec.postprocess.script"]
+@pytest.mark.parametrize("form", ["ONNX", "tflite", "tensorflow"])
+def test_models_of_each_format_that_halimede_reads_may_have_scripts(form: str) -> None:
+    assert api.admit(model(format=form)).spec.postprocess.script.file == "lib/post.py"
+    assert api.admit(served(frameworkType=form)).spec.postprocess.script.file == "lib/post.py"
+
+
+def test_other_formats_have_no_scripts_since_estimators_are_code_already() -> None:
+    assert fields(model(format="pt")) == ["spec.preprocess[0]", "spec.postprocess.script"]
+    assert fields(served(frameworkType="caffe")) == ["spec.preprocess[0]", "spec.postprocess.script"]
+    with pytest.raises(InvalidFieldError, match="one of the formats onnx, tflite, tensorflow with a script"):
+        api.admit(model(format="pt"))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +82,8 @@ def test_only_onnx_models_have_scripts_since_estimators_are_code_already() -> No
 )
 def test_a_script_reads_the_outputs_alone(declared: dict[str, Any]) -> None:
     assert fields(model(postprocess={**SCRIPT, **declared})) == ["spec.postprocess.script"]
+    assert fields(model(format="tflite", postprocess={**SCRIPT, **declared})) == ["spec.postprocess.script"]
+    assert fields(served(frameworkType="tensorflow", postprocess={**SCRIPT, **declared})) == ["spec.postprocess.script"]
 
 
 def test_a_task_names_what_the_script_finds_for_selectors() -> None:

@@ -7,6 +7,8 @@ TensorFlow is 1.3 GB, so the packages of `make setup` lack it, and these tests a
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,37 @@ def test_text_goes_in_and_out_and_a_table_is_initialized(tmp_path: Path) -> None
 async def test_it_stands_its_trial_in_a_child_process(tmp_path: Path) -> None:
     trial = await try_model(saved(tmp_path / "m", classify), '{"format": "tensorflow"}')
     assert (trial.ok, trial.skipped, [each.name for each in trial.outputs]) == (True, False, ["scores"])
+
+
+#: opens a model as a worker does, in a process that has not imported TensorFlow yet
+WORKER = """
+import asyncio, sys
+import numpy as np
+from halimede.models.desired_state import DesiredModel
+from halimede.worker.model_reload import ModelOpener
+
+async def main():
+    given = {"format": "tensorflow", "postprocess": {"script": {"file": "post.py"}}}
+    loaded = await ModelOpener().open(DesiredModel(name="m", path=sys.argv[1], spec=given))
+    for answer in await loaded.thread.call(lambda: loaded.model.predict([np.ones(6, np.float32)] * 2)):
+        print(answer.label)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_script_next_to_its_file_reads_its_output_in_a_worker_and_cannot_write(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m" / "faces", classify)
+    code = "def postprocess(outputs, size):\n    try:\n        open('{0}', 'w')\n"
+    code += "    except PermissionError:\n        return 'abc'[outputs['scores'][0].argmax()]\n"
+    (path / "post.py").write_text(code.format(tmp_path / "written"))
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(tmp_path / "m")], capture_output=True, text=True, check=False
+    )
+    best = "abc"[(np.ones(6) @ WEIGHTS).argmax()]
+    assert done.stdout.split() == [best, best], done.stderr
+    assert not (tmp_path / "written").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, isolate, open_model
+from halimede.inference.scripts import bind
 from halimede.messages.file_facts import TrialReason
 from tests.graphs import FLOAT, write_graph
 
@@ -356,3 +357,10 @@ class TestFaults:
         """,
         )
         assert answer(path, spec(**scripted()), row(0, 0))[0].value == {"count": 2}
+
+
+def test_scripts_of_a_model_that_is_a_folder_are_in_that_folder(tmp_path: Path) -> None:
+    (tmp_path / "faces").mkdir()
+    write(tmp_path / "faces", "def postprocess(outputs, size):\n    return 'found'\n")
+    loaded: Any = bind(spec(format="tensorflow", **scripted()), tmp_path / "faces")
+    assert loaded.postprocess.script.call({}, None) == "found"

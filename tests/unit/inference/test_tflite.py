@@ -17,6 +17,8 @@ from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
 from halimede.inference.tensor_model import open_tensors
 from halimede.inference.tflite import check_file
+from halimede.models.desired_state import DesiredModel
+from halimede.worker.model_reload import ModelOpener
 from tests.lite_files import (
     softmax,
     write_classifier,
@@ -51,6 +53,25 @@ def test_a_picture_goes_through_the_steps_of_the_spec(tmp_path: Path) -> None:
     with open_model(write_weigher(tmp_path / "m.tflite"), spec(labels=["dark", "bright"], preprocess=steps)) as model:
         pictures = [np.full((8, 8, 3), value, np.uint8) for value in (10, 240)]
         assert [model.predict([model.prepare(each)])[0].label for each in pictures] == ["dark", "bright"]
+
+
+async def test_scripts_of_its_archive_make_its_input_and_read_its_output_and_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "m/faces").mkdir(parents=True)
+    write_weigher(tmp_path / "m/faces/net.tflite")
+    code = "def preprocess(image):\n    return image.reshape(4).astype('float32') / 255\n"
+    code += "def postprocess(outputs, size):\n    if size == (4, 1):\n        open('{0}', 'w')\n"
+    code += "    return 'dark' if outputs['y'][0, 0] > 0.5 else 'bright'\n"
+    (tmp_path / "m/faces/both.py").write_text(code.format(tmp_path / "written"))
+    scripts = {"preprocess": [{"op": "script", "file": "both.py"}], "postprocess": {"script": {"file": "both.py"}}}
+    wish = DesiredModel(name="m", path=str(tmp_path / "m"), spec={"format": "tflite", **scripts})
+    loaded = await ModelOpener().open(wish)
+    pictures = [np.full((2, 2), value, np.uint8) for value in (10, 240)]
+    answers = await loaded.thread.call(lambda: loaded.model.predict([loaded.model.prepare(each) for each in pictures]))
+    assert [each.label for each in answers] == ["dark", "bright"]
+    with pytest.raises(SampleError, match="raised PermissionError"):
+        await loaded.thread.call(lambda: loaded.model.predict([loaded.model.prepare(pictures[0].reshape(4, 1))]))
+    assert not (tmp_path / "written").exists()
+    await loaded.close()
 
 
 @pytest.mark.parametrize(("batch", "shape"), [(-1, (-1, 6)), (1, (1, 6))])

@@ -1,0 +1,30 @@
+"""What prevents the objects of an InferenceModel, besides what a real API server shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from halimede import api
+from services.gm.workloads import serving_objects
+from services.gm.workloads.pod_settings import PodSettings, Server
+
+SETTINGS = PodSettings(broker="", serving={"tensorflow": Server(image="tensorflow/serving:2.19.0")})
+
+
+@pytest.mark.parametrize("field", ["preprocess", "postprocess"])
+def test_another_server_is_not_started_for_a_model_whose_scripts_it_would_not_call(field: str) -> None:
+    script = {"file": "both.py"}
+    spec = {
+        "modelName": "faces",
+        "deployToLayer": "cloud",
+        "frameworkType": "tensorflow",
+        "manifest": [{"version": "1", "downloadURL": "https://models.example/faces.zip", "sha256sum": "a" * 64}],
+    }
+    body = {"apiVersion": "sedna.io/v1alpha1", "kind": "InferenceModel", "metadata": {"name": "faces"}, "spec": spec}
+    assert serving_objects.build(api.admit(body), {}, SETTINGS).problems == ()
+    spec[field] = [{"op": "script", **script}] if field == "preprocess" else {"script": script}
+    (problem,) = serving_objects.build(api.admit(body), {}, SETTINGS).problems
+    assert problem.reason == "FrameworkNotSupported"
+    assert f"spec.{field}" in problem.message
+    spec["frameworkType"] = "onnx"
+    assert serving_objects.build(api.admit(body), {}, SETTINGS).problems == ()
