@@ -150,11 +150,13 @@ class Datasets:
         try:
             path = await self._copies.bring(want, functools.partial(self._report_copy, want))
         except (FetchError, DatasetError) as error:
-            log.warning("dataset not copied", key=str(want.key), reason=error.reason, message=str(error))
             temporary = isinstance(error, FetchError) and error.temporary
             self._fail(want, str(error.reason), str(error), "Pending" if temporary else "Failed")
-            waits = temporary and error.reason is FetchReason.NOT_FOUND
-            await asyncio.sleep(WAITING_S if waits else MENDED_S)
+            if temporary and error.reason is FetchReason.NOT_FOUND:  # another node does not have it yet
+                await asyncio.sleep(WAITING_S)
+                return
+            log.warning("dataset not copied", key=str(want.key), reason=error.reason, message=str(error))
+            await asyncio.sleep(MENDED_S)
             return
         await self._counted(want, path, None)
 
