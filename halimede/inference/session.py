@@ -1,7 +1,7 @@
 """The port of model runtimes: an opened file with named inputs and outputs, whichever library runs it.
 
-A runtime is one module with a function that opens its format, and a line in ``open_session``. It is imported when a
-file of its format is opened: a worker with ONNX models loads only ONNX Runtime.
+A runtime is one module with a function that opens its format, and a line in ``RUNTIMES``. It is imported when a file of
+its format is opened: a worker with ONNX models loads only ONNX Runtime.
 """
 
 from __future__ import annotations

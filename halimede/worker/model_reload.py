@@ -17,8 +17,6 @@ from typing import Any
 import msgspec
 import structlog
 
-# now, in the main thread: its import in a thread crashes while others load native libraries
-import halimede.inference.onnx  # noqa: F401
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import ONNX, format_of
 from halimede.errors import HalimedeError, InvalidFieldError

@@ -15,8 +15,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+# isort: off
+# before usearch: both carry a C++ library of their own, and ONNX Runtime crashes at import when usearch's came first
+import halimede.inference.onnx  # noqa: F401
 from usearch.index import Index as _Usearch
 from usearch.index import Matches
+# isort: on
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +107,10 @@ def test_a_graph_of_other_vectors_is_not_read(tmp_path: Path) -> None:
     index, _ = filled(exact=0)
     index.save(tmp_path)
     assert not VectorIndex(LENGTH * 2).load(tmp_path)
+
+
+def test_onnx_runtime_may_be_imported_after_the_index() -> None:
+    """With usearch's library loaded first, ONNX Runtime's import crashes the process (signal 11)."""
+    code = "import halimede.multiedge.reid.vector_index, threading, importlib\n"
+    code += "late = threading.Thread(target=importlib.import_module, args=('onnxruntime',))\nlate.start(), late.join()"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
