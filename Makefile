@@ -14,7 +14,7 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract licences model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -123,8 +123,13 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> the documents'
 	@$(BIN)/python scripts/check_documents.py
 	@$(BIN)/codespell $$(git ls-files '*.md' ':!topics.md')
-	@echo '==> import-linter'
+	@echo '==> the licences of all packages'
+	@$(BIN)/python scripts/licences.py
+	@echo '==> the workflows of the forge'
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@mkdir -p build
+	@$(BIN)/zizmor --offline --quiet .github/workflows > build/workflows.log || { cat build/workflows.log; exit 1; }
+	@echo '==> import-linter'
 	@$(BIN)/lint-imports --no-cache > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	@echo '==> topics.md is what the code says'
 	@$(BIN)/python -m halimede.contract --check
@@ -139,6 +144,9 @@ contract: setup ## Write topics.md, docs/schemas, docs/asyncapi.json and deploy/
 	@$(BIN)/python -m halimede.api.crd --write
 	@$(BIN)/python -m halimede.serving.generate_descriptor --write
 	@echo 'topics.md and deploy/crds are written.'
+
+licences: setup ## Write docs/licences.md, after a change of constraints.txt (downloads TensorFlow)
+	@$(BIN)/python scripts/licences.py --write
 
 models: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
 
