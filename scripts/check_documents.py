@@ -19,7 +19,7 @@ GENERATED = frozenset({"topics.md"})
 #: words of one sentence; a code span, a link or a number is one word
 LONGEST = 30
 #: languages of code blocks: a test runs ``sh``, or lists it as not run (docs/style.md)
-LANGUAGES = frozenset({"sh", "text", "console", "python", "yaml", "json", "toml", "mermaid"})
+LANGUAGES = frozenset({"sh", "text", "console", "python", "javascript", "yaml", "json", "toml", "mermaid"})
 #: words and phrases that are not used, and what to write instead
 WORDS = {
     "beside": "next to, in addition to, compared with",

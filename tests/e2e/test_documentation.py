@@ -41,6 +41,7 @@ RUN = {
     "docs/datasets.md": "tests/e2e/test_documentation.py",
     "docs/deploy.md": "tests/kubernetes/test_deploy_documentation.py",
     "docs/hard-samples.md": "tests/integration/test_hard_samples.py",
+    "docs/mqtt.md": "tests/e2e/test_mqtt_documentation.py",
     "docs/multi-edge.md": "tests/e2e/test_multi_edge_documentation.py",
     "docs/security.md": "tests/integration/test_security_documentation.py",
     "docs/serving.md": "tests/e2e/test_serving_documentation.py",

@@ -1,0 +1,246 @@
+"""docs/mqtt.md: both of its programs as they stand there, and what it says of users, bodies and reason codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import queue
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import paho.mqtt.client as paho
+import pytest
+from PIL import Image
+
+from halimede import topics
+from halimede.messages import Frame
+from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests.e2e.test_documentation import HOME, commands
+
+DOCUMENT = "docs/mqtt.md"
+TEXT = (ROOT / DOCUMENT).read_text()
+#: words of two pages without the code, and lines of a program
+WORDS, LINES = 900, 15
+#: what npm installs: the package that the document names
+NPM = "mqtt@5"
+NOT_AUTHORIZED, NO_SUBSCRIBER = 135, 16
+#: seconds in which the broker answers, on a busy machine
+ANSWER = 20.0
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def table(first: str) -> list[list[str]]:
+    """Return the rows of the table that begins with this heading, by their cells."""
+    (found,) = re.findall(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
+
+
+def test_it_has_two_pages_and_programs_of_fifteen_lines() -> None:
+    prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= WORDS
+    programs = [*blocks("python"), *blocks("javascript")]
+    assert len(programs) == 2
+    for program in programs:
+        assert len([line for line in program.splitlines() if line]) <= LINES
+        assert "halimede" not in program
+
+
+def test_its_topics_are_those_of_the_contract() -> None:
+    contract = {topic.template: topic for topic in topics.CONTRACT}
+    for name, _, qos, _ in table("topic"):
+        topic = contract[re.sub("<(.*?)>", r"{\1}", name.strip("`")).replace("{namespace}", "{ns}")]
+        assert ("retained" in qos) == topic.retain, name
+
+
+def test_its_fields_of_a_frame_are_those_of_the_contract() -> None:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(Frame)}
+    rows = {cells[0].strip("`"): cells[2].startswith("required") for cells in table("field")}
+    assert rows.keys() <= fields.keys()
+    assert {name for name, required in rows.items() if required} == {
+        name for name, field in fields.items() if field.required
+    }
+
+
+def test_its_bodies_fit_their_schemas() -> None:
+    result, *cameras = map(json.loads, blocks("json"))
+    assert len(cameras) == 2
+    for name, bodies in (("result", [result]), ("camera-status", cameras)):
+        schema = json.loads((ROOT / "docs" / "schemas" / f"{name}.json").read_text())
+        for body in bodies:
+            jsonschema.validate(body, schema)
+
+
+@contextlib.asynccontextmanager
+async def system_of_a_user(tmp_path: Path, *options: str) -> AsyncIterator[System]:
+    """Start a system below the home folder of a user, in which the document's lines find it and a picture."""
+    (tmp_path / HOME).parent.mkdir(parents=True)
+    pictures = tmp_path / "examples" / "digits" / "pictures"
+    pictures.mkdir(parents=True)
+    Image.open(io.BytesIO(digits()[0])).save(pictures / "camera.jpg")
+    async with running(tmp_path / HOME, "edge0,cloud0", *options) as system:
+        await system.follow("digits")
+        yield system
+
+
+async def round_trip(system: System, tmp_path: Path, program: str) -> str:
+    """Type the line that starts a program, after the service has been applied; return what it prints."""
+    await system.apply(DIGITS)
+    await system.until("Running", lambda: system.phase == "Running")
+    (line,) = (line for line in commands(DOCUMENT) if line.startswith(f"{program} "))
+    line = line.replace(" 1883 ", f" {system.port} ")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "PYTHONPATH": ""}
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-c", line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(60):
+            output, _ = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+def check(output: str) -> None:
+    """Fail unless a program has shown the service as Running, and then the answer to its picture."""
+    before, topic, answer = output.rpartition("default/sedna/inference/digits/result")
+    assert topic, output
+    assert re.search(r"\Wby\W+(edge|cloud)\W", answer), output
+    assert re.search(r"\Wcamera\W+cam0\W", answer), output
+    assert "default/sedna/status/jointinferenceservices/digits" in before, output
+    assert "Running" in before, output
+
+
+class OtherProgram:
+    """A client of paho as any program has it: what the broker says to it, and what it receives."""
+
+    def __init__(self, system: System, user: str, *, password: str = "", will: tuple[str, str] | None = None) -> None:
+        folder = system.home / "site" / user
+        words = [(folder / name).read_text().strip() for name in ("username", "password")]
+        self.codes: queue.Queue[int] = queue.Queue()
+        self.received: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self.client.username_pw_set(words[0], password or words[1])
+        if will:
+            self.client.will_set(*will, qos=1, retain=True)
+        self.client.on_connect = lambda client, data, flags, code, properties: self.codes.put(code.value)
+        self.client.on_publish = lambda client, data, number, code, properties: self.codes.put(code.value)
+        self.client.on_subscribe = lambda client, data, number, codes, properties: self.codes.put(codes[0].value)
+        self.client.on_message = lambda client, data, message: self.received.put(
+            (message.topic, json.loads(message.payload))
+        )
+        self.client.connect("127.0.0.1", int(system.port))
+        self.client.loop_start()
+
+    def code(self) -> int:
+        return self.codes.get(timeout=ANSWER)
+
+    def publish(self, topic: str, body: bytes | str, *, retain: bool = False) -> int:
+        """Publish with QoS 1; return the reason code of the acknowledgement."""
+        self.client.publish(topic, body, qos=1, retain=retain)
+        return self.code()
+
+    def next(self) -> tuple[str, Any]:
+        return self.received.get(timeout=ANSWER)
+
+    def die(self) -> None:
+        """End the connection without a word, as a power cut does."""
+        connection = self.client.socket()
+        assert connection
+        connection.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+@contextlib.contextmanager
+def other_program(*arguments: Any, **options: Any) -> Iterator[OtherProgram]:
+    program = OtherProgram(*arguments, **options)
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+def users(system: System) -> None:
+    """Do what the document says of users, reason codes and the status of a camera."""
+    frames, status = "default/sedna/frames/cam0", "default/sedna/cameras/cam0/status"
+    gone, state = blocks("json")[1:]
+    with other_program(system, "cameras/cam0", password="wrong") as stranger:
+        assert stranger.code() == NOT_AUTHORIZED
+    with other_program(system, "consumers/viewer") as consumer:
+        assert consumer.code() == 0
+        consumer.client.subscribe("default/sedna/cameras/+/status", qos=1)
+        assert consumer.code() == 1
+        assert consumer.publish(frames, digits()[0]) == NOT_AUTHORIZED
+        with other_program(system, "cameras/cam0", will=(status, gone)) as camera:
+            assert camera.code() == 0
+            assert camera.publish(frames, digits()[0]) == NO_SUBSCRIBER
+            assert camera.publish("default/sedna/frames/cam1", digits()[0]) == NOT_AUTHORIZED
+            assert camera.publish(status, state, retain=True) == 0
+            assert consumer.next() == (status, json.loads(state))
+            camera.die()
+            assert consumer.next() == (status, json.loads(gone))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_the_python_program_and_what_each_user_may_do(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(blocks("python")[0])
+    async with system_of_a_user(tmp_path) as system:
+        await asyncio.to_thread(users, system)
+        check(await round_trip(system, tmp_path, "python"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_the_python_program_over_tls(tmp_path: Path) -> None:
+    (line,) = re.findall(r"`(client\.tls_set\(.*?\))`", TEXT)
+    program = re.sub(r"client\.username_pw_set\(.*\)", lambda _: line, blocks("python")[0])
+    assert line in program
+    (tmp_path / "client.py").write_text(program)
+    async with system_of_a_user(tmp_path, "--tls") as system:
+        check(await round_trip(system, tmp_path, "python"))
+
+
+def npm_package(name: str) -> Path:
+    """Return the folder of a package of npm, installed once below build/; skip the test where it cannot be had."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        pytest.skip("Node.js is not installed")
+    folder = ROOT / "build" / "npm" / name
+    if not (folder / "node_modules").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"npm could not install {name} within 120 s")
+        if done.returncode:
+            pytest.skip(f"npm could not install {name}: {done.stderr.strip()[-200:]}")
+    return folder / "node_modules"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_javascript_program(tmp_path: Path) -> None:
+    (tmp_path / "node_modules").symlink_to(npm_package(NPM))
+    (tmp_path / "client.mjs").write_text(blocks("javascript")[0])
+    async with system_of_a_user(tmp_path) as system:
+        check(await round_trip(system, tmp_path, "node"))
