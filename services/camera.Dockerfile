@@ -2,7 +2,7 @@
 #   docker build -f services/camera.Dockerfile -t halimede/camera:0.1.0 .
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY halimede halimede
 # wheels alone: there is no compiler, on no architecture; FFmpeg is in the one of `av`
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[camera]"

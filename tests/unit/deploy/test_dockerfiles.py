@@ -52,6 +52,8 @@ def test_an_image_holds_no_compiler_and_runs_as_nobody(file: Path) -> None:
     assert "\nUSER 10001:10001\n" in last
     assert "\nHEALTHCHECK " in last
     assert "PYTHONDONTWRITEBYTECODE=1" in last
+    # the package that the first stage installs carries both
+    assert re.search(r"^COPY .* LICENSE NOTICE ", text, re.MULTILINE)
     assert not re.search(r"--platform|amd64|x86", text), "one file for every architecture"
 
 
