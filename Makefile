@@ -14,7 +14,7 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract licences model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -145,6 +145,7 @@ contract: setup ## Write topics.md, docs/schemas, docs/asyncapi.json and deploy/
 	@$(BIN)/python -m halimede.serving.generate_descriptor --write
 	@echo 'topics.md and deploy/crds are written.'
 
+.PHONY: licences
 licences: setup ## Write docs/licences.md, after a change of constraints.txt (downloads TensorFlow)
 	@$(BIN)/python scripts/licences.py --write
 
