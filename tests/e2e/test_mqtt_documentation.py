@@ -239,8 +239,18 @@ def npm_package(name: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_the_javascript_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["password", "tls"])
+async def test_the_javascript_program(tmp_path: Path, *, tls: bool) -> None:
     (tmp_path / "node_modules").symlink_to(npm_package(NPM))
-    (tmp_path / "client.mjs").write_text(blocks("javascript")[0])
-    async with system_of_a_user(tmp_path) as system:
+    program = blocks("javascript")[0]
+    if tls:  # as the document says it
+        assert (
+            'In JavaScript, it is `protocol: "mqtts"`, with the content of the files as `ca`, `cert` and `key`.' in TEXT
+        )
+        program = program.replace(
+            '[username, password] = ["username", "password"]', '[ca, cert, key] = ["ca.crt", "tls.crt", "tls.key"]'
+        )
+        program = program.replace("username, password,", 'protocol: "mqtts", ca, cert, key,')
+    (tmp_path / "client.mjs").write_text(program)
+    async with system_of_a_user(tmp_path, *(["--tls"] if tls else [])) as system:
         check(await round_trip(system, tmp_path, "node"))
