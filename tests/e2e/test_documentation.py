@@ -43,6 +43,7 @@ RUN = {
     "docs/hard-samples.md": "tests/integration/test_hard_samples.py",
     "docs/multi-edge.md": "tests/e2e/test_multi_edge_documentation.py",
     "docs/security.md": "tests/integration/test_security_documentation.py",
+    "docs/processing.md": "tests/unit/cli/test_inspect.py",
     "docs/serving.md": "tests/e2e/test_serving_documentation.py",
     "docs/tiers.md": "tests/e2e/test_tiers.py",
 }
