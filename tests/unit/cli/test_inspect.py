@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,31 @@ def test_a_lite_file_is_inspected_through_the_same_port(tmp_path: Path) -> None:
     found = said(path, red(tmp_path))
     assert found["format"] == found["manifest"]["spec"]["format"] == "tflite"
     assert found["answer"]["probabilities"] == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("kind", ["onnx", "tflite"])
+def test_the_model_in_an_archive_is_inspected_whatever_its_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "home"))
+    lite = write_classifier(tmp_path / "lite.tflite", np.ones((16, 2), np.float32), np.zeros(2, np.float32))
+    with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as archive:
+        archive.add(lite if kind == "tflite" else means(tmp_path, softmax=True), f"net/model.{kind}")
+    out = tmp_path / "model.yaml"
+    found = said(tmp_path / "packed.tar.gz", red(tmp_path), "--out", out)
+    assert found["format"] == kind
+    assert found["manifest"]["metadata"]["name"] == "packed"
+    assert found["manifest"]["spec"]["url"] == "./packed.tar.gz"
+    assert said(out, red(tmp_path))["answer"]["label"] == found["answer"]["label"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
+def test_a_saved_model_names_the_package_that_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").write_bytes(b"\x08\x01")
+    done = inspect(tmp_path / "saved")
+    assert done.exit_code == 1
+    assert "pip install 'halimede[tensorflow]'" in done.output
 
 
 @pytest.mark.parametrize(
