@@ -41,7 +41,12 @@ class HardExampleMining(Spec, kw_only=True):
     """The mining algorithm, such as IBT, CrossEntropy or Margin, and its parameters."""
 
     name: Annotated[
-        str, Meta(min_length=1, max_length=128, description="The algorithm, such as IBT, CrossEntropy or Margin.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=4096,
+            description="The algorithm, such as IBT or Margin; or your own, as module:Class or file.py:Class.",
+        ),
     ]
     parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
     mode: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from importlib.metadata import entry_points
@@ -22,6 +23,10 @@ from halimede.errors import InvalidFieldError, check_all, refuse
 GROUP = "halimede.mining"
 #: the field of a service; that of a tier is ``spec.tiers[0].hardExampleMining``
 FIELD = "spec.edgeWorker.hardExampleMining"
+
+#: a user's own rule: the module or the Python file, and the class in it
+OWN_RULE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*|[^:\0]+\.py):([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
+OWN_FIX = "write your own rule as module:Class, such as votes:FewVotes, or as file:Class, such as votes.py:FewVotes"
 
 Mode: TypeAlias = Literal["inference-then-mining", "mining-then-inference"]
 AFTER: Mode = "inference-then-mining"
@@ -224,14 +229,14 @@ def check_mining(at: str, name: str, parameters: Mapping[str, str], mode: str, *
     ``own``: the worker may bring algorithms that are not known here. Then only built-in names are checked further.
     ``calibrated``: the service names a calibration.
     """
+    if ":" in name:
+        own_rule(name, f"{at}.name")
+        return
     built_in = next((known for known in BUILT_IN if known.lower() == name.lower()), None)
     if built_in is None:
         installed = {point.name for point in entry_points(group=GROUP)}
         if not own and name.lower() not in {each.lower() for each in installed}:
-            fix = (
-                f"{instead(name, BUILT_IN.keys() | installed)}. Your own: install its package where apply and the"
-                " global manager run too, or set image, command, workingDir or PYTHONPATH of the worker's container"
-            )
+            fix = f"{instead(name, BUILT_IN.keys() | installed)}; or {OWN_FIX}"
             raise InvalidFieldError(f"{at}.name", name, fix)
         return
     declared = BUILT_IN[built_in]
@@ -242,6 +247,20 @@ def check_mining(at: str, name: str, parameters: Mapping[str, str], mode: str, *
         )
     except InvalidFieldError as error:
         raise error.moved(FIELD, at) from error
+
+
+def own_rule(name: str, field: str = f"{FIELD}.name") -> tuple[str, str]:
+    """Return the module or Python file of a user's own rule, and its class. Raises InvalidFieldError."""
+    found = OWN_RULE.fullmatch(name)
+    if found is None:
+        raise InvalidFieldError(field, name, OWN_FIX)
+    return found[1], found[2]
+
+
+def rule_file(name: object) -> str:
+    """Return the Python file that a rule's name has; empty for any other name."""
+    found = OWN_RULE.fullmatch(name) if isinstance(name, str) else None
+    return found[1] if found and found[1].endswith(".py") else ""
 
 
 def read_parameters(declared: type[Any], given: Mapping[str, str], calibration: str = "") -> dict[str, Any]:

@@ -21,7 +21,6 @@ from halimede.api.schema import ValidationRule, pattern
 from halimede.errors import InvalidFieldError, refuse
 
 STD_FIX = "use values other than 0"
-STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
 DETECTION_FIX = "boxes and nms need task detection: set task, or remove them"
 FEATURES_FIX = "features need task classification: set task, or remove them"
 FORMAT_FIX = f"use one of the formats {KNOWN} with a script: for other formats the estimator does this itself"
@@ -29,7 +28,8 @@ ARCHIVE_FIX = "give an archive (tar, tar.gz, zip) that has the model and its scr
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
-PerChannel = Annotated[list[float], Meta(max_length=16)]
+#: one number for all channels, or one for each
+PerChannel = float | Annotated[list[float], Meta(max_length=16)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Output = Annotated[str, Meta(max_length=256)]
 #: ends of addresses of a single file, which brings no scripts
@@ -51,8 +51,12 @@ FunctionName = Annotated[str, Meta(max_length=128, extra=pattern(FUNCTION_PATTER
 
 Width = Annotated[Extent, Meta(description="Width in pixels.")]
 Height = Annotated[Extent, Meta(description="Height in pixels.")]
-Mean = Annotated[PerChannel, Meta(description="The value to subtract after scaling: one, or one for each channel.")]
-Std = Annotated[PerChannel, Meta(description="The value to divide by at the end: one, or one for each channel.")]
+Mean = Annotated[
+    PerChannel, Meta(description="The number to subtract after scaling, or a list with one for each channel.")
+]
+Std = Annotated[
+    PerChannel, Meta(description="The number to divide by at the end, or a list with one for each channel.")
+]
 
 
 class ProcessingStep(Spec, tag_field="op", tag=str.lower, kw_only=True):
@@ -61,6 +65,12 @@ class ProcessingStep(Spec, tag_field="op", tag=str.lower, kw_only=True):
 
 class Grayscale(ProcessingStep, kw_only=True):
     """Make one channel of three (ITU-R BT.601 weights, as Pillow does)."""
+
+
+class Channels(ProcessingStep, kw_only=True):
+    """Make three channels in this order: pictures are RGB. Gray is repeated, and a fourth channel is left out."""
+
+    format: Annotated[Literal["bgr", "rgb"], Meta(description="Order of the channels that the model was trained on.")]
 
 
 class Resize(ProcessingStep, kw_only=True):
@@ -92,8 +102,6 @@ class Crop(ProcessingStep, kw_only=True):
 class Scale(ProcessingStep, kw_only=True):
     """Multiply by ``factor``, then subtract ``mean`` and divide by ``std`` (one value, or one a channel)."""
 
-    rules: ClassVar[tuple[ValidationRule, ...]] = (ValidationRule(STD_RULE, STD_FIX, ".std"),)
-
     factor: Annotated[float, Meta(description="The factor of each value, applied first (default 1).")] = 1.0
     mean: Mean = []
     std: Std = []
@@ -101,8 +109,6 @@ class Scale(ProcessingStep, kw_only=True):
 
 class Normalize(ProcessingStep, kw_only=True):
     """Scale by 1/255, then subtract ``mean`` and divide by ``std``: what PyTorch's users mean by it."""
-
-    rules: ClassVar[tuple[ValidationRule, ...]] = (ValidationRule(STD_RULE, STD_FIX, ".std"),)
 
     mean: Mean = []
     std: Std = []
@@ -224,7 +230,7 @@ class Postprocess(Spec, kw_only=True):
 
 
 #: all steps, in the order of the documentation
-Steps = Grayscale | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast | Script
+Steps = Grayscale | Channels | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast | Script
 
 # fields of all types that describe a model
 ClassNames = Annotated[
@@ -238,12 +244,17 @@ Preprocessing = Annotated[
 Postprocessing = Annotated[Postprocess | None, Meta(description="How to read the model's output.")]
 
 
+def each_channel(values: PerChannel) -> list[float]:
+    """Return the values of ``mean`` or ``std`` as a list: of one number for all channels, or one for each."""
+    return values if isinstance(values, list) else [values]
+
+
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:
     """Check what types cannot express. Raises InvalidFieldError."""
     found = [
         InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
         for i, step in enumerate(preprocess)
-        if isinstance(step, Scale | Normalize) and 0 in step.std
+        if isinstance(step, Scale | Normalize) and 0 in each_channel(step.std)
     ]
     for field, script in scripts_of(preprocess, postprocess):
         if not re.fullmatch(FILE_PATTERN, script.file):
@@ -283,6 +294,12 @@ def _declared(postprocess: Postprocess) -> list[str]:
     names = {"output": "output", "features": "features", "boxes": "boxes", "nms": "nms", "top_k": "topK"}
     found = [name for field, name in names.items() if getattr(postprocess, field)]
     return found + (["activation"] if postprocess.activation != "none" else [])
+
+
+def keeps_range(preprocess: list[Steps]) -> bool:
+    """Whether the steps are for pictures, and their values of 0 to 255 reach the model unchanged."""
+    pictures = any(isinstance(step, Grayscale | Channels | Resize | Letterbox | Crop | Layout) for step in preprocess)
+    return pictures and not any(isinstance(step, Scale | Normalize | Script) for step in preprocess)
 
 
 def scripts_of(

@@ -33,7 +33,7 @@ from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import quality, referenced, right
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
-from halimede.mining import MiningError, create, names, parameters_at
+from halimede.mining import MiningError, canonical, create, parameters_at
 from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference
 from halimede.mining.mixture import mix
 from halimede.stats.agreement import wilson
@@ -163,7 +163,7 @@ def fit(
     unseen = _hardness_by(learned, rule, mode, chosen, testing) if tested else np.zeros(0)
     artefact = msgspec.structs.replace(
         base,
-        rule=next(name for name in names() if name.lower() == rule.lower()),
+        rule=canonical(rule),
         parameters=chosen,
         learned=learned,
         reference=_reference(np.concatenate([hardness, unseen]), samples),

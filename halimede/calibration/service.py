@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from halimede.api.base import SEDNA
+from halimede.api.base import SEDNA, Resource
 from halimede.api.mining import AFTER
 from halimede.calibration.calibrate import LEARNED, Calibrated, Goal, fit, part
 from halimede.calibration.thresholds import UploadPath, share_in_time
@@ -24,6 +24,7 @@ from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
+from halimede.messages import ResourceBody
 
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
@@ -161,6 +162,12 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 
 FORMAT = "calibration"
+#: fields of a worker that a calibration sets, and why a user wants to know
+CHANGED = ("hardExampleMining", "calibration", "targetUploadRatio", "auditShare", "fusion")
+MEANINGS = {
+    "auditShare": "this share of easy samples goes up as well, to measure the edge's accuracy; 0 turns it off",
+    "fusion": "mixture combines both answers; cloud takes the big model's",
+}
 #: share of easy samples to audit if none is set
 AUDIT_SHARE = 0.01
 
@@ -171,11 +178,11 @@ def name_of(chain: Chain, tier: int) -> str:
     return service if tier == 0 else f"{service}-{chain.tiers[tier].name}"
 
 
-def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str) -> list[dict[str, Any]]:
-    """Return the Model and the service with its deferral filled in; other fields of the service stay as written.
+def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str) -> list[ResourceBody]:
+    """Return all Models of the service and of this calibration, and the service with its deferral filled in.
 
-    ``tier``: the calibrated one. A target share is kept at run time; a limit on the risk needs a fixed cut, so the
-    target is removed.
+    All other fields stay as written. ``tier``: the calibrated one. A target share is kept at run time; a limit on the
+    risk needs a fixed cut, so the target is removed.
     """
     name = f"{name_of(chain, tier)}-calibration"
     metadata: dict[str, Any] = {"name": name}
@@ -187,9 +194,9 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
         "metadata": metadata,
         "spec": {"url": url, "format": FORMAT, "sha256": sha256},
     }
-    service = copy.deepcopy(chain.service.body)
-    service.pop("status", None)
-    worker = service["spec"]["edgeWorker"] if tier == 0 else service["spec"]["tiers"][tier - 1]
+    models = [_written(each) for each in chain.models if each.metadata.name != name]
+    service = _written(chain.service)
+    worker = deferral_of(service, tier)
     mining: dict[str, Any] = {"name": found.artefact.rule}
     if found.artefact.parameters:
         mining["parameters"] = [{"key": key, "value": value} for key, value in found.artefact.parameters.items()]
@@ -203,4 +210,37 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
         worker["targetUploadRatio"] = target
     worker.setdefault("auditShare", AUDIT_SHARE if target is None else min(AUDIT_SHARE, round(target / 10, 6)))
     worker["fusion"] = "mixture" if found.artefact.mixture else "cloud"
-    return [model, service]
+    return [*models, model, service]
+
+
+def deferral_of(service: ResourceBody, tier: int) -> dict[str, Any]:
+    """Return the part of a service's body that says which samples a tier sends on."""
+    spec = service["spec"]
+    worker: dict[str, Any] = spec["edgeWorker"] if tier == 0 else spec["tiers"][tier - 1]
+    return worker
+
+
+def changes(before: ResourceBody, after: ResourceBody, tier: int) -> list[str]:
+    """Return what a calibration has changed in a service, one line a field, with what was there before."""
+    old, new = deferral_of(before, tier), deferral_of(after, tier)
+    found = []
+    for field in CHANGED:
+        was, becomes = (_shown(part.get(field)) for part in (old, new))
+        if was != becomes:
+            meaning = f": {MEANINGS[field]}" if field in MEANINGS and field in new else ""
+            found.append(f"{field} {becomes} (was {was}){meaning}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        settings = [f"{each['key']} {each['value']}" for each in value.get("parameters", ())]
+        return f"{value['name']} ({', '.join(settings)})" if settings else str(value["name"])
+    return "not set" if value is None else str(value)
+
+
+def _written(resource: Resource[Any]) -> ResourceBody:
+    """Return a resource as its manifest has it."""
+    body = copy.deepcopy(resource.body)
+    body.pop("status", None)
+    return body

@@ -36,6 +36,7 @@ COMMANDS = {
     "serve": "Serve models over the Open Inference Protocol, REST and gRPC, until Ctrl-C.",
     "router": "Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.",
     "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
+    "inspect": "Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.",
     "calibrate": "Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.",
     "evaluate": "Evaluate a service on new data: each tier alone, and all together at each upload ratio.",
     "certs": "Manage the certificates and access rules of a site with its own broker.",

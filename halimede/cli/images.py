@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,14 @@ def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
     if not found:
         raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG file")
     return found, others
+
+
+def sorted_by_folder(pictures: Sequence[InlineImage]) -> list[str]:
+    """Return the names of the folders if pictures of one folder follow those of another, as in class folders."""
+    folders = list(dict.fromkeys(picture.path.parent for picture in pictures))
+    changes = sum(a.path.parent != b.path.parent for a, b in itertools.pairwise(pictures))
+    several = len(folders) > 1 and changes == len(folders) - 1 and len(pictures) > len(folders)
+    return [folder.name for folder in folders] if several else []
 
 
 def limit(max_packet: int, *, bare: bool) -> int:

@@ -21,6 +21,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from halimede import api
+from halimede.api.relative_paths import resolve
 from halimede.codec import MAX_JSON
 from halimede.errors import HalimedeError, InvalidFieldError, refuse
 
@@ -30,7 +31,6 @@ MAX_DOCUMENTS = 10_000
 
 #: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
-_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class ManifestError(HalimedeError):
@@ -121,7 +121,7 @@ def _read_documents(
 
 
 def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str, check: Check) -> Manifest:
-    missing = _resolve(body, folder)
+    missing = resolve(body, folder)
     if namespace and isinstance(body, dict) and isinstance(body.get("metadata"), dict):
         body["metadata"].setdefault("namespace", namespace)
     check(body)
@@ -181,56 +181,6 @@ def _items(body: Any) -> Iterable[Any]:
     if isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list):
         return list(body["items"])
     return [body]
-
-
-def _resolve(body: Any, folder: Path) -> Path | None:
-    """Make relative paths absolute, in place; return the first one that does not exist.
-
-    These are ``spec.url`` of a Model or Dataset, ``scriptDir`` of a neptune.io service, and ``workingDir`` in the pod
-    templates of the others.
-    """
-    spec = body.get("spec") if isinstance(body, dict) else None
-    if not isinstance(spec, dict):
-        return None
-    if any(kind.kind == body.get("kind") and kind.relative_url for kind in api.kinds()):
-        return _absolute(spec, "url", folder, lambda path: path.as_uri())
-    several = spec.get("edgeWorkers")
-    workers = [spec.get("edgeWorker"), spec.get("cloudWorker"), *(several if isinstance(several, list) else [])]
-    absent = [_absolute(part, field, folder, str) for worker in workers for field, part in _folders(worker)]
-    return next(filter(None, absent), None)
-
-
-def _folders(worker: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the fields of a worker that name a folder, and their parents. The document was not checked yet."""
-    script = _dict(worker).get("workerSpec")
-    if isinstance(script, dict):
-        yield "scriptDir", script
-    containers = _dict(_dict(_dict(worker).get("template")).get("spec")).get("containers")
-    for container in containers if isinstance(containers, list) else ():
-        if isinstance(container, dict):
-            yield "workingDir", container
-
-
-def _dict(part: Any) -> dict[str, Any]:
-    return part if isinstance(part, dict) else {}
-
-
-def _absolute(part: dict[str, Any], field: str, folder: Path, write: Callable[[Path], str]) -> Path | None:
-    """Make one field absolute if it is a relative path; return the path when there is no such file or folder."""
-    value = part.get(field)
-    if not isinstance(value, str) or not value or "\0" in value:
-        return None
-    relative = value.removeprefix("file:")
-    if relative.startswith("/") or _scheme.match(relative):
-        return None
-    path = folder / relative
-    try:
-        path = path.resolve()
-        there = path.exists()
-    except (OSError, RuntimeError):  # a name that is too long, or a cycle of links
-        there = False
-    part[field] = write(path.absolute())
-    return None if there else path
 
 
 def _line(text: str, number: int, field: str) -> int | None:

@@ -33,8 +33,11 @@ def orders(
     """
     found: dict[str, Array] = {}
     left_out: dict[str, str] = {}
-    own = tier.deferral.hard_example_mining.name.lower() if tier.deferral else ""
+    configured = tier.deferral.hard_example_mining.name if tier.deferral else ""
+    own = configured.lower()
     known = {name.lower(): name for name in names()}
+    if ":" in configured:  # a class of the user's, which is not registered
+        known[own] = configured
     for name in dict.fromkeys(known.get(each.lower(), each) for each in wanted) or known.values():
         parameters = parameters_of(tier.deferral) if tier.deferral and name.lower() == own else {}
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from halimede.api.jointinference import JointInferenceServiceSpec, ModelChoice
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import format_of
+from halimede.api.relative_paths import resolve
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import FIELD as DATA
 from halimede.evaluation.data import LabelledPicture, Progress
@@ -38,8 +38,6 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 #: most bytes of one manifest (as in GM), and most manifests in a folder
 MAX_MANIFEST = 1024 * 1024
 MAX_FILES = 1000
-
-_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def read_resources(paths: Sequence[Path]) -> Iterator[Resource[Any]]:
@@ -88,11 +86,7 @@ def _read(path: Path) -> Iterator[Resource[Any]]:
 
 
 def _parse(body: Any, path: Path) -> Resource[Any]:
-    spec = body.get("spec") if isinstance(body, dict) else None
-    if isinstance(spec, dict) and isinstance(spec.get("url"), str) and spec["url"] and body.get("kind") == "Model":
-        plain = spec["url"].removeprefix("file:")
-        if not plain.startswith("/") and not _scheme.match(plain):
-            spec["url"] = (path.resolve().parent / plain).as_uri()
+    resolve(body, path.resolve().parent)
     try:
         return api.parse(body)
     except InvalidFieldError as error:
@@ -123,10 +117,11 @@ class EvaluatedTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A service's tiers, the edge first and the cloud last: two or more."""
+    """A service's tiers, the edge first and the cloud last: two or more. ``models``: the Models that they name."""
 
     service: Resource[JointInferenceServiceSpec]
     tiers: tuple[EvaluatedTier, ...]
+    models: tuple[Resource[ModelSpec], ...]
 
     @property
     def edge(self) -> EvaluatedTier:
@@ -163,14 +158,14 @@ def read_chain(manifests: Sequence[Path]) -> Chain:
         raise InvalidFieldError(FIELD, shown, fix)
     (service,) = services
     beside = [each for path in {file.parent for file in manifests if file.is_file()} for each in models_in(path)]
-    models: dict[str, ModelSpec] = {}
+    models: dict[str, Resource[ModelSpec]] = {}
     for each in (*resources, *beside):
         if each.kind.plural == MODELS and each.metadata.namespace == service.metadata.namespace:
-            models.setdefault(each.metadata.name, each.spec)
+            models.setdefault(each.metadata.name, each)
     return chain_of(service, models)
 
 
-def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, ModelSpec]) -> Chain:
+def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, Resource[ModelSpec]]) -> Chain:
     """Combine a service and its models. Raises InvalidFieldError, FetchError."""
     spec = service.spec
     parts: list[tuple[str, str, str, Deferral | None]] = [
@@ -178,7 +173,11 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
         *((tier.name, f"spec.tiers[{i}]", tier.model.name, tier) for i, tier in enumerate(spec.tiers)),
         ("cloud", "spec.cloudWorker", _chosen("spec.cloudWorker", spec.cloud_worker.model), None),
     ]
-    return Chain(service=service, tiers=tuple(_tier(*part, models) for part in parts))
+    tiers = tuple(_tier(*part, models) for part in parts)
+    named = [name for each in tiers for name in (each.model, _calibration_of(each.deferral))]
+    return Chain(
+        service=service, tiers=tiers, models=tuple(models[name] for name in dict.fromkeys(named) if name in models)
+    )
 
 
 def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None) -> list[Prediction]:
@@ -239,24 +238,34 @@ def _chosen(at: str, choice: ModelChoice) -> str:
     return choice.name
 
 
-def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Mapping[str, ModelSpec]) -> EvaluatedTier:
+def _calibration_of(deferral: Deferral | None) -> str:
+    """Return the name of the Model with a tier's calibration; empty: it has none."""
+    return deferral.calibration.name if deferral and deferral.calibration else ""
+
+
+def _tier(
+    name: str, at: str, model: str, deferral: Deferral | None, models: Mapping[str, Resource[ModelSpec]]
+) -> EvaluatedTier:
     if model not in models:
         raise InvalidFieldError(
             f"{at}.model.name", model, "there is no such Model in the manifests given: give its, too"
         )
-    spec = in_force(models[model])
+    spec = in_force(models[model].spec)
     calibration = None
-    if deferral and deferral.calibration and (named := models.get(deferral.calibration.name)):
-        found = _file(in_force(named))
+    if named := models.get(_calibration_of(deferral)):
+        found = file_of(in_force(named.spec))
         calibration = found if found.is_file() else None
-    path = _file(spec)
+    path = file_of(spec)
     if not path.exists():
         raise InvalidFieldError(f"{at}.model", str(path), "there is no such file: train or download the model first")
     return EvaluatedTier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
 
 
-def _file(spec: ModelSpec) -> Path:
-    """Return the path of a model: a local file itself, a remote one or one of an archive in a cache."""
+def file_of(spec: ModelSpec) -> Path:
+    """Return the path of a model: a local file itself, a remote one or one of an archive in a cache.
+
+    Raises FetchError.
+    """
     path = local_path(spec.url)
     if path is not None and not (format_of(spec.format) and path.is_file() and kind_of(path)):
         return path

@@ -16,6 +16,7 @@ import numpy as np
 from halimede.api.model import ModelSpec
 from halimede.api.processing import (
     Boxes,
+    Channels,
     Crop,
     Grayscale,
     Letterbox,
@@ -218,9 +219,9 @@ def _check_steps(spec: ModelSpec, port: InputPort) -> None:
     sizes = [step for step in spec.preprocess if isinstance(step, Resize | Letterbox | Crop)]
     if not sizes or port.shape is None or None in port.shape:
         return
-    gray = any(isinstance(step, Grayscale) for step in spec.preprocess)
+    coloured = any(isinstance(step, Grayscale | Channels) for step in spec.preprocess)
     wanted = int(np.prod([size or 1 for size in port.shape]))
-    channels = 3 if gray else max(1, wanted // (sizes[-1].width * sizes[-1].height))
+    channels = 3 if coloured else max(1, wanted // (sizes[-1].width * sizes[-1].height))
     frame = preprocess.blank(spec.preprocess, channels)
     if frame is None or frame.size > MAX_BLANK:
         return

@@ -14,7 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halimede.api.processing import Cast, Crop, Grayscale, Layout, Letterbox, Normalize, ProcessingStep, Resize, Scale
+from halimede.api.processing import (
+    Cast,
+    Channels,
+    Crop,
+    Grayscale,
+    Layout,
+    Letterbox,
+    Normalize,
+    ProcessingStep,
+    Resize,
+    Scale,
+    each_channel,
+)
 from halimede.inference.geometry import cut, fitted
 from halimede.inference.model import Array, SampleError
 
@@ -71,6 +83,17 @@ def grayscale(_: Grayscale, image: Array) -> Array:
 
 
 @run.register
+def channels(step: Channels, image: Array) -> Array:
+    """Return ``[height, width, 3]`` of one, three or four channels, which are RGB or gray."""
+    picture = _picture("channels", image)
+    if picture.shape[2] == 1:
+        return np.repeat(picture, 3, axis=2)
+    if picture.shape[2] not in {3, 4}:
+        raise _misfit("channels", image, "a picture of 1, 3 or 4 channels, last")
+    return picture[..., 2::-1] if step.format == "bgr" else picture[..., :3]
+
+
+@run.register
 def resize(step: Resize, image: Array) -> Array:
     """Resize bilinearly, with Pillow's antialiasing when shrinking. Keeps axes, channels and element type."""
     return _resized(_picture("resize", image), step.width, step.height).reshape(
@@ -101,17 +124,18 @@ def crop(step: Crop, image: Array) -> Array:
 def scale(step: Scale, image: Array) -> Array:
     """Return ``(x * factor - mean) / std`` in single precision; double stays double. Channels are the last axis."""
     result: NDArray[np.floating[Any]] = image.astype(np.float64 if image.dtype == np.float64 else np.float32)
-    channels = image.shape[2] if image.ndim == 3 else 1
-    for name, values in (("mean", step.mean), ("std", step.std)):
-        if len(values) > 1 and len(values) != channels:
+    count = image.shape[2] if image.ndim == 3 else 1
+    mean, std = each_channel(step.mean), each_channel(step.std)
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) > 1 and len(values) != count:
             raise _misfit(
                 "scale", image, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
             )
     result *= result.dtype.type(step.factor)
-    if step.mean:
-        result -= np.asarray(step.mean, result.dtype)
-    if step.std:
-        result /= np.asarray(step.std, result.dtype)
+    if mean:
+        result -= np.asarray(mean, result.dtype)
+    if std:
+        result /= np.asarray(std, result.dtype)
     return result
 
 

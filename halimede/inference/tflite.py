@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
+from halimede.inference.graph_input import GraphInput, first_operators
 from halimede.inference.model import Array, ModelError, UnsafeModelError
 from halimede.inference.session import DeclaredTensor, reason, type_name
 
 MAGIC = b"TFL3"
+#: a quantized input that holds no higher number takes no picture of 0 to 255
+HALF_RANGE = 128
 #: the signature that is used where a file has several
 SERVING = "serving_default"
 
@@ -136,6 +139,36 @@ def check_file(path: Path) -> None:
                 ) from error
     if elsewhere:
         raise UnsafeModelError(f"the model file {path} has weights in other files: convert it with its weights in it")
+
+
+def graph_input(path: Path) -> GraphInput | None:
+    """Return the input of a file; None if it has not exactly one. Raises ModelError, OSError, ValueError."""
+    check_file(path)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        model = schema.Model.GetRootAs(content)
+        graph = model.Subgraphs(0)
+        if graph.InputsLength() != 1:
+            return None
+        at = graph.Inputs(0)
+        tensor, quantization = graph.Tensors(at), graph.Tensors(at).Quantization()
+        name = bytes(tensor.Name() or b"").decode()
+        if quantization is not None and quantization.ScaleLength():
+            limit = 255 if tensor.Type() == schema.TensorType.UINT8 else 127
+            floats = quantization.Scale(0) * (limit - quantization.ZeroPoint(0)) < HALF_RANGE
+        else:
+            floats = tensor.Type() == schema.TensorType.FLOAT32
+        return GraphInput(name=name, floats=floats, operators=first_operators(_nodes(model, graph), str(at)))
+
+
+def _nodes(model: Any, graph: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    for i in range(graph.OperatorsLength()):
+        operator = graph.Operators(i)
+        code = model.OperatorCodes(operator.OpcodeIndex())
+        # the field for operators up to 127, and the one for all
+        known = names.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "")
+        inputs = [str(operator.Inputs(k)) for k in range(operator.InputsLength())]
+        yield known, inputs, [str(operator.Outputs(k)) for k in range(operator.OutputsLength())]
 
 
 def _named(interpreter: Any) -> tuple[list[LiteTensor], list[LiteTensor]]:

@@ -34,6 +34,7 @@ from halimede.api.processing import check_postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.file_model import fit
+from halimede.inference.graph_input import unscaled
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.scripts import bind
 from halimede.inference.session import Declared, import_runtime, open_session
@@ -97,6 +98,7 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
         return _refused(error.reason if isinstance(error, ModelError) else TrialReason.INVALID, str(error))
     return Trial(
         ok=True,
+        warning=unscaled(Path(job.path), spec),
         inputs=inputs,
         outputs=outputs,
         seconds=time.monotonic() - began,

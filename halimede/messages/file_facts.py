@@ -101,6 +101,10 @@ class TrialReason(StrEnum):
     FAILED = "TrialFailed"
 
 
+#: the reason of a Model that is Ready although pictures reach it on another range than it was probably trained on
+INPUT_NOT_SCALED = "InputNotScaled"
+
+
 class TrialJob(Message, kw_only=True):
     """The model to try: its file, its spec as JSON, and the limits. ``parent``: the process that waits for it."""
 
@@ -112,12 +116,16 @@ class TrialJob(Message, kw_only=True):
 
 
 class Trial(Message, kw_only=True):
-    """What came of it. ``ok``: nothing speaks against the model. ``skipped``: so it is since nothing was tried."""
+    """What came of it. ``ok``: nothing speaks against the model. ``skipped``: so it is since nothing was tried.
+
+    ``warning``: what is often a mistake of its user, and no reason to refuse the model.
+    """
 
     ok: bool = False
     skipped: bool = False
     reason: Short = ""
     message: Text = ""
+    warning: Text = ""
     inputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
     outputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
     #: duration of opening it and answering its first samples

@@ -16,7 +16,7 @@ from halimede.mining.miner import (
     judge,
 )
 from halimede.mining.pre_inference import PreInferenceMiner, check_mode, judge_sample
-from halimede.mining.registry import create, names, parameters_at, register
+from halimede.mining.registry import canonical, create, names, parameters_at, register
 
 __all__ = [
     "ByHardness",
@@ -25,6 +25,7 @@ __all__ = [
     "MiningError",
     "PreInferenceMiner",
     "Verdict",
+    "canonical",
     "check_mode",
     "create",
     "hardness_of",

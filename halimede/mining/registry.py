@@ -3,21 +3,26 @@
 A new algorithm is one new file in this package, or an entry point of the group ``halimede.mining`` in any installed
 distribution: a dataclass under ``@register("Name")`` that is callable with a prediction. Its fields are its parameters;
 their types define the allowed values. Those of this package inherit them from ``halimede.api.mining``. Names are
-case-insensitive, and listed as registered.
+case-insensitive, and listed as registered. A service may also name a user's class itself, without any registration:
+``module:Class`` or ``file.py:Class``.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
+import sys
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
+from typing import TypeVar, cast
 
-from halimede.api.mining import FIELD, GROUP, instead, read_parameters
+from halimede.api.mining import FIELD, GROUP, instead, own_rule, read_parameters, rule_file
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.mining.miner import Miner
 from halimede.mining.pre_inference import check_mode
@@ -50,6 +55,13 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(name for name, _ in _algorithms.values()))
 
 
+def canonical(name: str) -> str:
+    """Return the name of an algorithm as it was registered; of a user's class with the whole path of its file."""
+    if file := rule_file(name):
+        return f"{Path(file).resolve()}{name.removeprefix(file)}"
+    return next((known for known in names() if known.lower() == name.lower()), name)
+
+
 def create(name: str, parameters: Mapping[str, str], calibration: Path | None = None, mode: str | None = None) -> Miner:
     """Make the algorithm that a service's spec names.
 
@@ -80,6 +92,8 @@ def parameters_at(miner: Miner, cut: float) -> dict[str, str]:
     Raises InvalidFieldError for an algorithm that compares no numbers, or has no parameter for its cut.
     """
     given = getattr(miner, "parameters_at", None)
+    if given is None and is_dataclass(miner) and any(each.name == "cut" and each.init for each in fields(miner)):
+        return {"cut": repr(float(cut))}
     if given is None:
         fix = "use an algorithm whose threshold can be moved, such as Margin, Entropy or Threshold"
         raise InvalidFieldError(f"{FIELD}.name", type(miner).__name__, fix)
@@ -96,6 +110,8 @@ def discover() -> None:
 
 
 def _find(name: str) -> type[Miner]:
+    if ":" in name:
+        return _own(name)
     discover()
     failures = []
     if name.lower() not in _algorithms:
@@ -106,6 +122,47 @@ def _find(name: str) -> type[Miner]:
         fix = instead(name, [known for known, _ in _algorithms.values()])
         raise InvalidFieldError(f"{FIELD}.name", name, "; ".join([fix, *failures]))
     return found[1]
+
+
+def _own(name: str) -> type[Miner]:
+    """Return the class of a user that a service names by its module or file. Raises InvalidFieldError."""
+    where, wanted = own_rule(name)
+    try:
+        algorithm = getattr(_module(where), wanted, None)
+    except FileNotFoundError as error:
+        fix = f"there is no file {where} where the worker runs: copy it there, or put its folder on PYTHONPATH"
+        raise InvalidFieldError(f"{FIELD}.name", name, fix) from error
+    except Exception as error:
+        fix = (
+            f"{where} cannot be imported: {type(error).__name__}: {error}: correct it, or put its folder on PYTHONPATH"
+        )
+        raise InvalidFieldError(f"{FIELD}.name", name, fix) from error
+    if not isinstance(algorithm, type) or not is_dataclass(algorithm):
+        fix = f"{where} has no dataclass {wanted}: write @dataclass above the class; its fields are the parameters"
+        raise InvalidFieldError(f"{FIELD}.name", name, fix)
+    if not any("__call__" in vars(each) for each in algorithm.__mro__):
+        fix = f"{wanted} decides nothing: derive it from halimede.mining.ByHardness, or define __call__(prediction)"
+        raise InvalidFieldError(f"{FIELD}.name", name, fix)
+    return cast("type[Miner]", algorithm)
+
+
+@cache
+def _module(where: str) -> ModuleType:
+    """Import a module, or a Python file as one of a name that no other has."""
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    path = Path(where).resolve(strict=True)
+    name = f"mining_rule_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 @cache

@@ -21,6 +21,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.model_formats import ONNX, format_of
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Model, ModelError, open_model
+from halimede.inference.graph_input import unscaled
 from halimede.inference.scripts import confine
 from halimede.models.archive import model_file
 from halimede.models.desired_state import Desired, DesiredModel, changes, spec_of
@@ -84,6 +85,8 @@ class ModelOpener:
     def _open(self, path: str, spec: ModelSpec) -> Model:
         confine(spec)
         model = open_model(path, spec, self.estimator, threads=self.threads)
+        if self.estimator is None and (doubt := unscaled(Path(path), spec)):
+            log.warning("model input not scaled", advice=doubt)
         if self.compose is None:
             return model
         try:

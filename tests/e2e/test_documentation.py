@@ -44,6 +44,7 @@ RUN = {
     "docs/multi-edge.md": "tests/e2e/test_multi_edge_documentation.py",
     "docs/mqtt.md": "tests/e2e/test_mqtt_documentation.py",
     "docs/security.md": "tests/integration/test_security_documentation.py",
+    "docs/processing.md": "tests/unit/cli/test_inspect.py",
     "docs/serving.md": "tests/e2e/test_serving_documentation.py",
     "docs/tiers.md": "tests/e2e/test_tiers.py",
 }

@@ -45,6 +45,15 @@ async def test_a_model_that_a_node_has_and_cannot_run_says_what_to_install_there
 
 
 @simulated
+async def test_a_model_that_gets_pictures_unscaled_is_ready_and_says_so(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        edge.reasons[SMALL] = "InputNotScaled", "add {op: normalize}"
+        await w.apply(model("small"), model("big"), service())
+        status = await w.reaches("Ready", "InputNotScaled", name="small", plural=MODELS)
+        assert status.conditions[-1].message == "node edge0: add {op: normalize}"
+
+
+@simulated
 async def test_nodes_get_the_version_in_force_and_the_status_remembers_what_they_had(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         edge.facts[SMALL] = facts("a")

@@ -5,6 +5,7 @@ The schema is a structural OpenAPI v3 schema, made from msgspec types: a type at
 - A part of a pod template keeps unknown fields, at each level: rules can read the typed fields, and Kubernetes checks
   the rest.
 - A union of tagged types becomes one object with all their fields; CEL rules allow each tag only its own.
+- A union of a number and a list has no type, and rules cannot read it: GM alone checks it.
 - Defaults are written only into specs, and only if they are values: empty text, lists and objects mean "absent". A
   union's members have no defaults, because the API server would add them to all members.
 - Distributions are left out: a status in the API server has numbers for people.
@@ -167,6 +168,8 @@ def _struct(info: inspect.StructType) -> Schema:
 def _union(kinds: Sequence[inspect.Type]) -> Schema:
     if len(kinds) == 1:
         return _of(kinds[0])
+    if any(isinstance(kind, inspect.FloatType) for kind in kinds):
+        return dict(KEEP)
     members = [kind for kind in kinds if isinstance(kind, inspect.StructType) and isinstance(kind.tag, str)]
     if len(members) != len(kinds):
         raise TypeError(f"a structural schema cannot say which of {kinds} it is: tag them")
@@ -184,7 +187,7 @@ def _union(kinds: Sequence[inspect.Type]) -> Schema:
     for name, tags in owners.items():
         found[name]["description"] = f"{found[name].get('description', '')} Only of {tag} {' and '.join(tags)}.".strip()
     rules = [rule for member in members for rule in _of_one(tag, member)]
-    rules += [_goes_with(tag, name, tags) for name, tags in owners.items()]
+    rules += [_goes_with(tag, name, tags) for name, tags in owners.items() if "type" in found[name]]
     return _object({tag: choice, **found}, [tag], rules, {})
 
 

@@ -9,14 +9,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from halimede.api import admit, kind_of
+from halimede.api import Resource, admit, kind_of
+from halimede.api.model import PLURAL as MODELS
+from halimede.api.model import in_force
+from halimede.api.processing import keeps_range
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.manifests import Manifest, load
 from halimede.cli.output import console, fail, warn
 from halimede.cli.runner import run
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 
 CHANGED = frozenset({"created", "configured"})
@@ -96,6 +99,7 @@ async def apply_manifests(
     if dry_run is DryRun.CLIENT:
         for manifest in manifests:
             console().print(f"{named(manifest.resource.key)} valid (dry run)")
+            _warn(manifest)
         return 0
     failed = 0
     async with Client.to(broker) as client:
@@ -113,6 +117,31 @@ async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> bool:
         fail(f"{manifest.source}: {name}: {error}")
         return False
     console().print(f"{name} {outcome}{' (dry run)' if dry else ''}", style="green" if outcome in CHANGED else "")
+    _warn(manifest)
+    return True
+
+
+def _warn(manifest: Manifest) -> None:
+    """Warn of what is no error, and often a mistake."""
+    resource = manifest.resource
     if manifest.missing:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
-    return True
+    if doubt := _unscaled(resource):
+        warn(f"{manifest.source}: {named(resource.key)}: {doubt}")
+
+
+def _unscaled(resource: Resource[Any]) -> str:
+    """Return the warning that a Model gets pictures on another range than it was trained on, if its file is here."""
+    if resource.kind.plural != MODELS:
+        return ""
+    spec = in_force(resource.spec)
+    if not keeps_range(spec.preprocess):
+        return ""
+    try:
+        from halimede.inference.graph_input import unscaled
+        from halimede.models import local_path
+
+        path = local_path(spec.url)
+    except (ModuleNotFoundError, HalimedeError):  # only the extras of workers read models; nodes report a wrong url
+        return ""
+    return unscaled(path, spec) if path else ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,8 +70,8 @@ def calibrate(
     """Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.
 
     Give samples that the models were not trained on. Without labels the answers of the big model count as true. Writes
-    SERVICE.calibration and SERVICE.calibration.yaml; `halimede apply -f` applies the latter. The figures are measured
-    on 30 % of the samples, which the calibration does not use.
+    SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models: `halimede apply -f`
+    applies it. The figures are measured on 30 % of the samples, which the calibration does not use.
 
     \b
     Examples:
@@ -114,9 +116,23 @@ def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: st
         return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, report=report)
 
 
-def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
+@dataclass(frozen=True, slots=True)
+class WrittenCalibration:
+    """Both files, and what the manifests change in the service."""
+
+    artefact: Path
+    fragment: Path
+    changes: list[str]
+
+    @property
+    def next(self) -> str:
+        """The command that applies them."""
+        return f"halimede apply -f {shlex.quote(str(self.fragment))}"
+
+
+def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> WrittenCalibration:
     """Write both files, each atomically."""
-    from halimede.calibration.service import manifests, name_of
+    from halimede.calibration.service import changes, manifests, name_of
     from halimede.mining.calibration_file import write_artefact
     from halimede.system.files import write_atomic
 
@@ -130,10 +146,10 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
             write_atomic(path, data)
     except OSError as error:
         raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error
-    return artefact, fragment
+    return WrittenCalibration(artefact, fragment, changes(chain.service.body, documents[-1], at))
 
 
-def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], *, as_json: bool) -> None:
+def _show(chain: Chain, at: int, found: Calibrated, written: WrittenCalibration, *, as_json: bool) -> None:
     from halimede.calibration.service import about, rows
 
     if as_json:
@@ -143,7 +159,9 @@ def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], 
             "fitted": found.fitted,
             "heldOut": found.held_out,
             "figures": found.artefact.figures,
-            "files": [str(path) for path in written],
+            "files": [str(written.artefact), str(written.fragment)],
+            "changes": written.changes,
+            "next": written.next,
         }
         sys.stdout.write(json.dumps(said, indent=1) + "\n")
         return
@@ -161,5 +179,10 @@ def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], 
     shown.print()
     for note in found.notes:
         warn(f"Note: {note}")
-    shown.print(clean(f"Written: {written[0]}, {written[1]}"), markup=False)
-    shown.print(clean(f"Next: halimede apply -f {written[1]}"), markup=False)
+    shown.print("Changed in the service:")
+    for line in written.changes:
+        shown.print(clean(f"  {line}"), markup=False)
+    shown.print(
+        clean(f"Written: {written.artefact}, {written.fragment} (the service and all its Models)"), markup=False
+    )
+    shown.print(clean(f"Next: {written.next}"), markup=False)

@@ -9,13 +9,14 @@ import asyncio
 import importlib.util
 import itertools
 import os
+import random
 import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -82,6 +83,12 @@ def publish(
     bare: Annotated[
         bool, typer.Option("--bare", help="Send the files without id and sequence, as simple cameras do.")
     ] = False,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Send pictures in random order, another one in each round.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="The order of --shuffle: the same for the same number.")
+    ] = None,
     max_width: Annotated[
         int, typer.Option(min=0, max=16_384, help="Scale wider frames down to this; 0: never.", metavar="PIXELS")
     ] = 0,
@@ -95,16 +102,22 @@ def publish(
       halimede publish pictures/ --camera cam0
       halimede publish a.jpg b.png --camera cam0 --fps 5 --repeat 10
       halimede publish pictures/ --camera cam0 --loop --bare --qos 0
+      halimede publish classes/ --camera cam0 --shuffle --seed 1
       halimede publish street.mp4 --camera cam0 --loop
       halimede publish rtsp://10.0.0.7/stream1 --camera cam0 --fps 10 --max-width 640
     """
     if loop and repeat > 1:
         raise typer.BadParameter("give --loop or --repeat, not both")
+    if seed is not None and not shuffle:
+        raise typer.BadParameter("give --shuffle with --seed")
+    if shuffle and is_stream(paths):
+        raise typer.BadParameter("give --shuffle only for pictures: a video has an order")
 
     async def command() -> None:
         plan = PublishPlan(
-            paths, camera, o.namespace_of(namespace), fps, 0 if loop else repeat, qos, bare=bare, max_width=max_width
-        )
+            paths, camera, o.namespace_of(namespace), fps, 0 if loop else repeat, qos, bare=bare, max_width=max_width,
+            order=random.Random(seed) if shuffle else None,  # noqa: S311  # no secret
+        )  # fmt: skip
         publish = publish_stream if is_stream(paths) else publish_pictures
         await publish(o.address(broker, credentials), plan)
 
@@ -115,7 +128,8 @@ def publish(
 class PublishPlan:
     """The frames to send. ``rounds`` 0: no limit; ``fps`` 0: as fast as the broker accepts, None: the source's own.
 
-    ``max_width``: wider frames of a video are scaled down to that; 0: none are.
+    ``max_width``: wider frames of a video are scaled down to that; 0: none are. ``order``: shuffles pictures in each
+    round; None: they keep the order of their names.
     """
 
     paths: Sequence[str]
@@ -126,6 +140,7 @@ class PublishPlan:
     qos: int
     bare: bool
     max_width: int = 0
+    order: random.Random | None = None
 
 
 @dataclass(slots=True)
@@ -143,6 +158,11 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
         pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
         if others:
             warn(f"skipped {others} files that are neither JPEG nor PNG")
+        if plan.order is None and (folders := images.sorted_by_folder(pictures)):
+            warn(
+                f"the pictures are sorted by folder ({', '.join(folders[:3])}, ...): if these are classes, a service"
+                " takes their order for drift, and its budget does not fit: add --shuffle"
+            )
         tally, loop = PublishSummary(), asyncio.get_running_loop()
         started = loop.time()
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
@@ -187,7 +207,7 @@ async def send_all(
     with progress_bar() as progress, first_error():
         task = progress.add_task(str(address), total=total)
         async with asyncio.TaskGroup() as group:
-            for sequence, picture in enumerate(_rounds(pictures, plan.rounds)):
+            for sequence, picture in enumerate(_rounds(pictures, plan)):
                 if fps:
                     await asyncio.sleep(max(0.0, started + sequence / fps - loop.time()))
                 await window.acquire()
@@ -212,9 +232,9 @@ async def send_frame(bus: Bus, address: Address[bytes], data: bytes, qos: int, p
             await asyncio.sleep(RETRY_S)
 
 
-def _rounds(pictures: Sequence[InlineImage], rounds: int) -> Iterator[InlineImage]:
-    endless: Iterator[Any] = itertools.count() if rounds == 0 else iter(range(rounds))
-    return (picture for _ in endless for picture in pictures)
+def _rounds(pictures: Sequence[InlineImage], plan: PublishPlan) -> Iterator[InlineImage]:
+    for _ in itertools.count() if plan.rounds == 0 else range(plan.rounds):
+        yield from plan.order.sample(pictures, len(pictures)) if plan.order else pictures
 
 
 def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, seconds: float) -> None:

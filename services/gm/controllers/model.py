@@ -19,6 +19,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
+from halimede.messages.file_facts import INPUT_NOT_SCALED
 from halimede.models import FetchReason
 from services.gm.controllers.base import Controller, Observed, register
 from services.gm.reference_index import ReferenceEntry
@@ -27,6 +28,8 @@ from services.gm.workloads.deployments import Built
 
 #: percent in which progress is shown: each step is a write of the status
 PROGRESS_STEP = 5
+#: reasons of nodes that show in a Model that is Ready, the most important first
+NOTED = (FetchReason.NOT_INSTALLED, INPUT_NOT_SCALED)
 #: versions in a status
 MOST_VERSIONS = 10
 
@@ -66,8 +69,8 @@ class ModelController(Controller):
         elif len({each.digest for each in facts}) > 1:
             text = f"the {len(verdicts)} nodes have different contents: set spec.sha256, or another spec.url"
             verdict = Readiness("Ready", "ContentDiffers", text)
-        elif lacking := [v for v in verdicts if v.reason == FetchReason.NOT_INSTALLED]:
-            verdict = lacking[0]
+        elif noted := [v for reason in NOTED for v in verdicts if v.reason == reason]:
+            verdict = noted[0]
         else:
             verdict = Readiness("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
         # nodes with trouble first, in case the list is cut

@@ -21,6 +21,7 @@ from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
+from halimede.messages.file_facts import INPUT_NOT_SCALED
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, redact
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
@@ -51,7 +52,7 @@ PROGRESS_S = 2.0
 UNFIT = "ModelInvalid"
 #: results that depend only on the file: only these are stored
 OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
-FORMAT = 1
+FORMAT = 2
 #: brings a required file; raises FetchError and UnusableError
 Bring = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
 CopyModel = Callable[[RequiredFile, str, Cache, Progress], Awaitable[Fetched]]
@@ -145,8 +146,8 @@ class Preparer:
             self.downloads.failures["Internal"] += 1
             self._set(Preparation(want, "Failed", "Internal", f"the download failed: {type(error).__name__}"))
             return LONGEST_DELAY
-        reason = FetchReason.NOT_INSTALLED.value if brought.lack else ""
-        self._set(Preparation(want, "Ready", reason, brought.lack, brought.path, brought.facts))
+        reason = FetchReason.NOT_INSTALLED.value if brought.lack else INPUT_NOT_SCALED if brought.warning else ""
+        self._set(Preparation(want, "Ready", reason, brought.lack or brought.warning, brought.path, brought.facts))
         self._room.came()
         return LONGEST_DELAY if brought.lack else None
 
@@ -204,12 +205,13 @@ class UnusableError(HalimedeError):
 class InstalledModel:
     """A model on this node: its file, and the facts about it.
 
-    ``lack``: why only a user's estimator can use it here; empty if halimede can.
+    ``lack``: why only a user's estimator can use it here; empty if halimede can. ``warning``: what its trial warns of.
     """
 
     path: Path
     facts: ModelFacts
     lack: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,8 @@ class ModelFiles:
                 if error.temporary or form is ONNX or not want.own_code:
                     raise
                 return as_it_is  # the user's code may read another file of the same framework
-            return InstalledModel(path, facts(fetched, await self._try(want, fetched, path, cache)), lack)
+            trial = await self._try(want, fetched, path, cache)
+            return InstalledModel(path, facts(fetched, trial), lack, trial.warning)
 
     async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"

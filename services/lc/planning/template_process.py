@@ -91,7 +91,8 @@ def to_process(
         raise RefusalError(f"{at}.workingDir", text)
     argv, ours = _command(container, program, env, at, host)
     if ours:
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(host.library)]))
+        paths = [env.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), str(host.library)]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return ProcessSpec(
         argv=argv,
         env={**threads, **env},

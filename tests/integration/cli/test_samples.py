@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from PIL import Image
 
 from halimede import codec, topics
 from halimede.bus.message import Delivery
@@ -25,6 +27,7 @@ from services.broker import MosquittoProcess
 from tests.cameras import video
 from tests.collector import collector
 from tests.simulated import eventually
+from tests.typed import halimede
 
 Output = pytest.CaptureFixture[str]
 
@@ -80,6 +83,46 @@ async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
     assert len({bytes(frame.id) for frame in frames}) == 60
     assert {(f.camera, f.encoding, bytes(f.data)) for f in frames} == {("cam0", "png", PNG)}
     assert "60 frames sent to default/sedna/frames/cam0" in capsys.readouterr().out
+
+
+def classes(path: Path) -> tuple[str, list[int]]:
+    """Write pictures of different widths into the class folders a and b; return the folder and their widths."""
+    for i in range(12):
+        file = path / "ab"[i // 6] / f"{i:02}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.new("L", (i + 1, 1)).save(file)
+    return str(path), list(range(1, 13))
+
+
+async def test_pictures_sorted_by_class_are_warned_of_and_can_be_shuffled(
+    broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
+) -> None:
+    folder, widths = classes(tmp_path)
+    sent: list[list[int]] = []
+    for options in ((), ("--shuffle", "--seed", "1"), ("--shuffle", "--seed", "1"), ("--shuffle", "--seed", "2")):
+        words = ("publish", folder, "--camera", "cam0", "--fps", "0", "--repeat", "2", *options)
+        done = await asyncio.to_thread(halimede, *words, "--broker", f"127.0.0.1:{broker.settings.port}")
+        assert done.returncode == 0, done.stderr
+        frames = await reader.frames(24 * (len(sent) + 1))
+        order = [Image.open(io.BytesIO(frame.data)).width for frame in frames[-24:]]
+        assert sorted(order[:12]) == sorted(order[12:]) == widths
+        assert ("sorted by folder (a, b, ...)" in done.stderr) == (not options)
+        sent.append(order)
+    plain, first, same, other = sent
+    assert plain == widths * 2
+    assert first == same != other
+    assert first[:12] != first[12:]
+
+
+def test_a_shuffled_order_needs_pictures() -> None:
+    for words, said in (
+        (("--seed", "1"), "give --shuffle with --seed"),
+        (("--shuffle", "--seed", "-1"), "-1"),
+    ):
+        done = halimede("publish", ".", "--camera", "cam0", *words)
+        assert done.returncode == 2
+        assert said in done.stderr
+    assert "a video has an order" in halimede("publish", "a.mp4", "--camera", "cam0", "--shuffle").stderr
 
 
 async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:

@@ -140,8 +140,6 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SERVED, "spec.manifest", [{"version": "4", "downloadURL": "ftp://a"}], "[0].downloadURL"),
     (SERVED, "spec.manifest", [{"version": "4"}], "[0].downloadURL"),
     (SERVED, "spec.ingress", {"path": "v2"}, ".path"),
-    (MODEL, "spec.preprocess", [{"op": "scale", "std": [0]}], "[0].std"),
-    (MODEL, "spec.preprocess", [{"op": "normalize", "std": [0]}], "[0].std"),
     (MODEL, "spec.postprocess", {"task": "classification", "boxes": {"decode": "yolo"}}, ".task"),
     (MODEL, "spec.postprocess", {"task": "classification", "nms": {}}, ".task"),
 ]
@@ -155,7 +153,8 @@ BROKEN_STEPS: list[tuple[dict[str, Any], str]] = [
     ({"op": "cast"}, ""),
     ({"op": "grayscale", "width": 1}, ".width"),
     ({"op": "cast", "dtype": "float32", "order": "hwc"}, ".order"),
-    ({"op": "resize", "width": 1, "height": 1, "std": [1]}, ".std"),
+    ({"op": "resize", "width": 1, "height": 1, "factor": 1}, ".factor"),
+    ({"op": "channels"}, ""),
     ({"op": "resize", "width": 1, "height": 1, "x": 1}, ".x"),
     ({"op": "crop", "width": 1, "height": 1, "fill": 1}, ".fill"),
     ({"op": "script"}, ""),

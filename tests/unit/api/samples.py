@@ -148,7 +148,8 @@ spec:
   preprocess:
     - {op: grayscale}
     - {op: resize, width: 8, height: 8}
-    - {op: scale, factor: 0.0041, mean: [0.5], std: [1]}
+    - {op: channels, format: bgr}
+    - {op: scale, factor: 0.0041, mean: 0.5, std: [1]}
     - {op: layout, order: flat}
     - {op: cast, dtype: float32}
   postprocess: {task: classification, output: probabilities}

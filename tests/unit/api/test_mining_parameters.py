@@ -82,6 +82,18 @@ def test_a_worker_with_code_of_its_own_may_have_algorithms_of_its_own(changes: d
         api.admit(put(mined("Margin", threshold_margn="0.2"), CONTAINER, changes))
 
 
+@pytest.mark.parametrize("name", ["votes:FewVotes", "my.votes:FewVotes", "/rules/votes.py:FewVotes", "votes.py:V"])
+def test_a_rule_may_be_named_by_its_module_or_file(name: str) -> None:
+    api.admit(mined(name, votes="3"))
+
+
+@pytest.mark.parametrize("name", ["votes:", ":FewVotes", "votes.py:few votes", "a:b:C", "my-votes:FewVotes"])
+def test_a_rule_that_is_neither_is_refused_with_how_to_write_it(name: str) -> None:
+    error = error_of(mined(name))
+    assert error.field == f"{MINING}.name"
+    assert "votes.py:FewVotes" in error.fix
+
+
 def test_an_installed_plug_in_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     info = tmp_path / "few_votes-1.0.dist-info"

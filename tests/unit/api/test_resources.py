@@ -290,6 +290,23 @@ def test_an_error_in_one_step_of_several_forms_is_of_that_form() -> None:
     assert fields_of(body) == [f"{at}[0].width", f"{at}[0].height", f"{at}[1].op", f"{at}[2].dtype"]
 
 
+def model_with(*steps: dict[str, Any]) -> dict[str, Any]:
+    spec = {"url": "/m.onnx", "format": "onnx", "preprocess": list(steps)}
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "m"}, "spec": spec}
+
+
+@pytest.mark.parametrize("op", ["scale", "normalize"])
+@pytest.mark.parametrize("std", [0, 0.0, [0], [1, 0.0]])
+def test_nothing_is_divided_by_0(op: str, std: Any) -> None:
+    assert fields_of(model_with({"op": op, "std": std})) == ["spec.preprocess[0].std"]
+
+
+@pytest.mark.parametrize("mean", ["127.5", [[1]], {"r": 1}, [1] * 17, True])
+def test_a_mean_is_a_number_or_one_for_each_channel(mean: Any) -> None:
+    (field,) = fields_of(model_with({"op": "scale", "mean": mean}))
+    assert field.startswith("spec.preprocess[0].mean")
+
+
 def test_all_fields_of_a_model_that_are_not_valid_are_named_at_once() -> None:
     spec = {"url": "ftp://x/m.onnx", "format": "onnx", "targetVersion": "9", "nodeName": "Edge 0"}
     body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "m"}, "spec": spec}

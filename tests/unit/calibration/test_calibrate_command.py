@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +13,24 @@ import pytest
 from typer.testing import CliRunner
 
 from examples.digits import data
-from halimede import api
+from halimede import JointModel, api
 from halimede.cli.app import app
 from halimede.evaluation.service import read_chain
 from halimede.mining.calibration_file import read_artefact
 from services.lc.models.preparer import ModelFiles
 
+RULE = """
+from dataclasses import dataclass
+from halimede.mining import ByHardness
+
+
+@dataclass(frozen=True)
+class Lead(ByHardness):
+    cut: float = 0.5
+
+    def hardness(self, prediction):
+        return 1 - max(prediction.probabilities)
+"""
 SERVICE = Path("examples/digits/2-service.yaml")
 MODELS = Path("examples/digits/1-models.yaml")
 
@@ -39,7 +53,7 @@ def test_it_writes_a_service_that_can_be_applied_and_the_calibration_that_it_nam
     assert done.exit_code == 0, done.output
     assert "fitted on 629 samples, measured on 270 others; truth: labels" in done.output
     assert f"halimede apply -f {tmp_path}/digits.calibration.yaml" in done.output
-    chain = read_chain([tmp_path / "digits.calibration.yaml", MODELS])
+    chain = read_chain([tmp_path / "digits.calibration.yaml"])
     deferral = chain.edge.deferral
     assert deferral.hard_example_mining.name == "Learned"
     assert deferral.target_upload_ratio == 0.2
@@ -51,11 +65,64 @@ def test_it_writes_a_service_that_can_be_applied_and_the_calibration_that_it_nam
     assert artefact.figures["joint"] > artefact.figures["edge_only"]
 
 
+@pytest.fixture(scope="module")
+def written(pictures, tmp_path_factory):
+    """A folder with a space in its name, and what the command printed about what it wrote there."""
+    folder = tmp_path_factory.mktemp("calibrated") / "my site"
+    done = calibrate("--data", pictures, "--target-upload", 0.05, "--out", folder)
+    assert done.exit_code == 0, done.output
+    return folder, done.output
+
+
+def test_apply_and_the_joint_model_take_what_it_writes_as_it_is(pictures, written, tmp_path, monkeypatch):
+    folder, output = written
+    command = re.search(r"^Next: halimede (.*)$", output, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)  # nothing in it is relative to where it was written
+    applied = CliRunner().invoke(app, [*shlex.split(command[1]), "--dry-run=client"])
+    assert applied.exit_code == 0, applied.output
+    shown = applied.stdout.splitlines()
+    kinds = ["model/digits-small", "model/digits-big", "model/digits-calibration", "jointinferenceservice/digits"]
+    assert shown == [f"{name} valid (dry run)" for name in kinds]
+    assert applied.stderr == ""
+    with np.load(pictures) as arrays, JointModel.from_file(folder / "digits.calibration.yaml") as model:
+        answers = model.predict_batch(arrays["x"][:20])
+        assert np.mean([answer.label == str(y) for answer, y in zip(answers, arrays["y"], strict=False)]) > 0.8
+
+
+def test_it_says_what_it_changes_in_the_service(written):
+    _, output = written
+    assert "hardExampleMining Learned (was Margin (threshold_margin 0.19))" in output
+    assert "targetUploadRatio 0.05 (was not set)" in output
+    assert "auditShare 0.005 (was not set): this share of easy samples goes up as well" in output
+
+
+def test_a_rule_in_a_file_beside_the_manifest_is_calibrated_and_written_with_its_whole_path(pictures, tmp_path):
+    folder = tmp_path / "service"
+    folder.mkdir()
+    (folder / "lead.py").write_text(RULE)
+    body = SERVICE.read_text().replace("name: Margin", "name: lead.py:Lead")
+    body = body.replace('{key: threshold_margin, value: "0.19"}', '{key: cut, value: "0.5"}')
+    (folder / "service.yaml").write_text(body)
+    options = ("--service", folder / "service.yaml", "--service", MODELS, "--data", pictures, "--out", tmp_path)
+    done = CliRunner().invoke(
+        app, ["calibrate", *map(str, options), "--target-upload", "0.2", "--rule", f"{folder}/lead.py:Lead"]
+    )
+    assert done.exit_code == 0, done.output
+    mining = read_chain([tmp_path / "digits.calibration.yaml"]).edge.deferral.hard_example_mining
+    assert mining.name == f"{folder}/lead.py:Lead"
+    assert [each.key for each in mining.parameters] == ["cut"]
+    assert mining.parameters[0].value != "0.5"
+    applied = CliRunner().invoke(app, ["apply", "-f", f"{tmp_path}/digits.calibration.yaml", "--dry-run=client"])
+    assert (applied.exit_code, applied.stderr) == (0, "")
+
+
 def test_a_limit_on_the_risk_leaves_no_budget_to_move_its_cut(pictures, tmp_path):
     done = calibrate("--data", pictures, "--max-risk", 0.05, "--rule", "margin", "--out", tmp_path, "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert said["figures"]["risk"] <= 0.05
+    assert any(line.startswith("auditShare 0.01 (was not set)") for line in said["changes"])
+    assert said["next"] == f"halimede apply -f {tmp_path}/digits.calibration.yaml"
     deferral = read_chain([tmp_path / "digits.calibration.yaml", MODELS]).edge.deferral
     assert deferral.hard_example_mining.name == "Margin"
     assert deferral.target_upload_ratio is None

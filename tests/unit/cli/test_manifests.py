@@ -131,6 +131,22 @@ def test_a_relative_working_folder_is_relative_to_its_manifest(tmp_path: Path, g
     assert found.missing is None
 
 
+@pytest.mark.parametrize("given", ["votes.py:Few", "./votes.py:Few", "../f/votes.py:Few"])
+def test_a_rule_beside_its_manifest_is_named_by_its_whole_path(tmp_path: Path, given: str) -> None:
+    path = write(tmp_path, SERVICE.replace("{name: IBT}", f"{{name: '{given}'}}"), "f/m.yaml")
+    (found,) = load([path])
+    assert found.resource.spec.edge_worker.hard_example_mining.name == f"{tmp_path}/f/votes.py:Few"
+    assert found.missing == tmp_path / "f" / "votes.py"
+    (tmp_path / "f" / "votes.py").touch()
+    assert load([path])[0].missing is None
+
+
+@pytest.mark.parametrize("name", ["votes:Few", "/elsewhere/votes.py:Few", "Margin"])
+def test_any_other_name_of_a_rule_stays_as_it_is(tmp_path: Path, name: str) -> None:
+    (found,) = load([write(tmp_path, SERVICE.replace("{name: IBT}", f"{{name: '{name}'}}"))])
+    assert found.resource.spec.edge_worker.hard_example_mining.name == name
+
+
 @pytest.mark.parametrize(
     "part", ["edgeWorkers: [3]", "edgeWorkers: 3", "cloudWorker: {template: {spec: {containers: 3}}}"]
 )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from PIL import Image
 
-from halimede.api.processing import Cast, Grayscale, Layout, ProcessingStep, Resize, Scale
+from halimede.api.processing import Cast, Channels, Grayscale, Layout, Normalize, ProcessingStep, Resize, Scale
 from halimede.inference import SampleError
 from halimede.inference.preprocess import apply, run
 
@@ -67,6 +67,34 @@ def test_scaling_multiplies_then_takes_the_mean_off_then_divides():
     np.testing.assert_allclose(apply([Scale(mean=[4], std=[2])], frame), np.full((1, 2, 3), 3))
 
 
+@given(npst.arrays(np.uint8, (3, 2, 3)))
+def test_channels_of_a_picture_are_turned_to_bgr_as_opencv_has_them(frame):
+    turned = apply([Channels(format="bgr")], frame)
+    np.testing.assert_array_equal(turned[..., 0], frame[..., 2])
+    np.testing.assert_array_equal(turned[..., 2], frame[..., 0])
+    assert turned.flags.c_contiguous
+    np.testing.assert_array_equal(apply([Channels(format="bgr")], turned), frame)
+    np.testing.assert_array_equal(apply([Channels(format="rgb")], frame), frame)
+
+
+@pytest.mark.parametrize("order", ["bgr", "rgb"])
+def test_three_channels_are_made_of_gray_and_alpha_is_left_out(order):
+    gray = np.array([[1, 2]], np.uint8)
+    assert apply([Channels(format=order)], gray).tolist() == [[[1, 1, 1], [2, 2, 2]]]
+    assert apply([Channels(format=order)], gray[..., np.newaxis]).tolist() == [[[1, 1, 1], [2, 2, 2]]]
+    with_alpha = np.array([[[10, 20, 30, 255]]], np.uint8)
+    expected = [10, 20, 30] if order == "rgb" else [30, 20, 10]
+    assert apply([Channels(format=order)], with_alpha).tolist() == [[expected]]
+
+
+@given(frames, st.sampled_from([0.0, 0.5, 127.5]), st.sampled_from([0.25, 1.0, 127.5]))
+def test_one_number_is_the_mean_or_divisor_of_all_channels(frame, mean, std):
+    count = frame.shape[2] if frame.ndim == 3 else 1
+    for step in (Scale, Normalize):
+        listed = apply([step(mean=[mean] * count, std=[std] * count)], frame)
+        np.testing.assert_array_equal(apply([step(mean=mean, std=std)], frame), listed)
+
+
 def test_layouts_order_the_axes():
     frame = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     assert apply([Layout(order="chw")], frame).shape == (3, 2, 4)
@@ -112,6 +140,7 @@ def test_the_frame_itself_is_never_changed(frame):
         (Grayscale(), np.zeros((4, 4, 2), np.uint8), r"grayscale wants .*\[4, 4, 2\]"),
         (Grayscale(), np.zeros(16, np.uint8), "grayscale wants"),
         (Resize(width=2, height=2), np.zeros((1, 2, 3, 4), np.uint8), "resize wants"),
+        (Channels(format="bgr"), np.zeros((4, 4, 2), np.uint8), "channels wants a picture of 1, 3 or 4 channels, last"),
         (Layout(order="chw"), np.zeros(3, np.uint8), "layout chw wants"),
         (Scale(mean=[1, 2, 3]), np.zeros((3, 4, 4), np.uint8), "put scale before layout"),
         (Scale(std=[1, 2]), np.zeros((4, 4), np.uint8), "as many as std has"),

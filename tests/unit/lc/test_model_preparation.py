@@ -14,7 +14,7 @@ import pytest
 
 from examples.digits import train
 from halimede.api.model import ModelSpec
-from halimede.api.processing import Postprocess, PostprocessScript
+from halimede.api.processing import Grayscale, Layout, Normalize, Postprocess, PostprocessScript, Resize
 from halimede.models import Cache, FetchError, FetchReason, model_trial
 from halimede.models.cache import in_thread
 from halimede.names import Key
@@ -67,6 +67,17 @@ async def test_a_model_is_tried_once(tmp_path: Path, small: Path, monkeypatch: p
 
     monkeypatch.setattr(preparer, "try_model", never)
     assert await files(want(small), cache, lambda *_: None) == first
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+async def test_a_model_that_pictures_reach_as_0_to_255_is_warned_of(tmp_path: Path, small: Path, scaled: bool) -> None:
+    steps = [Grayscale(), Resize(width=8, height=8), *([Normalize()] if scaled else []), Layout(order="flat")]
+    spec = msgspec.json.encode(ModelSpec(url="/", format="onnx", preprocess=steps)).decode()
+    wanted = RequiredFile(KEY, "u1", 1, str(small), format="onnx", spec=spec)
+    for _ in range(2):  # the second result is the stored one
+        brought = await ModelFiles()(wanted, Cache(tmp_path), lambda *_: None)
+        assert brought.facts.outputs
+        assert ("pictures reach it as 0 to 255" in brought.warning) == (not scaled)
 
 
 async def test_what_would_run_code_is_refused_with_its_reason(tmp_path: Path) -> None:

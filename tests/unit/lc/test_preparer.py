@@ -83,6 +83,21 @@ async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: 
 
 
 @simulated
+async def test_a_model_of_which_its_trial_warns_is_ready_and_runs(tmp_path: Path) -> None:
+    node = World(tmp_path)
+
+    async def bring(want: RequiredFile, cache: Cache, progress: Any) -> InstalledModel:
+        return InstalledModel(cached(cache, "0" * 64).path, ModelFacts(digest="0" * 64), warning="add normalize")
+
+    node.bring = bring
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), service())
+        status = await node.gm.reaches(SMALL, "Ready", "InputNotScaled")
+        assert status.message == "add normalize"
+        await eventually(lambda: node.launcher.alive)
+
+
+@simulated
 async def test_a_model_whose_package_is_missing_waits_for_it_and_heals_when_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,18 @@ def refusal(container: dict[str, Any] | None = None, **pod: Any) -> str:
     return str(caught.value)
 
 
+@pytest.fixture(autouse=True)
+def _no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
+def test_our_own_worker_finds_modules_on_the_path_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/rules")
+    assert process({}).env["PYTHONPATH"] == "/rules:/app"
+    own = [{"name": "PYTHONPATH", "value": "/mine"}]
+    assert process({"env": own}).env["PYTHONPATH"] == "/mine:/rules:/app"
+
+
 @pytest.mark.parametrize(
     "image",
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -31,15 +30,16 @@ def test_every_built_in_algorithm_is_in_a_table_with_its_parameters():
 
 
 def test_the_code_of_the_documentation_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
     own, script = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-    (tmp_path / "documented_few_votes.py").write_text(own)
+    (tmp_path / "few_votes.py").write_text(own)
     monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("documented_few_votes")
-    miner = create("FewVotes", {"cut": "0.3"})
-    assert judge(miner, Prediction(value={"votes": ["a", "a", "b"]})).hard
-    assert not judge(miner, Prediction(value={"votes": ["a"]})).hard
-    assert judge(miner, Prediction()).error == "the answer has no votes"
+    names = re.findall(r"^\| `(few_votes\S*)` \|", TEXT, re.MULTILINE)
+    assert names == ["few_votes.py:FewVotes", "few_votes:FewVotes"]
+    for name in names:
+        miner = create(f"{tmp_path}/{name}" if ".py:" in name else name, {"cut": "0.3"})
+        assert judge(miner, Prediction(value={"votes": ["a", "a", "b"]})).hard
+        assert not judge(miner, Prediction(value={"votes": ["a"]})).hard
+        assert judge(miner, Prediction()).error == "the answer has no votes"
     names = {"probabilities": np.array([[0.9, 0.1], [0.9, 0.9]])}
     exec(script, names)
     assert np.isnan(hardness_of(names["miner"], names["probabilities"])).tolist() == [False, True]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from halimede.models.desired_state import DesiredModel
 from halimede.worker.model_reload import ModelOpener, UnfitError
+from tests.graphs import FLOAT, Node, write_graph
 from tests.lite_files import write_weigher
 from tests.serving_world import adds
 
@@ -77,3 +80,20 @@ async def test_a_folder_without_one_model_is_refused_with_what_to_do(names: tupl
             await opener.open(wish(tmp_path))
         assert caught.value.reason == "NoModelFile"
         assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("steps", "lines"), [([], 1), ([{"op": "normalize"}], 0)])
+async def test_a_model_that_pictures_reach_unscaled_is_loaded_and_logged_once(
+    tmp_path: Path, steps: list[dict[str, Any]], lines: int
+) -> None:
+    nodes: list[Node] = [("MatMul", ["x", "w"], ["z"], {}), ("Softmax", ["z"], ["y"], {})]
+    weights = {"w": np.ones((16, 2), np.float32)}
+    write_graph(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 2])}, weights)
+    picture = [{"op": "grayscale"}, {"op": "resize", "width": 4, "height": 4}]
+    spec = {"format": "onnx", "preprocess": [*picture, *steps, {"op": "layout", "order": "flat"}]}
+    with capture_logs() as seen:
+        loaded = await ModelOpener().open(DesiredModel(name="m", path=str(tmp_path / "m.onnx"), spec=spec))
+        await loaded.close()
+    warned = [line for line in seen if line["event"] == "model input not scaled"]
+    assert len(warned) == lines
+    assert all(line["log_level"] == "warning" and "{op: normalize}" in line["advice"] for line in warned)

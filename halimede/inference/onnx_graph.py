@@ -1,0 +1,64 @@
+"""Reads the input of an ONNX file and the operators behind it, without ONNX Runtime and without its weights.
+
+For a file that ``file_checks`` has accepted, or that its user wants to send: its fields are skipped through as there.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+from halimede.inference.file_checks import fields
+from halimede.inference.graph_input import GraphInput, first_operators
+
+#: fields of onnx.proto: of ModelProto, GraphProto, NodeProto, ValueInfoProto, TypeProto, TensorProto
+GRAPH = 7
+NODE, INITIALIZER, INPUT = 1, 5, 11
+NODE_INPUT, NODE_OUTPUT, OPERATOR = 1, 2, 4
+VALUE_NAME, VALUE_TYPE, TENSOR_TYPE = 1, 2, 1
+TENSOR_NAME = 8
+#: the field ``elem_type`` with float, float16 and double
+FLOATS = frozenset({b"\x08\x01", b"\x08\x0a", b"\x08\x0b"})
+Span = tuple[int, int]
+
+
+def graph_input(path: Path) -> GraphInput | None:
+    """Return the input of a file; None if it has not exactly one. Raises OSError, ValueError for a malformed file."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        (graph,) = _parts(content, (0, len(content)), GRAPH)
+        inputs = {_text(content, span, VALUE_NAME): span for span in _parts(content, graph, INPUT)}
+        # before ONNX 1.3 weights were listed as inputs, too
+        for span in _parts(content, graph, INITIALIZER):
+            inputs.pop(_text(content, span, TENSOR_NAME), None)
+        if len(inputs) != 1:
+            return None
+        ((name, declared),) = inputs.items()
+        operators = first_operators(_nodes(content, graph), name)
+        return GraphInput(name=name, floats=_takes_floats(content, declared), operators=operators)
+
+
+def _nodes(content: mmap.mmap, graph: Span) -> Iterator[tuple[str, list[str], list[str]]]:
+    for span in _parts(content, graph, NODE):
+        inputs, outputs = (_texts(content, span, number) for number in (NODE_INPUT, NODE_OUTPUT))
+        yield _text(content, span, OPERATOR), inputs, outputs
+
+
+def _takes_floats(content: mmap.mmap, declared: Span) -> bool:
+    return any(
+        content[start : start + 2] in FLOATS
+        for kind in _parts(content, declared, VALUE_TYPE)
+        for start, _ in _parts(content, kind, TENSOR_TYPE)
+    )
+
+
+def _parts(content: mmap.mmap, span: Span, wanted: int) -> list[Span]:
+    return [(start, end) for number, start, end in fields(content, *span) if number == wanted]
+
+
+def _texts(content: mmap.mmap, span: Span, wanted: int) -> list[str]:
+    return [content[start:end].decode() for start, end in _parts(content, span, wanted)]
+
+
+def _text(content: mmap.mmap, span: Span, wanted: int) -> str:
+    return next(iter(_texts(content, span, wanted)), "")

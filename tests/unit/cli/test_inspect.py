@@ -1,0 +1,248 @@
+"""``halimede inspect`` as a user types it: what a file declares, a Model that can be applied, and the answer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from examples.digits import train
+from halimede.api import admit
+from halimede.cli.app import app
+from halimede.cli.manifests import load
+from tests.e2e.test_documentation import commands
+from tests.graphs import FLOAT, Node, write_graph
+from tests.lite_files import write_classifier
+
+#: answers with the mean of each channel; 0 to 1 in, nearly a probability out
+MEANS: list[Node] = [("Conv", ["x", "w"], ["c"], {}), ("Flatten", ["c"], ["y"], {})]
+KERNEL = {"w": (np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1) * np.ones((1, 1, 4, 4), np.float32) / 16)}
+
+
+def inspect(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+def said(*arguments: object) -> dict[str, Any]:
+    done = inspect(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def red(folder: Path) -> Path:
+    Image.new("RGB", (40, 30), (200, 100, 0)).save(folder / "red.png")
+    return folder / "red.png"
+
+
+def means(folder: Path, *before: Node, softmax: bool = False) -> Path:
+    last: list[Node] = [("Softmax", ["y"], ["p"], {})] if softmax else []
+    ports = {"pixels" if before else "x": (FLOAT, ["N", 3, 4, 4])}, {"p" if softmax else "y": (FLOAT, ["N", 3])}
+    return write_graph(folder / "Channel Means.onnx", [*before, *MEANS, *last], *ports, KERNEL)
+
+
+def test_it_shows_inputs_outputs_a_model_and_what_it_has_assumed(tmp_path: Path) -> None:
+    done = inspect(means(tmp_path, softmax=True))
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.output.split())
+    assert "ONNX, 1 KiB" in shown
+    assert "INPUT TYPE SHAPE x float [N, 3, 4, 4]" in shown
+    assert "OUTPUT TYPE SHAPE p float [N, 3]" in shown
+    assert "pictures are RGB. If the model was trained on BGR" in shown
+    assert "{op: normalize, mean: 0.5, std: 0.5}" in shown
+    assert "name the 3 classes in spec.labels" in shown
+
+
+def test_what_it_writes_is_a_model_that_apply_takes_and_that_answers(tmp_path: Path) -> None:
+    out = tmp_path / "made" / "model.yaml"
+    done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--out", out)
+    assert done.exit_code == 0, done.output
+    assert f"Next: halimede apply -f {out}" in done.output
+    (manifest,) = load([str(out)], "", admit)
+    assert manifest.missing is None
+    assert manifest.resource.metadata.name == "channel-means"
+    checked = CliRunner().invoke(app, ["apply", "-f", str(out), "--dry-run=client"])
+    assert (checked.exit_code, checked.stderr) == (0, "")
+    again = said(out, red(tmp_path))
+    assert again["answer"]["label"] == "0"
+    assert "manifest" not in again
+
+
+def test_the_order_of_channels_changes_the_answer(tmp_path: Path) -> None:
+    out = tmp_path / "model.yaml"
+    assert said(means(tmp_path, softmax=True), red(tmp_path), "--out", out)["answer"]["label"] == "0"
+    body = YAML(typ="safe").load(out.read_text())
+    assert body["spec"]["url"] == "./Channel Means.onnx"
+    body["spec"]["preprocess"].insert(0, {"op": "channels", "format": "bgr"})
+    body["spec"]["labels"] = ["red", "green", "blue"]
+    with out.open("w") as file:
+        YAML(typ="safe").dump(body, file)
+    assert said(out, red(tmp_path))["answer"]["label"] == "blue"
+
+
+def test_a_model_of_which_pictures_are_not_scaled_is_warned_of_by_inspect_and_apply(tmp_path: Path) -> None:
+    out = tmp_path / "model.yaml"
+    assert inspect(means(tmp_path, softmax=True), "--out", out).exit_code == 0
+    out.write_text(out.read_text().replace("  - op: normalize\n", ""))
+    assert "pictures reach it as 0 to 255" in inspect(out).stderr
+    checked = CliRunner().invoke(app, ["apply", "-f", str(out), "--dry-run=client"])
+    assert checked.exit_code == 0
+    assert "model/channel-means: spec.preprocess: the model's input x takes floats" in checked.stderr
+
+
+def test_a_model_that_scales_its_input_itself_gets_no_step_for_that(tmp_path: Path) -> None:
+    scales: Node = ("Mul", ["pixels", "k"], ["x"], {})
+    ports = {"pixels": (FLOAT, ["N", 3, 4, 4])}, {"y": (FLOAT, ["N", 3])}
+    constants = {**KERNEL, "k": np.array(1 / 255, np.float32)}
+    found = said(write_graph(tmp_path / "m.onnx", [scales, *MEANS], *ports, constants), red(tmp_path))
+    assert [step["op"] for step in found["manifest"]["spec"]["preprocess"]] == ["resize", "layout"]
+    assert any("computes Mul first" in note for note in found["notes"])
+    assert found["answer"]["probabilities"] == pytest.approx([200 / 255, 100 / 255, 0], abs=1e-3)
+
+
+def resized(width: int, height: int) -> dict[str, Any]:
+    return {"op": "resize", "width": width, "height": height}
+
+
+GRAY, RANGE = {"op": "grayscale"}, {"op": "normalize"}
+CHW, FLAT = ({"op": "layout", "order": order} for order in ("chw", "flat"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [
+        (["N", 3, 32, 48], [resized(48, 32), RANGE, CHW]),
+        (["N", 32, 48, 3], [resized(48, 32), RANGE]),
+        (["N", 1, 8, 8], [GRAY, resized(8, 8), RANGE, CHW]),
+        (["N", 64], [GRAY, resized(8, 8), RANGE, FLAT]),
+        (["N", 192], [resized(8, 8), RANGE, FLAT]),
+    ],
+    ids=["chw", "hwc", "gray", "a row", "a row of three channels"],
+)
+def test_the_steps_fit_the_shape(tmp_path: Path, shape: list[Any], steps: list[dict[str, Any]]) -> None:
+    size = int(np.prod(shape[1:]))
+    nodes: list[Node] = [
+        ("Flatten", ["x"], ["f"], {}),
+        ("MatMul", ["f", "w"], ["z"], {}),
+        ("Softmax", ["z"], ["y"], {}),
+    ]
+    weights = {"w": np.ones((size, 2), np.float32)}
+    path = write_graph(tmp_path / "m.onnx", nodes, {"x": (FLOAT, shape)}, {"y": (FLOAT, ["N", 2])}, weights)
+    found = said(path, red(tmp_path))
+    assert found["manifest"]["spec"]["preprocess"] == steps
+    assert found["manifest"]["spec"]["postprocess"] == {"task": "classification"}
+    assert found["answer"]["label"] == "0"
+
+
+def test_logits_become_probabilities(tmp_path: Path) -> None:
+    nodes: list[Node] = [("Conv", ["x", "w"], ["c"], {}), ("Flatten", ["c"], ["y"], {})]
+    ports = {"x": (FLOAT, ["N", 3, 4, 4])}, {"y": (FLOAT, ["N", 3])}
+    path = write_graph(tmp_path / "m.onnx", nodes, *ports, {"w": KERNEL["w"] * 9})
+    found = said(path, red(tmp_path))
+    assert found["manifest"]["spec"]["postprocess"]["activation"] == "softmax"
+    assert sum(found["answer"]["probabilities"]) == pytest.approx(1)
+
+
+def test_a_detector_of_the_form_of_yolov8_answers_with_boxes_of_the_picture(tmp_path: Path) -> None:
+    rows = np.array([[32, 32, 16, 16, 0.9, 0.1], [5, 5, 4, 4, 0.1, 0.1]] + [[0] * 6] * 6, np.float32)
+    constants = {
+        "found": rows.T[np.newaxis],
+        "zero": np.array(0, np.float32),
+        "one": np.ones((1, 3, 64, 64), np.float32),
+    }
+    nodes: list[Node] = [
+        ("Conv", ["x", "one"], ["c"], {}),
+        ("ReduceMax", ["c"], ["m"], {"keepdims": 0}),
+        ("Mul", ["m", "zero"], ["nothing"], {}),
+        ("Add", ["found", "nothing"], ["output0"], {}),
+    ]
+    ports = {"x": (FLOAT, [1, 3, 64, 64])}, {"output0": (FLOAT, [1, 6, 8])}
+    found = said(write_graph(tmp_path / "m.onnx", nodes, *ports, constants), red(tmp_path))
+    assert [step["op"] for step in found["manifest"]["spec"]["preprocess"]] == ["letterbox", "normalize", "layout"]
+    assert found["manifest"]["spec"]["postprocess"] == {
+        "task": "detection", "boxes": {"decode": "yolo"}, "nms": {},
+    }  # fmt: skip
+    (box,) = found["answer"]["boxes"]
+    # 24 to 40 of 64 x 64, in which the picture of 40 x 30 is 64 x 48
+    assert box[:4] == pytest.approx([15, 10, 25, 20])
+
+
+def test_a_lite_file_is_inspected_through_the_same_port(tmp_path: Path) -> None:
+    path = write_classifier(tmp_path / "lite.tflite", np.ones((16, 2), np.float32), np.zeros(2, np.float32))
+    found = said(path, red(tmp_path))
+    assert found["format"] == found["manifest"]["spec"]["format"] == "tflite"
+    assert found["answer"]["probabilities"] == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("kind", ["onnx", "tflite"])
+def test_the_model_in_an_archive_is_inspected_whatever_its_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "home"))
+    lite = write_classifier(tmp_path / "lite.tflite", np.ones((16, 2), np.float32), np.zeros(2, np.float32))
+    with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as archive:
+        archive.add(lite if kind == "tflite" else means(tmp_path, softmax=True), f"net/model.{kind}")
+    out = tmp_path / "model.yaml"
+    found = said(tmp_path / "packed.tar.gz", red(tmp_path), "--out", out)
+    assert found["format"] == kind
+    assert found["manifest"]["metadata"]["name"] == "packed"
+    assert found["manifest"]["spec"]["url"] == "./packed.tar.gz"
+    assert said(out, red(tmp_path))["answer"]["label"] == found["answer"]["label"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
+def test_a_saved_model_names_the_package_that_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").write_bytes(b"\x08\x01")
+    done = inspect(tmp_path / "saved")
+    assert done.exit_code == 1
+    assert "pip install 'halimede[tensorflow]'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("nowhere.onnx",), "MODEL: 'nowhere.onnx' is not accepted: there is no such file or folder"),
+        (("text.onnx",), "not an ONNX model"),
+        (("empty.yaml",), "contains no resource"),
+        (("service.yaml",), "give a manifest with one Model: it has 0"),
+        (("two.onnx",), "the model has 2 inputs (a, b): export it with one"),
+        (("Channel Means.onnx", "text.onnx"), "PICTURE"),
+        (("Channel Means.onnx", "none.png"), "PICTURE"),
+    ],
+)
+def test_a_mistake_is_one_line_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], text: str
+) -> None:
+    means(tmp_path)
+    (tmp_path / "text.onnx").write_text("no model")
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "service.yaml").write_text(Path("examples/digits/2-service.yaml").read_text())
+    add: Node = ("Add", ["a", "b"], ["y"], {})
+    write_graph(tmp_path / "two.onnx", [add], {"a": (FLOAT, [1]), "b": (FLOAT, [1])}, {"y": (FLOAT, [1])})
+    monkeypatch.chdir(tmp_path)
+    done = inspect(*arguments)
+    assert done.exit_code == 1
+    assert text in done.output
+    assert "bug in halimede" not in done.output
+
+
+@pytest.mark.slow
+def test_the_lines_of_docs_processing_md(tmp_path: Path) -> None:
+    if not (train.PICTURES / "camera.jpg").exists():
+        train.main()
+    lines = [line for line in commands("docs/processing.md") if line.startswith("halimede")]
+    assert len(lines) == 2
+    for line in lines:
+        done = inspect(*shlex.split(line.replace("build/", f"{tmp_path}/"))[2:])
+        assert done.exit_code == 0, done.output
+        assert "ANSWER TO" in done.output
