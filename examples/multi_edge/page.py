@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 from PIL import Image
 
-from examples.multi_edge import boards, charts, report, scene, words
+from examples.multi_edge import boards, report, scene, words
 from examples.multi_edge.measure import FRAGMENT, NS, Corners, Shot, on_plane, rates
 from examples.multi_edge.pictures import objects
 from examples.multi_edge.report import Told
+from halimede.html_report import charts
 from halimede.messages import Fused
 
 TEMPLATE = Path(__file__).with_name("page.html")
