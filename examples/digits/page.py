@@ -12,7 +12,7 @@ from typing import Any
 from examples.digits import report
 from examples.digits.report import Answer
 from halimede.html_report import charts
-from halimede.html_report.charts import Axis, Stop
+from halimede.html_report.charts import ChartAxis, Stop
 from halimede.html_report.page import keys, picture, render, table, tile
 
 TITLE = "Two small models ask a big one, where it is worth it"
@@ -134,8 +134,8 @@ def _cost(found: Mapping[str, Any]) -> str:
     points = [((i + 1) * step, share) for i, share in enumerate(over["upload_ratio"])]
     most = max([budget, *over["upload_ratio"]]) * 1.25
     spent = charts.curve(
-        points, BY["cloud"], Axis(0, max(points[-1][0], step), "{:g} s", "seconds of the run"),
-        Axis(0, most, "{:.0%}", "share sent to the cloud so far"),
+        points, BY["cloud"], ChartAxis(0, max(points[-1][0], step), "{:g} s", "seconds of the run"),
+        ChartAxis(0, most, "{:.0%}", "share sent to the cloud so far"),
         levels={f"budget {budget:.0%}": (budget, "var(--ink)")},
     )  # fmt: skip
     rates = {name: [count / step for count in over[name]] for name in BY}
@@ -163,8 +163,8 @@ def _bought(found: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     heights = [*values.values(), *(value for _, value in points)]
     rim = max(max(heights) - min(heights), 0.01) * 0.12
     line = charts.curve(
-        points, JOINT, Axis(0, 1, "{:.0%}", "share sent to the cloud"),
-        Axis(min(heights) - rim, max(heights) + rim, "{:.2f}", "accuracy together"),
+        points, JOINT, ChartAxis(0, 1, "{:.0%}", "share sent to the cloud"),
+        ChartAxis(min(heights) - rim, max(heights) + rim, "{:.2f}", "accuracy together"),
         levels={name: (values[name], BY[name.split()[0]]) for name in ("edge alone", "cloud alone")},
         dot=(found["upload_ratio"], found["joint_accuracy"], "this run"),
     )  # fmt: skip

@@ -22,7 +22,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """The range of an axis, how its values are written, and what they are."""
 
     low: float
@@ -195,8 +195,8 @@ def waits(
 def curve(
     points: Sequence[tuple[float, float]],
     colour: str,
-    across: Axis,
-    up: Axis,
+    across: ChartAxis,
+    up: ChartAxis,
     *,
     levels: Mapping[str, tuple[float, str]],
     dot: tuple[float, float, str] | None = None,

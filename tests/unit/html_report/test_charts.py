@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.html_report import charts
-from halimede.html_report.charts import Axis, Stop
+from halimede.html_report.charts import ChartAxis, Stop
 
 STOPS = [
     [Stop("cam<0>", ["10"], "grey")],
@@ -51,7 +51,9 @@ def test_a_flow_of_nothing_is_drawn() -> None:
 
 def test_a_line_goes_through_its_points_and_its_level_is_where_the_value_is() -> None:
     chart = drawn(
-        charts.curve([(0, 0), (0.5, 0.2), (1, 0.1)], "red", Axis(0, 1), Axis(0, 0.4), levels={"most": (0.2, "b")})
+        charts.curve(
+            [(0, 0), (0.5, 0.2), (1, 0.1)], "red", ChartAxis(0, 1), ChartAxis(0, 0.4), levels={"most": (0.2, "b")}
+        )
     )
     (line,) = chart.iter("polyline")
     points = [tuple(map(float, point.split(","))) for point in line.get("points", "").split()]
