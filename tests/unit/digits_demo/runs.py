@@ -33,13 +33,13 @@ def answer(
 
 
 def run() -> list[Answer]:
-    """Ten samples: three hard ones, of which the cloud mends one and spoils one; one more mistake of the edge stays."""
+    """Ten samples: four hard ones, of which the cloud mends two and spoils one."""
     return [
         answer(0, "1", "1", "1"),
         answer(1, "2", "7", "2", score=0.51, hard=True),
         answer(2, "3", "3", "8", score=0.60, hard=True),
         answer(3, "4", "4", "4", score=0.55, hard=True),
-        answer(4, "5", "6", "5"),
+        answer(4, "5", "6", "5", score=0.70, hard=True),
         *(answer(number, "0", "0", "0") for number in range(5, 10)),
     ]
 
