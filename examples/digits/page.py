@@ -20,11 +20,11 @@ TITLE = "Two small models ask a big one, where it is worth it"
 BY = {"edge": "var(--blue)", "cloud": "var(--violet)"}
 JOINT = "var(--green)"
 STYLE = """\
-.samples { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: .8rem }
+.samples { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.8rem, 1fr)); gap: .8rem }
 .sample { border: 1px solid var(--line); border-radius: 10px; padding: .5rem; font-size: .86rem }
 .sample img { width: 100%; aspect-ratio: 1; image-rendering: pixelated; border-radius: 6px; display: block;
   margin-bottom: .4rem } .sample div { display: flex; justify-content: space-between; gap: .3rem }
-@media (max-width: 52rem) { .samples { grid-template-columns: repeat(3, 1fr); gap: .5rem } }
+@media (max-width: 52rem) { .samples { grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem } }
 .sample b { font-size: 1.05rem } .sample .soft { white-space: nowrap; overflow: hidden; text-overflow: ellipsis }
 """
 HONEST = """All parts ran on one machine, as processes of their own over one MQTT broker. Both models learnt from other
