@@ -24,8 +24,9 @@ STYLE = """\
 .sample { border: 1px solid var(--line); border-radius: 10px; padding: .5rem; font-size: .86rem }
 .sample img { width: 100%; aspect-ratio: 1; image-rendering: pixelated; border-radius: 6px; display: block;
   margin-bottom: .4rem } .sample div { display: flex; justify-content: space-between; gap: .3rem }
-@media (max-width: 52rem) { .samples { grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem } }
 .sample b { font-size: 1.05rem } .sample .soft { white-space: nowrap; overflow: hidden; text-overflow: ellipsis }
+@media (max-width: 52rem) { .samples { grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem }
+  .sample { padding: .4rem; font-size: .78rem } }
 """
 HONEST = """All parts ran on one machine, as processes of their own over one MQTT broker. Both models learnt from other
 digits than these. A frame that was published and has no result is lost. Bytes of frames and of uploads are those of
