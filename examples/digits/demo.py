@@ -26,7 +26,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from examples.digits import data, report, train
+from examples.digits import data, page, report, train
 from halimede import log, topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
@@ -53,14 +53,15 @@ class Demo:
         self.console = console
         self.split = data.load()
         self.pictures = [data.to_png(image) for image in self.split.test_x]
-        self.sent: dict[str, int] = {}
-        self.results: dict[str, Result] = {}
+        #: by id: which picture, and when it was published; the result, when it came, and its bytes
+        self.sent: dict[str, tuple[int, float]] = {}
+        self.results: dict[str, tuple[Result, float, int]] = {}
         self.status: StatusDocument | None = None
         self.changed = asyncio.Event()
 
     async def on_result(self, delivery: Delivery[Result]) -> None:
         """Keep the first result of each frame; consumers drop repeated ids."""
-        self.results.setdefault(delivery.body.id, delivery.body)
+        self.results.setdefault(delivery.body.id, (delivery.body, time.monotonic(), len(delivery.packet.payload)))
         self.changed.set()
 
     async def on_status(self, delivery: Delivery[StatusDocument]) -> None:
@@ -92,7 +93,7 @@ class Demo:
         for i, picture in enumerate(self.pictures):
             camera = CAMERAS[i % len(CAMERAS)]
             frame = Frame(id=new_id(), camera=camera, sequence=i, encoding="png", data=memoryview(picture))
-            self.sent[frame.id.hex()] = i
+            self.sent[frame.id.hex()] = i, time.monotonic()
             address = topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera)
             await bus.publish(address, pack(frame), properties=origin(frame.id))
             await asyncio.sleep(start + (i + 1) / fps - asyncio.get_running_loop().time())
@@ -100,7 +101,7 @@ class Demo:
     def view(self, progress: Progress) -> Group:
         """Return the live view."""
         counts = Table(box=None, show_header=False, padding=(0, 2))
-        answers = [(self.results[k], i) for k, i in list(self.sent.items()) if k in self.results]
+        answers = [(self.results[k][0], i) for k, (i, _) in list(self.sent.items()) if k in self.results]
         right = sum(r.label == str(self.split.test_y[i]) for r, i in answers)
         hard = sum(r.hard for r, _ in answers)
         share = f"{right / len(answers):.4f}" if answers else "-"
@@ -111,18 +112,22 @@ class Demo:
 
     def answers(self) -> list[report.Answer]:
         """Put pictures, truths, results and the big model's own labels side by side."""
-        big = open_model(train.FOLDER / "big.onnx", _model_spec("digits-big"))
+        big = open_model(train.FOLDER / "big.onnx", _spec("digits-big"))
         inputs = [big.prepare(np.rint(x * 240).astype(np.uint8).reshape(8, 8)) for x in self.split.test_x]
         labels = [p.label or "" for p in big.predict(inputs)]
-        truth = self.split.test_y
-        return [
-            report.Answer(self.pictures[i], str(truth[i]), self.results[k], labels[i])
-            for k, i in self.sent.items()
-            if k in self.results
-        ]
+        truth, start = self.split.test_y, min((at for _, at in self.sent.values()), default=0.0)
+        answers = []
+        for key, (i, sent) in self.sent.items():
+            if key in self.results:
+                result, at, size = self.results[key]
+                waited = (at - sent) * 1000
+                answers.append(
+                    report.Answer(self.pictures[i], str(truth[i]), result, labels[i], at - start, waited, size)
+                )
+        return answers
 
 
-def _model_spec(name: str) -> Any:
+def _spec(name: str) -> Any:
     manifests = load_manifests([str(HERE)])
     return next(m.resource.spec for m in manifests if m.resource.key.name == name)
 
@@ -197,9 +202,10 @@ async def _answer_all(demo: Demo, bus: MqttBus, fps: float, console: Console) ->
 
 def _write(demo: Demo, out: Path, status: dict[str, Any], console: Console) -> dict[str, Any]:
     answers = demo.answers()
-    found = report.figures(answers, len(demo.pictures), status)
+    target = _spec(SERVICE).edge_worker.target_upload_ratio
+    found = report.figures(answers, len(demo.pictures), status, target)
     (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
-    (out / "report.html").write_text(report.page(found, answers))
+    (out / "report.html").write_text(page.page(found, answers))
     lines = Table("figure", "value", title="joint inference of handwritten digits")
     for name, value in report.table(found):
         lines.add_row(name, value)

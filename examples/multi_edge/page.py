@@ -1,6 +1,6 @@
 """The page of the demo: the three films with what the system said, one object's path, and charts. Pure.
 
-One file, nothing loaded from elsewhere; what moves is a few lines of plain JavaScript in ``page.html``.
+What moves is a few lines of plain JavaScript in ``page.html``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from typing import Any
 import msgspec
 from PIL import Image
 
-from examples.multi_edge import boards, charts, report, scene, words
+from examples.multi_edge import boards, report, scene, words
 from examples.multi_edge.measure import FRAGMENT, NS, Corners, Shot, on_plane, rates
 from examples.multi_edge.pictures import objects
 from examples.multi_edge.report import Told
+from halimede.html_report import charts
+from halimede.html_report.page import keys, picture, render, table
 from halimede.messages import Fused
 
-TEMPLATE = Path(__file__).with_name("page.html")
+BODY, STYLE = (Path(__file__).with_name(f"page.{kind}") for kind in ("html", "css"))
+TITLE = "Three cameras, three nodes, one job"
 #: of the films as they are shown, and of the pictures of identities
 WIDE, QUALITY, THUMB = 384, 52, 56
 #: a gap in which an identity was not seen, in frames, that parts two bars of the timeline
@@ -49,12 +52,11 @@ def page(told: Told, found: Mapping[str, Any]) -> str:
     accuracies = {**told.board.alone, "together": told.board.fused}
     best = (told.board.best, f"best alone {told.board.best:.3f}")
     nodes = [(node, told.capacity[node], share) for node, share in told.share.items()]
-    return Template(TEMPLATE.read_text()).substitute(
-        intro=words.intro(told, found),
-        tiles=words.tiles(found),
+    body = Template(BODY.read_text()).substitute(
         street=words.street(told, found),
         views="".join(_view(camera.name) for camera in scene.CAMERAS),
-        timeline=charts.timeline([_row(one, fps) for one in who], told.seconds),
+        keys=keys(CAMERAS),
+        timeline=charts.timeline([_row(one, fps) for one in who], told.seconds, CAMERAS),
         asked=words.asked(told, found, _photograph(told.asked[0])),
         board=words.board(told),
         accuracy=charts.bars(accuracies, {**CAMERAS, "together": "var(--all)"}, target=best),
@@ -65,10 +67,12 @@ def page(told: Told, found: Mapping[str, Any]) -> str:
         rates=_rates(told),
         kill=words.kill(told, found),
         waits=_waits(told),
-        rows=report.rows(found),
+        rows=table(report.table(found)),
         honest=words.HONEST,
         data=msgspec.json.encode(data).decode().replace("</", "<\\/"),
     )
+    intro = words.intro(told, found)
+    return render(TITLE, intro, words.tiles(found), body, style=STYLE.read_text())
 
 
 def identities(shots: Sequence[Shot]) -> list[dict[str, Any]]:
@@ -188,11 +192,11 @@ def _instants(told: Told) -> str:
         cells = []
         for source in sorted(fused.sources, key=lambda s: boards.CAMERAS.index(s.camera.partition("-")[2])):
             camera = source.camera.partition("-")[2]
-            picture = base64.b64encode(pictures.get((camera, i), b"")).decode()
+            shot = picture(pictures.get((camera, i), b""), f"the board as camera {camera} saw it")
             css = "right" if source.label == truth else "wrong"
             cells.append(
-                f'<div><img alt="the board as camera {camera} saw it" src="data:image/jpeg;base64,{picture}">'
-                f'<b class="{css}">{html.escape(source.label or "?")}</b> <small>{source.score or 0:.2f}</small></div>'
+                f'<div>{shot}<b class="{css}">{html.escape(source.label or "?")}</b> '
+                f"<small>{source.score or 0:.2f}</small></div>"
             )
         css = "right" if fused.label == truth else "wrong"
         said = f'<div class="said {css}">{html.escape(fused.label or "?")}</div>'
@@ -219,7 +223,6 @@ def _waits(told: Told) -> str:
     if told.killed.back_s:
         marks.append((at + told.killed.back_s, "it is back"))
     seconds = max([x for x, _, _ in points] or [1.0]) + 0.5
-    keys = "".join(
-        f'<span class="key" style="background:{fill}"></span>answered by {node}' for node, fill in NODES.items()
-    )
-    return charts.waits(points, [m for m in marks if m[0] < seconds], seconds) + f'<p class="keys">{keys}</p>'
+    legend = keys({f"answered by {node}": fill for node, fill in NODES.items()})
+    drawn = charts.waits(points, [m for m in marks if m[0] < seconds], seconds, NODES)
+    return f'<div class="wide">{drawn}</div>{legend}'

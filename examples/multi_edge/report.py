@@ -1,8 +1,7 @@
-"""What the demo found, as figures (report.json) and as a page (report.html). Nothing here talks to the system."""
+"""What the demo found, as figures (report.json) and as the lines of a table. Nothing here talks to the system."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -142,11 +141,6 @@ def table(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 def percentile(values: list[float], share: float) -> float:
     """Return a percentile, to a tenth."""
     return round(float(np.percentile(values, share)), 1) if values else 0.0
-
-
-def rows(found: Mapping[str, Any]) -> str:
-    """Return the table as HTML."""
-    return "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in table(found))
 
 
 def _answered_by(runs: Mapping[str, Run]) -> dict[str, int]:

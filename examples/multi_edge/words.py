@@ -9,6 +9,7 @@ from typing import Any
 from examples.multi_edge import report
 from examples.multi_edge.measure import FRAGMENT
 from examples.multi_edge.report import Told
+from halimede.html_report.page import tile
 
 HONEST = """Frames are counted where cameras publish them: one that is published and has no result is lost, whoever
 may have dropped it. All parts run on one machine, as processes of their own over one MQTT broker. The films are made of
@@ -17,25 +18,20 @@ photographs and from other digits: what is in the films they have never seen. Wa
 was taken until its result was on the bus."""
 
 
-def _tile(value: str, name: str, wanted: str, *, met: bool = True) -> str:
-    parts = f"<b>{html.escape(value)}</b><span>{html.escape(name)}</span><i>{html.escape(wanted)}</i>"
-    return f'<div class="tile {"met" if met else "missed"}">{parts}</div>'
-
-
-def tiles(found: Mapping[str, Any]) -> str:
+def tiles(found: Mapping[str, Any]) -> list[str]:
     """Return what people read first: the figures that were asked for, and whether they were met."""
     gain = found["fused_accuracy"] - found["single_best_accuracy"]
     off, took = report.worst_off(found), found["takeover_s"]
     lost, frames = found["lost"], found["frames"]
-    return "".join([
-        _tile(f"{lost}", f"of {frames:,} frames lost", "none may be", met=lost == 0),
-        _tile(f"{found['rank1']:.3f}", "rank-1 between views", "0.95 wanted", met=found["rank1"] >= report.LEAST_RANK1),
-        _tile(f"{found['idf1']:.3f}", "IDF1 over all cameras", "0.90 wanted", met=found["idf1"] >= report.LEAST_IDF1),
-        _tile(f"{gain:+.3f}", "accuracy by fusion", "+0.03 over the best alone wanted", met=gain >= report.LEAST_GAIN),
-        _tile(f"{off:.1%}", "off a fair share, at most", "within 10 % wanted", met=off <= report.MOST_OFF),
-        _tile("never" if took is None else f"{took:.2f} s", "until others took over", "within 3 s wanted",
-              met=took is not None and took <= report.MOST_TAKEOVER_S),
-    ])  # fmt: skip
+    return [
+        tile(f"{lost}", f"of {frames:,} frames lost", "none may be", met=lost == 0),
+        tile(f"{found['rank1']:.3f}", "rank-1 between views", "0.95 wanted", met=found["rank1"] >= report.LEAST_RANK1),
+        tile(f"{found['idf1']:.3f}", "IDF1 over all cameras", "0.90 wanted", met=found["idf1"] >= report.LEAST_IDF1),
+        tile(f"{gain:+.3f}", "accuracy by fusion", "+0.03 over the best alone wanted", met=gain >= report.LEAST_GAIN),
+        tile(f"{off:.1%}", "off a fair share, at most", "within 10 % wanted", met=off <= report.MOST_OFF),
+        tile("never" if took is None else f"{took:.2f} s", "until others took over", "within 3 s wanted",
+             met=took is not None and took <= report.MOST_TAKEOVER_S),
+    ]  # fmt: skip
 
 
 def intro(told: Told, found: Mapping[str, Any]) -> str:
@@ -118,7 +114,7 @@ def kill(told: Told, found: Mapping[str, Any]) -> str:
         if killed.back_s
         else ""
     )
-    held = f" {killed.held} frames that it had taken in were answered by others." if killed.held else ""
+    held = f" Frames that it had taken in and others answered: {killed.held}." if killed.held else ""
     lost = "None was lost." if not found["lost"] else f"{found['lost']} frames were lost in the run."
     return (
         f"In the middle of another film the strongest node, {told.victim}, was killed: its controller and its "

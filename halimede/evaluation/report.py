@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,6 +14,7 @@ import msgspec
 
 from halimede.evaluation.curves import Point, at
 from halimede.evaluation.evaluate import EvaluationReport
+from halimede.html_report.charts import ticks
 
 DPI = 100
 #: upload ratios in the table
@@ -129,14 +129,6 @@ def _svg(report: EvaluationReport, drawn: Sequence[MetricLine]) -> str:
     )
     parts.append(f'<line id="at" y1="{TOP}" y2="{foot}"/></svg>')
     return "".join(parts)
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers in a range."""
-    rough = (high - low) / 5
-    size = 10 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
-    return [round(n * step, 10) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _switch(line: MetricLine) -> str:

@@ -6,10 +6,14 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from examples.digits import page as page_module
+from examples.digits import report
 from tests.e2e.running import ROOT
+from tests.html_page import HtmlPage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -34,4 +38,33 @@ async def test_the_demo_answers_every_sample_and_beats_the_edge_at_a_fifth_of_th
     metrics = {m["key"]: m["value"] for m in found["status"]["status"]["metrics"]}
     assert int(metrics["inferenceNumber"]) == found["samples"]
     assert int(metrics["cloudInferenceNumber"]) == found["answered_by"]["cloud"]
-    assert "<script" not in (tmp_path / "report.html").read_text()
+    _check_page(found, HtmlPage((tmp_path / "report.html").read_text()))
+
+
+def _check_page(found: dict[str, Any], page: HtmlPage) -> None:
+    """The page has the figures of report.json, and what travelled adds up."""
+    assert (page.mistakes, page.external) == ([], [])
+    assert "script" not in page.tags
+    assert all(list(line) in page.rows for line in report.table(found))
+    assert [tile for tile in page.tiles if not tile[-1]] == []
+    assert f"{found['joint_accuracy']:.4f}" in {value for value, *_ in page.tiles}
+    sums = {what: [0, 0] for what in ("frames", "hard samples", "results")}
+    for link in found["links"]:
+        name, each = f"{link['from']} → {link['to']}", f"{link['bytes'] / link['messages']:.0f} B"
+        size = page_module.size(link["bytes"])
+        assert [name, link["what"], f"{link['messages']:,}", size, each] in page.rows
+        sums[link["what"]] = [sums[link["what"]][0] + link["messages"], sums[link["what"]][1] + link["bytes"]]
+    assert sums["frames"] == [found["samples"], found["all_bytes"]]
+    assert sums["hard samples"] == [found["answered_by"]["cloud"], found["uploaded_bytes"]]
+    assert sums["results"][0] == found["answered"]
+    over = found["over_time"]
+    assert sum(over["cloud"]) == found["answered_by"]["cloud"]
+    assert sum(over["edge"]) == found["answered_by"]["edge"]
+    assert over["upload_ratio"][-1] == found["upload_ratio"]
+    assert len(found["hardest"]) == report.HARDEST
+    for one in found["hardest"]:
+        card = page.texts[f"sample-{one['id']}"]
+        assert card.startswith(f"edge{one['edge']['label']} {one['edge']['score']:.2f}")
+        assert f"cloud{one['cloud']['label']} {one['cloud']['score']:.2f}" in card
+    for name, times in found["times_ms"].items():
+        assert 0 < times["p50"] <= times["p99"], name

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.multi_edge import report
 from tests.e2e.running import ROOT
+from tests.html_page import HtmlPage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -30,6 +32,7 @@ async def test_three_nodes_answer_every_frame_though_one_is_killed(tmp_path: Pat
     assert set(found["node_share"]) == {"edge0", "edge1", "edge2"}
     assert found["answered_by"]["joint"] > found["answered_by"]["peer"] > 0
     assert found["takeover_s"] is not None, "nobody took over from the node that was killed"
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/jpeg") > 12
-    assert "src=http" not in page.replace('"', "")
+    page = HtmlPage((tmp_path / "report.html").read_text())
+    assert (page.mistakes, page.external) == ([], [])
+    assert sum(each.startswith("data:image/jpeg") for each, _ in page.references) > 12
+    assert all(list(line) in page.rows for line in report.table(found))

@@ -5,44 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from examples.multi_edge import boards, measure, page, report
-from halimede.messages import Fused, FusedFrom
-from tests.unit.multi_edge_demo.runs import START, Made, found
-
-
-def told(*, lost: int = 0, name: str = "8f2b1c7d90e4a35f") -> report.Told:
-    street, belt = Made(), Made()
-    for index in range(12):
-        for camera in boards.CAMERAS:
-            boxes = found(((40.0 + index * 9, 60.0, 88.0 + index * 9, 108.0), name), ((200.0, 9.0, 240.0, 49.0), None))
-            street.frame(f"street-{camera}", index, prediction=boxes)
-            node = ("edge0", "edge1", "edge2")[index % 7 % 3 if index % 7 > 3 else 0]
-            belt.frame(f"belt-{camera}", index, node=node, after_ms=None if index < lost else 30.0)
-    shown = boards.show(3)
-    fused = []
-    for i, label in enumerate(map(str, shown.labels)):
-        said = {"west": label, "mid": "<b>", "east": label}
-        sources = [FusedFrom(camera=f"board-{camera}", label=word) for camera, word in said.items()]
-        fused.append(Fused(instant=START / 1e9 + i / 6, rule="product", label=label, score=0.9, sources=sources))
-    runs = {"street": street.run(), "board": Made().run(), "full": belt.run(), "calm": belt.run()}
-    shots = sorted(measure._shots(runs["street"]), key=lambda shot: shot.index)
-    return report.Told(
-        seconds=2.0,
-        runs=runs,
-        street=measure.Street(rank1=0.99, idf1=0.97, recall=0.97, identities=1, fragments=2, shots=shots),
-        board=measure.board(runs["street"], fused, shown),
-        shown=shown,
-        share={"edge0": 0.57, "edge1": 0.29, "edge2": 0.14},
-        wait_ms={"edge0": 30.0, "edge1": 60.0, "edge2": 120.0},
-        killed=measure.Takeover(0.4, 0.6, 3, 4.0),
-        killed_ns=START + 10**9,
-        victim="edge0",
-        processes=4,
-        skipped=0,
-        repeated=1,
-        asked=("portrait", f"IDENTITY\n{name}  6"),
-        status={},
-    )
+from examples.multi_edge import page, report
+from tests.html_page import HtmlPage
+from tests.unit.multi_edge_demo.runs import told
 
 
 def test_the_figures_are_those_that_were_asked_for() -> None:
@@ -75,11 +40,14 @@ def test_each_aim_that_is_missed_is_named() -> None:
 def test_the_page_is_one_file_that_loads_nothing() -> None:
     made = told()
     text = page.page(made, report.figures(made))
-    assert not re.search(r"(src|href)=[\"'](?!data:)", text)
+    found = HtmlPage(text)
+    assert found.mistakes == []
+    assert found.external == []
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.search(r"\$[a-z]", text), "a place of the template was left open"
     assert text.count("<canvas") == 3
     assert "&lt;b&gt;" in text, "what models say is no markup"
+    assert all(list(line) in found.rows for line in report.table(report.figures(made)))
 
 
 def test_names_of_a_run_cannot_break_out_of_the_page() -> None:
