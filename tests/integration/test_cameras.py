@@ -23,7 +23,7 @@ from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings
 from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, cameras, watching
-from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, counting, jpeg, number_of, video
+from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of, video
 from tests.inbox import Inbox
 from tests.simulated import eventually
 
@@ -59,6 +59,20 @@ async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: MosquittoPr
     ):
         await seen.more("yard", 10)
     assert {bytes(f.data) for f in seen.frames["yard"]} <= sent
+
+
+async def test_a_film_that_a_server_streams_ends_without_a_warning_and_is_opened_again(
+    mosquitto: MosquittoProcess, unique: str
+) -> None:
+    async def film(viewer: Viewer) -> None:
+        for number in range(5):
+            await viewer.picture(jpeg(number))
+            await asyncio.sleep(0.02)
+
+    async with MjpegCamera(film) as camera, cameras(mosquitto, unique, {"film": camera.url()}) as seen:
+        await seen.says("film", state="connecting", reason="Ended")
+        await eventually(lambda: camera.connections >= 2, PATIENCE_S)
+    assert not {said.state for said in seen.said["film"]} & {"failed", "stalled"}
 
 
 @pytest.mark.slow
