@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from halimede import codec, topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -73,6 +74,17 @@ async def test_a_film_that_a_server_streams_ends_without_a_warning_and_is_opened
         await seen.says("film", state="connecting", reason="Ended")
         await eventually(lambda: camera.connections >= 2, PATIENCE_S)
     assert not {said.state for said in seen.said["film"]} & {"failed", "stalled"}
+
+
+async def test_a_film_that_has_been_played_leaves_no_warning(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    path = video(tmp_path / "a.avi", 5, codec="mjpeg")
+    with capture_logs() as lines:
+        async with cameras(mosquitto, unique, {"film": str(path)}) as seen:
+            await seen.says("film", state="stopped", reason="Ended")
+            await eventually(lambda: sum(line["event"] == "bus connected" for line in lines) >= 3, PATIENCE_S)
+    assert [line for line in lines if line["log_level"] not in {"debug", "info"}] == []
 
 
 @pytest.mark.slow

@@ -44,6 +44,12 @@ function meter(ratio) {
   return bar;
 }
 
+// a node of a service: its workers there, or that it runs none of them any more
+function place(row) {
+  if (row.phase === "Left") return pill(`${row.node} · left`, "plain");
+  return pill(`${row.node} · ${several(row.workers, "worker")}`, row.online ? tone(row.phase) : "bad");
+}
+
 function service(row) {
   const m = row.metrics, line = (at) => row.points.map((point) => point[at]);
   const title = make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", pill(row.phase, tone(row.phase)));
@@ -62,7 +68,7 @@ function service(row) {
       chart("answers", "/s", [{ name: "all", values: line(0) }, { name: "cloud", values: line(1) }], KEPT),
       chart("edge latency", "ms", [{ name: "p50", values: line(2) }, { name: "p99", values: line(3) }], KEPT),
       chart("offload latency", "ms", [{ name: "p50", values: line(4) }, { name: "p99", values: line(5) }], KEPT)),
-    make("p", "where", ...row.nodes.map((n) => pill(`${n.node} · ${n.workers}`, n.online ? tone(n.phase) : "bad"))));
+    make("p", "where", ...row.nodes.map(place)));
   return card;
 }
 
