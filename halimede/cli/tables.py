@@ -62,7 +62,7 @@ def measure(key: str, value: str) -> str:
     return size(int(number)) if "Bytes" in key else value
 
 
-def words(key: str) -> str:
+def metric_name(key: str) -> str:
     """Return a metric's key as words: ``edgeLatencyP50Ms`` is the edge latency p50."""
     return re.sub("(?<=[a-z0-9])(?=[A-Z])", " ", key.removesuffix("Ms")).lower()
 

@@ -101,7 +101,7 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
 
 def _metrics(body: Mapping[str, Any]) -> list[list[str]]:
     """Return a row for each metric of a resource: its name in words, unless its user named it, and its value."""
-    name = str if body.get("kind") == "Model" else tables.words
+    name = str if body.get("kind") == "Model" else tables.metric_name
     return [[name(key), tables.measure(key, value)] for key, value in tables.metrics(body).items()]
 
 

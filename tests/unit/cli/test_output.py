@@ -30,4 +30,4 @@ def test_json_holds_nothing_that_a_terminal_acts_on() -> None:
     ],
 )
 def test_a_metric_is_shown_in_words_with_its_unit(key: str, value: str, shown: tuple[str, str]) -> None:
-    assert (tables.words(key), tables.measure(key, value)) == shown
+    assert (tables.metric_name(key), tables.measure(key, value)) == shown
