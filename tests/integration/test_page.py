@@ -211,6 +211,10 @@ async def test_a_camera_has_a_card_with_its_state_its_readers_and_its_last_pictu
             await w.operator.clear(inside)
             await w.operator.clear(topics.CAMERA_STATUS.at(ns="default", camera="door"))
             await tab.until("document.querySelectorAll('.camera.warn').length == 0")
+        # without a page GM receives no states of cameras
+        async with asyncio.timeout(30):
+            while await w.operator.publish(inside, CameraStatus(camera="yard", state="running")):
+                await asyncio.sleep(0.2)
 
 
 async def test_a_drained_node_is_not_shown_as_online(tmp_path: Path) -> None:

@@ -56,13 +56,14 @@ def get(
         form = Format.JSON if output is Format.JSON else Format.TABLE
         return events.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
 
-    if kind in CAMERA_KINDS and watch:
+    word, _, behind = kind.partition("/")
+    if word in CAMERA_KINDS and watch:
         raise typer.BadParameter("-w does not work with cameras: leave out -w")
 
     async def command() -> None:
-        if kind in CAMERA_KINDS:
+        if word in CAMERA_KINDS:
             where = o.namespace_of(namespace, everywhere=everywhere)
-            return await show_cameras(o.address(broker, credentials), name, where, output)
+            return await show_cameras(o.address(broker, credentials), name or behind, where, output)
         found, called = o.target(kind, name)
         if called and everywhere:
             raise typer.BadParameter("-A does not work with a name: leave out -A")

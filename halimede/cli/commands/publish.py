@@ -156,10 +156,11 @@ class PublishPlan:
 
 @dataclass(slots=True)
 class PublishSummary:
-    """The outcome of sending."""
+    """The outcome of sending, and when it began, after a wait for a worker; 0: it has not begun."""
 
     sent: int = 0
     unheard: int = 0
+    began: float = 0.0
 
 
 async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
@@ -170,13 +171,12 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
         if others:
             warn(f"skipped {others} files that are neither JPEG nor PNG")
         tally, loop = PublishSummary(), asyncio.get_running_loop()
-        started = loop.time()
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
             async with exporting("camera", names) as exporter:
                 await send_all(client, address, pictures, plan, tally, trace_buffer=TraceBuffer(exporter, size=WINDOW))
         finally:
-            _report(address, plan, tally, loop.time() - started)
+            _report(address, plan, tally, loop.time() - tally.began if tally.began else 0.0)
     return reached(tally.sent, tally.unheard)
 
 
@@ -223,7 +223,7 @@ async def send_all(
             )
             progress.update(task, description=str(address))
             tally.sent = skip = 1
-        started = loop.time()
+        started = tally.began = loop.time()
         async with asyncio.TaskGroup() as group:
             for sequence, picture in enumerate(_rounds(pictures, plan.rounds)):
                 if sequence < skip:  # it has found the subscriber

@@ -199,6 +199,8 @@ async def test_cameras_are_listed_with_their_state_and_who_reads_them(
     assert [row.split()[0] for row in rows] == ["cam0", "cam1", "door"]
     assert rows[0].split() == ["cam0", "no", "status", "-", "-", "-", "-", "digits"]
     assert rows[2].split()[1:7] == ["running", "25", "100", "640", "x", "480"]
+    await asyncio.to_thread(get.get, "cameras/door", output=Format.NAME, broker=broker.settings.where)
+    assert capsys.readouterr().out.split() == ["camera/door"]
     await get.show_cameras(broker, "yard", "", Format.WIDE)
     _, row = capsys.readouterr().out.splitlines()
     assert row.split()[:3] == ["other", "yard", "failed"]
