@@ -326,7 +326,7 @@ TRACE_REQUEST = Topic(
     m.TraceRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Asks all workers for the recorded steps of one frame.",
+    doc="Asks all workers for the recorded steps of one frame, or edge workers for those of their last frame.",
 )
 TRACE_REPLY = Topic(
     "trace-reply",

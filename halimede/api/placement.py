@@ -19,6 +19,8 @@ Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `python -m services.worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint"]
 HOSTNAME = "kubernetes.io/hostname"
+#: beginnings of the URLs of cameras that every node of a network reaches
+NETWORK = ("rtsp://", "rtsps://", "http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,12 @@ class Placement:
         return source.path if source else ""
 
     @property
+    def stream(self) -> str:
+        """The URL of the network camera that it reads; empty if it reads none, or a device or file of its node."""
+        source = self.worker.source if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
+        return source.url if source and source.url.startswith(NETWORK) else ""
+
+    @property
     def needs(self) -> dict[str, str]:
         """The names of the Models that it needs, by the resource's field."""
         named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
@@ -112,6 +120,18 @@ def placements(spec: Service) -> tuple[Placement, ...]:
         *(Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]") for i, t in enumerate(spec.tiers)),
         Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
     )
+
+
+def cameras_of(body: Mapping[str, Any]) -> list[str]:
+    """Return the cameras whose frames a service's edge workers receive over the bus; ``body`` is plain data."""
+    spec = body.get("spec") or {}
+    alone = {**(spec.get("edgeWorker") or {}), "name": body["metadata"]["name"]}
+    found: list[str] = []
+    for worker in spec.get("edgeWorkers") or [alone]:
+        source = worker.get("source") or {}
+        if not (source.get("path") or source.get("url")):
+            found += source.get("cameras") or [worker["name"]]
+    return found
 
 
 def _pod(template: dict[str, Any]) -> PodSpec:

@@ -41,6 +41,9 @@ SUBSCRIBE_TIMEOUT = 10.0
 RIVAL = "another client uses the same client id"
 ANOTHERS = "another client may use the same client id"
 
+#: why a client ends its own connection: an orderly step, and no outage
+RENEWED = "birth and will have changed"
+
 #: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
 
@@ -59,7 +62,8 @@ class ConnectionLog:
         self._cause = reason
         if reason not in self._told and len(self._told) < MOST_REASONS:
             self._told.add(reason)
-            log.warning("bus down", broker=self._where, client=self._client_id, reason=reason)
+            level = log.info if reason == RENEWED else log.warning
+            level("bus down", broker=self._where, client=self._client_id, reason=reason)
 
     def over(self) -> None:
         """Record that a connection is accepted."""
@@ -250,7 +254,7 @@ class ReconnectingBus(Bus):
     def renew(self) -> None:
         """Connect again, because birth and will have changed."""
         if self._link:
-            self._link.abort("birth and will have changed")
+            self._link.abort(RENEWED)
 
     async def unlisten(self, filter_: str) -> None:
         """End a subscription: see ``Bus.unlisten``."""

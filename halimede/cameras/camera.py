@@ -127,11 +127,12 @@ class Camera:
     def _broke(self, error: SourceError, pause: float, failures: int) -> None:
         text = self.settings.address.redacted(error.message)
         state: State = "stalled" if error.reason == ipc_messages.STALLED else "failed"
+        over = error.reason == ipc_messages.ENDED and self.tracker.has_run  # such as a film that a server streams
         before = self.tracker.reason
-        self.tracker.ended(state, error.reason, text)
+        self.tracker.ended("connecting" if over else state, error.reason, text)
         if before != error.reason or failures == 1:  # an unchanged reason is logged once
-            log.warning(
-                "camera broke off",
+            (log.info if over else log.warning)(
+                "stream ended" if over else "camera broke off",
                 camera=self.settings.name,
                 source=self.settings.address.shown,
                 reason=error.reason,

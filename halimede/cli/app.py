@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from halimede import __version__
 from halimede.cli import INTERRUPTED
 from halimede.cli import options as o
 
@@ -43,6 +44,17 @@ COMMANDS = {
     "blob": "Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.",
     "hard": "List, show and export the hard samples that edge workers store (keepHardSamples).",
 }
+#: the groups of the list of all commands, in its order; each command is in exactly one
+GROUPS = {
+    "Resources": "apply get describe delete rollback",
+    "Frames and answers": "publish record replay results trace seen hard",
+    "State and maintenance": "status top doctor events logs nodes drain uncordon",
+    "Models and data": "inspect calibrate evaluate upload blob",
+    "Servers": "serve router",
+    "This installation": "certs version",
+}
+#: the group of each command
+GROUP_OF = {name: title for title, names in GROUPS.items() for name in names.split()}
 #: commands that are in the module of another one
 MODULES = {"nodes": "get", "uncordon": "drain", "router": "serve"}
 #: commands of the groups that connect to a broker
@@ -54,7 +66,10 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: TyperCommand(name=name, help=text) for name, text in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name=name, help=text, rich_help_panel=GROUP_OF.get(name))
+            for name, text in (GROUP_OF | COMMANDS).items()  # in the order of the groups
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name, command and arguments of a command line; imports the command's module."""
@@ -92,8 +107,22 @@ def start() -> int:
     return 0
 
 
+def show_version(wanted: bool) -> None:  # noqa: FBT001  # the callback of an option
+    """Print the version of this command, and end."""
+    if wanted:
+        print(f"halimede {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root(ctx: typer.Context, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
+def root(
+    ctx: typer.Context,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+    version: Annotated[  # noqa: ARG001  # its callback acts
+        bool, typer.Option("--version", help="Show the version of this command.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Edge-cloud collaborative inference on an MQTT v5 bus.
 
     \b

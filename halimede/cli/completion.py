@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halimede.cli.client import Client
 
 #: besides kinds, for `get`
-LISTS = ("nodes", "events")
+LISTS = ("nodes", "cameras", "events")
 NODE_WORDS = frozenset({"nodes", "node", "no"})
 #: seconds that the system gets to answer
 DEADLINE_S = 1.0
@@ -69,16 +69,9 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the cameras that services of the namespace listen to."""
 
     async def ask(client: Client) -> list[str]:
-        from halimede.cli.tables import dig
+        from halimede.api.placement import cameras_of
 
-        found: list[str] = []
-        for body in await client.services(_namespace(ctx)):
-            several = dig(body, "spec", "edgeWorkers")
-            named = [(w, str(dig(w, "name"))) for w in several or ()]
-            named = named or [(dig(body, "spec", "edgeWorker"), str(dig(body, "metadata", "name")))]
-            for worker, name in named:
-                found += dig(worker, "source", "cameras") or [name]
-        return found
+        return [camera for body in await client.services(_namespace(ctx)) for camera in cameras_of(body)]
 
     return _fitting(_asked(ctx, ask), incomplete)
 

@@ -46,6 +46,13 @@ class LinesFormat(StrEnum):
 
 #: names for nodes in place of a kind
 NODE_KINDS = frozenset({"nodes", "node", "no"})
+#: names for cameras in place of a kind
+CAMERA_KINDS = frozenset({"cameras", "camera", "cam"})
+#: the help of KIND: each kind by its short name, and what else `get` lists
+KINDS = (
+    "ji (JointInferenceService), mei (MultiEdgeInferenceService), im (InferenceModel), model, dataset; for get also "
+    "nodes, cameras and events. KIND/NAME works too."
+)
 #: units of a time in the past
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -81,7 +88,7 @@ KindArgument = Annotated[
     str,
     typer.Argument(
         metavar="KIND",
-        help="A kind such as ji, model or dataset; KIND/NAME works too.",
+        help=KINDS,
         autocompletion=completion.kinds,
     ),
 ]
@@ -94,6 +101,9 @@ ServiceArgument = Annotated[
     str, typer.Argument(metavar="SERVICE", help="The service.", autocompletion=completion.services)
 ]
 Camera = Annotated[str, typer.Option(metavar="NAME", help="The camera.", autocompletion=completion.cameras)]
+WaitTimeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="With --wait: how long to wait.")
+]
 RecordingFolder = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of the recording.")]
 Files = Annotated[
     list[str] | None,

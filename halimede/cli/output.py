@@ -22,6 +22,7 @@ COLOURS = {
     "Pending": "yellow", "Degraded": "yellow", "Warning": "yellow", "Terminating": "yellow", "Unknown": "yellow",
     "Failed": "red", "offline": "red", "False": "red", "online,drained": "yellow", "offline,drained": "red",
     "ok": "green", "warning": "yellow", "problem": "red",
+    "running": "green", "connecting": "yellow", "stalled": "yellow", "failed": "red", "gone": "red",
 }  # fmt: skip
 #: wide enough that no line is cut or folded: a terminal wraps lines, a pipe receives them whole
 ENDLESS = 10_000

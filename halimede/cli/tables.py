@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,34 @@ def _metric(key: str) -> Cell:
         return metrics(body).get(key, "0")
 
     return read
+
+
+def measure(key: str, value: str) -> str:
+    """Return a metric's value with its unit: milliseconds, percent, bytes; other values as they are."""
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    if key.endswith("Ms"):
+        return f"{number:g} ms"
+    if re.search("[rR]atio|[aA]ccuracy", key):
+        return f"{number:.1%}"
+    return size(int(number)) if "Bytes" in key else value
+
+
+def metric_name(key: str) -> str:
+    """Return a metric's key as words: ``edgeLatencyP50Ms`` is the edge latency p50."""
+    return re.sub("(?<=[a-z0-9])(?=[A-Z])", " ", key.removesuffix("Ms")).lower()
+
+
+def size(number: int) -> str:
+    """Return bytes in a readable unit."""
+    value, unit = float(number), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def dig(body: Any, *path: str) -> Any:
@@ -119,7 +148,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("SAMPLES", _metric("inferenceNumber")),
         TableColumn("EDGE", _metric("edgeInferenceNumber"), wide=True),
         TableColumn("CLOUD", _metric("cloudInferenceNumber"), wide=True),
-        TableColumn("UPLOAD", _metric("uploadCloudRatio")),
+        TableColumn("UPLOAD", lambda body: measure("uploadCloudRatio", metrics(body).get("uploadCloudRatio", "0"))),
         TableColumn("DEGRADED", _metric("degraded"), wide=True),
         TableColumn("LOST", _metric("lost"), wide=True),
         AGE,

@@ -219,6 +219,7 @@ EXAMPLES: dict[str, Any] = {
         service="digits",
         node="edge0",
         spans=[m.Span(name="model", start_ns=1_795_262_400_000_000_000, duration_ns=180_000, attributes={"batch": 1})],
+        id=FRAME_ID.hex(),
     ),
     t.KEPT_REQUEST.id: m.KeptRequest(service="digits", label="5", limit=100),
     t.KEPT_REPLY.id: m.KeptReply(

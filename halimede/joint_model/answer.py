@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from halimede.errors import HalimedeError
 from halimede.messages import Box, Prediction, Result
 
+#: reasons of answers that went as the mining rule decided, and the same for people by ``hard``
+EASY, HARD = "easy", "hard"
+DETAILS = {False: "the mining rule found it easy: the small model's answer", True: "the mining rule found it hard"}
+
 
 class NoAnswerError(HalimedeError):
     """No model could answer a sample. The message has the cause."""
@@ -24,8 +28,8 @@ class Answer:
         worker, model: the worker that answered and its model's version, if known.
         hard: the mining rule selected the sample for the next tier.
         degraded: the next tier was not requested, or did not answer: the best available answer.
-        reason: the reason in one word (``no-cloud``, ``deadline``, ``budget``, ...); ``detail`` the same for
-            people.
+        reason: why this model answered, in one word: ``easy`` or ``hard`` by the mining rule, else what kept the
+            next tier from answering (``no-cloud``, ``deadline``, ``budget``, ...); ``detail`` the same for people.
         hardness, cut: the numbers that the rule compared, if it compares numbers; hard from the cut on.
         audit: an easy sample that was sent to the next tier as well, to measure the accuracy of easy ones.
         mixed: ``prediction`` is a calibrated mixture of the models' answers.
@@ -80,8 +84,8 @@ def answer_of(result: Result, detail: str) -> Answer:
         model=result.model,
         hard=result.hard,
         degraded=result.degraded,
-        reason=result.reason,
-        detail=detail,
+        reason=result.reason or (HARD if result.hard else EASY),
+        detail=detail or (DETAILS[result.hard] if not result.reason else ""),
         hardness=result.hardness,
         cut=result.cut,
         audit=result.audit,

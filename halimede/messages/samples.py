@@ -169,9 +169,16 @@ class HardSample(Message, kw_only=True, omit_defaults=False):
 
 
 class TraceRequest(Message, kw_only=True):
-    """Asks every worker for the recorded steps of one frame."""
+    """Asks every worker for the recorded steps of one frame: that of the id, or without one the last that it answered.
 
-    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    Without an id only edge workers answer, and only for the last frame of the namespace, of the service if there is
+    one, and hard if ``hard``.
+    """
+
+    id: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    namespace: Short = ""
+    service: Short = ""
+    hard: bool = False
 
 
 class Span(Message, kw_only=True):
@@ -196,3 +203,5 @@ class TraceReply(Message, kw_only=True):
     service: Short = ""
     node: Short = ""
     spans: Annotated[list[Span], Meta(max_length=64)] = []
+    #: the frame's id
+    id: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""

@@ -18,7 +18,7 @@ from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcServer
 from halimede.messages import Span, TraceReply, TraceRequest
 from halimede.tracing.context import TraceContext, trace_of, write
-from halimede.tracing.steps import Kind, Value
+from halimede.tracing.steps import RESULT, Kind, Value
 
 #: frames that one worker remembers, and most reported steps of one frame (the limit of a TraceReply)
 REMEMBERED = 4096
@@ -130,6 +130,14 @@ class TraceBuffer:
         """Return a frame's record, None if it is unknown or was removed."""
         return self._records.get(id_)
 
+    def last(self, *, hard: bool = False) -> FrameRecord | None:
+        """Return the newest frame whose result the broker has accepted; ``hard``: the newest hard one."""
+        at, ring = self._next, self._ring
+        for record in (*reversed(ring[:at]), *reversed(ring[at:])):
+            if record and any(kind is RESULT and (known[1] or not hard) for kind, _, _, *known in record.steps):
+                return record
+        return None
+
     def done(self, record: FrameRecord) -> None:
         """Finish a record: no steps are added any more."""
         if self._exporter and record.here.sampled:
@@ -210,6 +218,15 @@ class TraceServer(RpcServer[TraceRequest, TraceReply]):
         self._names = names
 
     async def _answer(self, delivery: Delivery[TraceRequest]) -> TraceReply | None:
-        record = self._trace_buffer.find(bytes.fromhex(delivery.body.id))
+        asked = delivery.body
+        if asked.id:
+            record = self._trace_buffer.find(bytes.fromhex(asked.id))
+        else:
+            record = self._trace_buffer.last(hard=asked.hard) if self._serves(asked) else None
         names: Mapping[str, Any] = self._names
-        return TraceReply(role=self._role, spans=spans(record), **names) if record else None
+        return TraceReply(role=self._role, spans=spans(record), id=record.id.hex(), **names) if record else None
+
+    def _serves(self, asked: TraceRequest) -> bool:
+        """Whether this worker is of the namespace and service that are asked for; an empty one is any."""
+        wanted = {"namespace": asked.namespace, "service": asked.service}
+        return all(value in {"", self._names.get(name)} for name, value in wanted.items())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from halimede import codec, topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -23,7 +24,7 @@ from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings
 from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, cameras, watching
-from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, counting, jpeg, number_of, video
+from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of, video
 from tests.inbox import Inbox
 from tests.simulated import eventually
 
@@ -59,6 +60,31 @@ async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: MosquittoPr
     ):
         await seen.more("yard", 10)
     assert {bytes(f.data) for f in seen.frames["yard"]} <= sent
+
+
+async def test_a_film_that_a_server_streams_ends_without_a_warning_and_is_opened_again(
+    mosquitto: MosquittoProcess, unique: str
+) -> None:
+    async def film(viewer: Viewer) -> None:
+        for number in range(5):
+            await viewer.picture(jpeg(number))
+            await asyncio.sleep(0.02)
+
+    async with MjpegCamera(film) as camera, cameras(mosquitto, unique, {"film": camera.url()}) as seen:
+        await seen.says("film", state="connecting", reason="Ended")
+        await eventually(lambda: camera.connections >= 2, PATIENCE_S)
+    assert not {said.state for said in seen.said["film"]} & {"failed", "stalled"}
+
+
+async def test_a_film_that_has_been_played_leaves_no_warning(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    path = video(tmp_path / "a.avi", 5, codec="mjpeg")
+    with capture_logs() as lines:
+        async with cameras(mosquitto, unique, {"film": str(path)}) as seen:
+            await seen.says("film", state="stopped", reason="Ended")
+            await eventually(lambda: sum(line["event"] == "bus connected" for line in lines) >= 3, PATIENCE_S)
+    assert [line for line in lines if line["log_level"] not in {"debug", "info"}] == []
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from aiohttp import web
 from PIL import Image
 
 from halimede import topics
-from halimede.messages import HardSample, TaskInfo
+from halimede.messages import CameraStatus, HardSample, TaskInfo
 from halimede.names import Key
 from services.gm.dashboard.feed import MOST_WATCHERS
 from services.gm.dashboard.routes import DashboardRoutes
@@ -181,6 +181,72 @@ async def test_a_model_that_fails_is_shown(tmp_path: Path) -> None:
             await tab.until(r"/model errors\s*5/i.test(document.querySelector('.card')?.innerText ?? '')")
 
 
+async def test_a_camera_has_a_card_with_its_state_its_readers_and_its_last_picture(tmp_path: Path) -> None:
+    door = {"camera": "door", "state": "stalled", "reason": "Stalled", "error": "nothing came", "frames": 1}
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"), served(w) as url:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        await w.operator.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), CameraStatus(**door))
+        inside = topics.NODE_CAMERA_STATUS.at(node="edge0", ns="default", camera="yard")
+        await w.operator.publish(inside, CameraStatus(camera="yard", state="running", fps=25, width=640, height=480))
+        hard = topics.HARD_SAMPLE.at(ns="default", service="helmet")
+        for number in range(1, 31):  # more than the gallery keeps
+            await w.operator.publish(hard, glimpse(number, camera="helmet" if number == 1 else "yard"))
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.until("document.querySelectorAll('.camera').length == 3")
+            await tab.until("document.querySelectorAll('.camera img').length == 2")
+            cards = await tab.evaluate("[...document.querySelectorAll('.camera')].map((card) => card.innerText)")
+            names = await tab.evaluate("[...document.querySelectorAll('.camera h3')].map((title) => title.innerText)")
+            assert [name.split() for name in names] == [
+                ["default/door", "stalled"], ["default/yard", "running"], ["default/helmet"],
+            ]  # fmt: skip
+            assert "Stalled: nothing came" in cards[0]
+            assert "1 frame" in cards[0].splitlines()
+            assert "no picture yet" in cards[0]
+            assert "25 frames/s · 640 \u00d7 480 · edge0" in cards[1]
+            assert "read by helmet" in cards[2]
+            loaded = "[...document.querySelectorAll('.camera img')].every((image) => image.naturalWidth == 16)"
+            await tab.until(loaded)
+            await w.operator.clear(inside)
+            await w.operator.clear(topics.CAMERA_STATUS.at(ns="default", camera="door"))
+            await tab.until("document.querySelectorAll('.camera.warn').length == 0")
+        # without a page GM receives no states of cameras
+        async with asyncio.timeout(30):
+            while await w.operator.publish(inside, CameraStatus(camera="yard", state="running")):
+                await asyncio.sleep(0.2)
+
+
+async def test_a_drained_node_is_not_shown_as_online(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"), served(w) as url:
+        await eventually(lambda: w.manager.feed.sections()["manager"]["online"] == 2, 20)
+        await w.ask("drain", name="edge0")
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            tile = "[...document.querySelectorAll('.tile')].find((tile) => tile.innerText.includes('edge0')).innerText"
+            await tab.until(f"document.querySelectorAll('.tile').length == 2 && {tile}.includes('drained')")
+            assert "online" not in await tab.evaluate(tile)
+            summary = await tab.evaluate("document.querySelector('#summary').innerText")
+            assert "1 of 2 nodes online, 1 drained" in summary
+
+
+async def test_figures_have_names_and_units_and_zeros_are_quieter(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"), served(w) as url:
+        await w.apply(model("small"), model("big"), service())
+        edge.counts[HELMET] = TaskInfo(inference_number=1200, audited=40, audit_agreed=38)
+        await w.reaches("Running")
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.until(r"/audits agreed\s*38/i.test(document.querySelector('.card')?.innerText ?? '')")
+            shown = await tab.evaluate("document.querySelector('.card .facts').innerText")
+            assert "1,200" in shown
+            assert " %" in shown
+            assert not {"jointAccuracy", "auditAgreed"} & set(shown.split())
+            size = "parseFloat(getComputedStyle(document.querySelector('.facts {} dd')).fontSize)"
+            quiet, loud = [await tab.evaluate(size.format(which)) for which in (".zero", "div:not(.zero)")]
+            assert quiet < loud
+
+
 async def test_keys_reach_every_section_and_a_word_finds(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"), served(w) as url:
         await w.apply(model("small"), model("big"), service())
@@ -188,7 +254,7 @@ async def test_keys_reach_every_section_and_a_word_finds(tmp_path: Path) -> None
         async with browser(tmp_path / "profile") as tab:
             await tab.open(url)
             await tab.until("document.querySelectorAll('.tile').length == 2")
-            for key, section in (("2", "nodes"), ("4", "events"), ("1", "services")):
+            for key, section in (("2", "nodes"), ("3", "cameras"), ("5", "events"), ("1", "services")):
                 await tab.press(key)
                 assert await tab.evaluate("document.activeElement.id") == section
             await tab.press("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ async def test_a_frame_is_shown_with_every_step_at_its_place(
         s.start("edge", f"{unique}-e", digits.small)
         await s.running(f"{unique}-c", f"{unique}-e")
         sending = asyncio.create_task(s.send(digits.pictures[:400], fps=50))
-        await trace_frame(broker, FrameQuery(service=unique, namespace="default", hard=True), Format.TABLE)
+        await trace_frame(broker, FrameQuery(service=unique, namespace="default", hard=True, next_s=30), Format.TABLE)
         shown = capsys.readouterr().out
         for step in ("receive", "decode", "wait", "model", "mine", "offload", "request", "queue", "compute", "reply"):
             assert step in shown
@@ -73,7 +74,32 @@ async def test_what_cannot_be_shown_is_said(mosquitto: MosquittoProcess, unique:
     broker = address(mosquitto)
     with pytest.raises(InvalidFieldError, match="write 32 hexadecimal digits"):
         await trace_frame(broker, FrameQuery("xyz"), Format.TABLE)
-    with pytest.raises(HalimedeError, match=f"no hard result of service {unique} in namespace default arrived within"):
-        await trace_frame(
-            broker, FrameQuery(service=unique, namespace="default", hard=True, timeout_s=0.2), Format.TABLE
-        )
+    hard = f"hard frame of service {unique} in namespace default"
+    with pytest.raises(HalimedeError, match=f"no {hard} was answered within 0.2 s"):
+        await trace_frame(broker, FrameQuery(service=unique, namespace="default", hard=True, next_s=0.2), Format.TABLE)
+    with pytest.raises(HalimedeError, match="no worker replies"):
+        await trace_frame(broker, FrameQuery(service=unique, namespace="default", hard=True), Format.TABLE)
+
+
+async def test_the_last_frame_is_found_when_no_more_come(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, capsys: Output
+) -> None:
+    broker = address(mosquitto)
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("cloud", f"{unique}-c", digits.big)
+        s.start("edge", f"{unique}-e", digits.small)
+        await s.running(f"{unique}-c", f"{unique}-e")
+        of_this = FrameQuery(service=unique, namespace="default")
+        with pytest.raises(HalimedeError, match=f"no worker has answered a frame of service {unique}"):
+            await trace_frame(broker, of_this, Format.JSON)
+        await s.send(digits.pictures[:60])
+        await s.answered()
+        answers = sorted(s.results.values(), key=lambda result: result.sequence)
+        assert {result.hard for result in answers} == {True, False}
+        for hard in (False, True):
+            newest, found = [result.id for result in answers if result.hard or not hard][-1], {}
+            async with asyncio.timeout(30):
+                while found.get("id") != newest:  # the worker may not yet know that the broker has its last result
+                    await trace_frame(broker, replace(of_this, hard=hard), Format.JSON)
+                    found = json.loads(capsys.readouterr().out)
+            assert found["timelines"][0]["steps"]

@@ -12,6 +12,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
+from halimede.bus.rpc import RpcClient
 from halimede.cli.commands.trace import ask
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, HardSample, Reply, Result, TraceRequest
@@ -125,7 +126,9 @@ async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_
         await s.send(digits.pictures[:5])
         await s.answered()
         known = next(iter(s.sent))
-        replies = await ask(bus, known)
+        rpc = RpcClient(bus, topics.TRACE_REPLY.at(client=bus.client_id))
+        await rpc.start()
+        replies = await ask(rpc, TraceRequest(id=known))
         assert {(r.role, r.worker) for r in replies} == {("edge", f"{unique}-e"), ("cloud", f"{unique}-c")}
         steps = {r.role: [x.name for x in r.spans] for r in replies}
         assert set(steps["edge"]) - {"offload.window"} == EDGE_STEPS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.manifests import Manifest, load
 from halimede.cli.output import console, fail, warn
 from halimede.cli.runner import run
+from halimede.cli.waiting import NotReadyError, wait_ready
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 
@@ -60,6 +62,10 @@ def main(
             show_default=False,
         ),
     ] = DryRun.NONE,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all of them are ready; else exit 1 and print what holds them up.")
+    ] = False,
+    timeout: o.WaitTimeout = 120.0,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -73,15 +79,19 @@ def main(
       halimede apply -f examples/digits/
       halimede apply -f model.yaml -f service.yaml -n factory
       cat service.yaml | halimede apply -f -
+      halimede apply -f examples/digits/ --wait --timeout 60
       halimede apply -f examples/digits/ --dry-run
     """
     if not files:
         raise typer.BadParameter("give -f FILE, -f FOLDER or -f - for standard input")
+    if wait and dry_run is not DryRun.NONE:
+        raise typer.BadParameter("give --wait or --dry-run, not both")
     paths = [*files, *(more or [])]
 
     async def command() -> int:
         checked = o.namespace_of(namespace) if namespace else ""
-        return await apply_manifests(o.address(broker, credentials), paths, checked, dry_run)
+        wait_s = timeout if wait else 0.0
+        return await apply_manifests(o.address(broker, credentials), paths, checked, dry_run, wait_s=wait_s)
 
     run(command)
 
@@ -92,33 +102,59 @@ def named(key: Key) -> str:
 
 
 async def apply_manifests(
-    broker: BrokerAddress, paths: Sequence[str], namespace: str, dry_run: DryRun = DryRun.NONE
+    broker: BrokerAddress, paths: Sequence[str], namespace: str, dry_run: DryRun = DryRun.NONE, *, wait_s: float = 0.0
 ) -> int:
-    """Apply manifests; one that GM refuses does not stop the others. Returns the exit code."""
+    """Apply manifests; one that GM refuses does not stop the others. Returns the exit code.
+
+    ``wait_s``: seconds in which all of them must be ready; 0: do not wait.
+    """
     manifests = load(paths, namespace, admit)
     if dry_run is DryRun.CLIENT:
         for manifest in manifests:
             console().print(f"{named(manifest.resource.key)} valid (dry run)")
             _warn(manifest)
         return 0
-    failed = 0
+    applied: list[tuple[Key, int]] = []
     async with Client.to(broker) as client:
         for manifest in manifests:
-            failed += not await _apply_one(client, manifest, dry=dry_run is DryRun.SERVER)
-    return 1 if failed else 0
+            generation = await _apply_one(client, manifest, dry=dry_run is DryRun.SERVER)
+            if generation is not None:
+                applied.append((manifest.resource.key, generation))
+        not_ready = await _wait_all(client, applied, wait_s) if wait_s else 0
+    return 1 if not_ready or len(applied) < len(manifests) else 0
 
 
-async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> bool:
-    resource = manifest.resource
+async def _wait_all(client: Client, applied: Iterable[tuple[Key, int]], wait_s: float) -> int:
+    """Wait until resources are ready, all within the same time. Returns the number of those that are not."""
+    failed, loop = 0, asyncio.get_running_loop()
+    give_up = loop.time() + wait_s
+    for key, generation in applied:
+        try:
+            await wait_ready(client, key, generation, max(0.1, give_up - loop.time()))
+        except NotReadyError as error:
+            fail(str(error))
+            failed += 1
+        else:
+            console().print(f"{named(key)} ready", style="green")
+    return failed
+
+
+async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | None:
+    """Apply one manifest. Returns the generation that GM has stored (0 of a dry run), None if GM refused it."""
+    resource, generation = manifest.resource, 0
     name = named(resource.key)
     try:
-        outcome = await client.try_apply(resource.body) if dry else (await client.apply(resource.body))[0]
+        if dry:
+            outcome = await client.try_apply(resource.body)
+        else:
+            outcome, stored = await client.apply(resource.body)
+            generation = int(stored.get("metadata", {}).get("generation") or 0)
     except (ApiRefusedError, InvalidFieldError) as error:
         fail(f"{manifest.source}: {name}: {error}")
-        return False
+        return None
     console().print(f"{name} {outcome}{' (dry run)' if dry else ''}", style="green" if outcome in CHANGED else "")
     _warn(manifest)
-    return True
+    return generation
 
 
 def _warn(manifest: Manifest) -> None:

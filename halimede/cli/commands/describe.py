@@ -94,9 +94,15 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
     ]  # fmt: skip
     _rows(out, "Workers", *_workers(body))
     _rows(out, "Nodes", ["NODE", "PRESENCE", "PHASE", "WORKERS", "SAMPLES", "MESSAGE"], rows)
-    _rows(out, "Metrics", ["METRIC", "VALUE"], [[k, v] for k, v in tables.metrics(body).items()])
+    _rows(out, "Metrics", ["METRIC", "VALUE"], _metrics(body))
     if events:
         _part(out, "Events", tables.events(events))
+
+
+def _metrics(body: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each metric of a resource: its name in words, unless its user named it, and its value."""
+    name = str if body.get("kind") == "Model" else tables.metric_name
+    return [[name(key), tables.measure(key, value)] for key, value in tables.metrics(body).items()]
 
 
 def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -105,12 +111,12 @@ def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _tier_rank(tiers, w)):
         done = dig(worker, "output", "taskInfo") or {}
-        asked = [str(done.get("deferred") or 0), str(done.get("uploadedBytes") or 0)] if tiers else []
+        asked = [str(done.get("deferred") or 0), tables.size(done.get("uploadedBytes") or 0)] if tiers else []
         why = ": ".join(filter(None, (worker.get("reason"), worker.get("message")))) or "-"
         samples = str(done.get("inferenceNumber") or done.get("served") or 0)
         phase = text(worker.get("phase", "Pending"))
         rows.append([text(worker.get("name")), text(worker.get("node")), phase, samples, *asked, why])
-    columns = ["DEFERRED", "BYTES UP"] if tiers else []
+    columns = ["DEFERRED", "SENT UP"] if tiers else []
     return ["TIER" if tiers else "WORKER", "NODE", "PHASE", "SAMPLES", *columns, "MESSAGE"], rows
 
 
@@ -227,7 +233,7 @@ def dataset_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType
     classes, number, broken = facts.get("classes") or [], facts.get("numberOfClasses") or 0, facts.get("broken") or []
     faults = facts.get("numberBroken") or 0
     lines = [
-        f"{facts.get('numberOfSamples') or 0:,} samples, {size(facts.get('size') or 0)}",
+        f"{facts.get('numberOfSamples') or 0:,} samples, {tables.size(facts.get('size') or 0)}",
         f"{number:,} classes" if number else "no classes: the data has no column, field or folder for them",
         f"{faults:,} entries are broken" if faults else "all entries are valid",
         f"counted {age(facts.get('countedAt'))} ago",
@@ -259,16 +265,6 @@ def histogram(classes: Sequence[Mapping[str, Any]], number: int) -> Table:
         text = f"{rest:,}" if number <= len(counts) else f"over {rest:,}"
         drawn.add_row(Text(f"{number - DRAWN:,} more", style="dim"), text, f"{rest / max(1, total):.1%}", "")
     return drawn
-
-
-def size(number: int) -> str:
-    """Return bytes in a readable unit."""
-    value, unit = float(number), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def model_parts(body: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -317,7 +313,7 @@ def choice(model: Any) -> str:
 def _content(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"sha256 {text(facts.get('digest'))}"
     if facts.get("size"):
-        yield size(facts["size"])
+        yield tables.size(facts["size"])
     if facts.get("since"):
         yield f"ready since {facts['since']}"
 

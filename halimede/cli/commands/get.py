@@ -14,17 +14,19 @@ from rich.table import Table
 
 from halimede import topics
 from halimede.api import Kind
+from halimede.cli import cameras, tables
 from halimede.cli import options as o
-from halimede.cli import tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import events
-from halimede.cli.options import NODE_KINDS, Format
+from halimede.cli.options import CAMERA_KINDS, NODE_KINDS, Format
 from halimede.cli.output import clean, console, dump, listing, plain, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.messages import ResourceBody, StatusDocument
 
 Rows = dict[tuple[str, str], ResourceBody]
+#: seconds to wait for the retained statuses of cameras
+CAMERAS_S = 0.5
 COLUMN_WIDTH = 16
 
 
@@ -46,6 +48,7 @@ def get(
       halimede get models -A -o wide
       halimede get ji digits -o yaml
       halimede get ji -w
+      halimede get cameras
     """
     if not name and kind in NODE_KINDS:
         return nodes(output, broker, credentials)
@@ -53,15 +56,42 @@ def get(
         form = Format.JSON if output is Format.JSON else Format.TABLE
         return events.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
 
+    word, _, behind = kind.partition("/")
+    if word in CAMERA_KINDS and watch:
+        raise typer.BadParameter("-w does not work with cameras: leave out -w")
+
     async def command() -> None:
+        if word in CAMERA_KINDS:
+            where = o.namespace_of(namespace, everywhere=everywhere)
+            return await show_cameras(o.address(broker, credentials), name or behind, where, output)
         found, called = o.target(kind, name)
         if called and everywhere:
             raise typer.BadParameter("-A does not work with a name: leave out -A")
         where = o.namespace_of(namespace, everywhere=everywhere)
         show = watch_resources if watch else show_resources
-        await show(o.address(broker, credentials), found, called, where, output)
+        return await show(o.address(broker, credentials), found, called, where, output)
 
     return run(command)
+
+
+async def show_cameras(broker: BrokerAddress, name: str, namespace: str, form: Format) -> None:
+    """Show the cameras that report a status or that services name; an empty name or namespace means all of them."""
+    async with Client.to(broker) as client:
+        reports = await cameras.statuses(client.bus, CAMERAS_S)
+        found = [
+            row
+            for row in cameras.rows(reports, await client.services(namespace))
+            if name in {"", row["camera"]} and namespace in {"", row["namespace"]}
+        ]
+    if form in {Format.JSON, Format.YAML}:
+        dump(found, form)
+    elif form is Format.NAME:
+        for row in found:
+            print(f"camera/{row['camera']}")
+    elif found:
+        console().print(cameras.shown(found, wide=form is Format.WIDE, all_namespaces=not namespace))
+    else:
+        warn(f"no cameras{f' in namespace {namespace}' if namespace else ''}: no service names one, and none reports")
 
 
 async def show_resources(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:

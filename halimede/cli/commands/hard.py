@@ -26,7 +26,7 @@ from halimede.hard_samples.export import as_json as answers_of
 from halimede.messages import KeptEntry, KeptReply, KeptRequest
 from halimede.names import check_label, check_name
 
-COLUMNS = ("TIME", "SERVICE", "CAMERA", "EDGE", "SCORE", "FINAL", "SCORE", "BY", "REASON", "HARDNESS", "NODE", "ID")
+COLUMNS = ("TIME", "SERVICE", "CAMERA", "EDGE", "SCORE", "FINAL", "SCORE", "BY", "REASON", "OVER CUT", "NODE", "ID")
 #: samples of one worker that are downloaded at a time
 AT_ONCE = 8
 
@@ -250,7 +250,7 @@ async def show_list(broker: BrokerAddress, wanted: KeptRequest, limit: int, form
             }
             print(as_json({**source, **plain(entry)}), flush=True)
         return
-    console().print(table(COLUMNS, [_row(reply, entry) for reply, entry in found[:limit]]))
+    console().print(table(COLUMNS, [row_of(reply, entry) for reply, entry in found[:limit]]))
     samples, room = sum(reply.samples for reply in replies), sum(reply.room for reply in replies)
     warn(f"{min(len(found), limit)} shown; {len(replies)} workers keep {samples} samples in {room / 1e6:.1f} MB")
 
@@ -325,7 +325,8 @@ async def _first(kept: KeptSamples, reply: KeptReply, wanted: KeptRequest, limit
     return found
 
 
-def _row(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
+def row_of(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
+    """Return a row of the list, with the distance to the cut: a rule "below a threshold" has negative hardnesses."""
     return (
         moment(entry.kept_ns),
         reply.service,
@@ -336,7 +337,7 @@ def _row(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
         _number(entry.score),
         entry.by,
         entry.reason or "-",
-        _number(entry.hardness),
+        _number(None if entry.hardness is None or entry.cut is None else entry.hardness - entry.cut),
         reply.node,
         entry.id,
     )

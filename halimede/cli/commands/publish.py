@@ -15,8 +15,9 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +31,7 @@ from halimede.cli.images import InlineImage
 from halimede.cli.output import console, warn
 from halimede.cli.progress import progress_bar
 from halimede.cli.runner import run
+from halimede.cli.waiting import wait_for_reader
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
 from halimede.messages import CameraStatus
 from halimede.names import check_label
@@ -37,6 +39,10 @@ from halimede.topic import Address
 from halimede.tracing import FrameRecord, TraceBuffer, write
 from halimede.tracing.export import exporting
 from halimede.tracing.steps import PUBLISH
+
+if TYPE_CHECKING:
+    from halimede.cameras.ipc_messages import CapturedPicture
+    from halimede.cameras.publisher import CameraPublisher
 
 #: unacknowledged messages at a time
 WINDOW = 20
@@ -92,14 +98,21 @@ def publish(
     max_width: Annotated[
         int, typer.Option(min=0, max=16_384, help="Scale wider frames down to this; 0: never.", metavar="PIXELS")
     ] = 0,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Start when a worker reads the camera; else exit 1, with what is missing.")
+    ] = False,
+    timeout: o.WaitTimeout = 120.0,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
     """Publish pictures, a video or a stream as a camera. All pictures are checked first.
 
+    The exit code is 1 if no frame had a subscriber.
+
     \b
     Examples:
       halimede publish pictures/ --camera cam0
+      halimede publish pictures/ --camera cam0 --wait --timeout 60
       halimede publish a.jpg b.png --camera cam0 --fps 5 --repeat 10
       halimede publish pictures/ --camera cam0 --loop --bare --qos 0
       halimede publish classes/ --camera cam0 --shuffle --seed 1
@@ -113,13 +126,24 @@ def publish(
     if shuffle and is_stream(paths):
         raise typer.BadParameter("give --shuffle only for pictures: a video has an order")
 
-    async def command() -> None:
+    if wait and not qos:
+        raise typer.BadParameter("--wait needs --qos 1: with --qos 0 the broker does not report subscribers")
+
+    async def command() -> int:
         plan = PublishPlan(
-            paths, camera, o.namespace_of(namespace), fps, 0 if loop else repeat, qos, bare=bare, max_width=max_width,
+            paths,
+            camera,
+            o.namespace_of(namespace),
+            fps,
+            0 if loop else repeat,
+            qos,
+            bare=bare,
+            max_width=max_width,
             order=random.Random(seed) if shuffle else None,  # noqa: S311  # no secret
-        )  # fmt: skip
+            wait_s=timeout if wait else 0.0,
+        )
         publish = publish_stream if is_stream(paths) else publish_pictures
-        await publish(o.address(broker, credentials), plan)
+        return await publish(o.address(broker, credentials), plan)
 
     run(command)
 
@@ -129,7 +153,8 @@ class PublishPlan:
     """The frames to send. ``rounds`` 0: no limit; ``fps`` 0: as fast as the broker accepts, None: the source's own.
 
     ``max_width``: wider frames of a video are scaled down to that; 0: none are. ``order``: shuffles pictures in each
-    round; None: they keep the order of their names.
+    round; None: they keep the order of their names. ``wait_s``: seconds in which a worker must read the camera, before
+    the first frame counts; 0: do not wait.
     """
 
     paths: Sequence[str]
@@ -141,18 +166,20 @@ class PublishPlan:
     bare: bool
     max_width: int = 0
     order: random.Random | None = None
+    wait_s: float = 0.0
 
 
 @dataclass(slots=True)
 class PublishSummary:
-    """The outcome of sending."""
+    """The outcome of sending, and when it began, after a wait for a worker; 0: it has not begun."""
 
     sent: int = 0
     unheard: int = 0
+    began: float = 0.0
 
 
-async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
-    """Send all pictures of a plan in order, with progress, and print a summary."""
+async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
+    """Send all pictures of a plan in order, with progress, and print a summary. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     async with Client.to(broker) as client:
         pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
@@ -164,19 +191,22 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
                 " takes their order for drift, and its budget does not fit: add --shuffle"
             )
         tally, loop = PublishSummary(), asyncio.get_running_loop()
-        started = loop.time()
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
             async with exporting("camera", names) as exporter:
-                await send_all(
-                    client.bus, address, pictures, plan, tally, trace_buffer=TraceBuffer(exporter, size=WINDOW)
-                )
+                await send_all(client, address, pictures, plan, tally, trace_buffer=TraceBuffer(exporter, size=WINDOW))
         finally:
-            _report(address, plan, tally, loop.time() - started)
+            _report(address, plan, tally, loop.time() - tally.began if tally.began else 0.0)
+    return reached(tally.sent, tally.unheard)
+
+
+def reached(sent: int, unheard: int) -> int:
+    """Return the exit code of a camera: 1 if it sent frames, and none had a subscriber."""
+    return 1 if sent and sent == unheard else 0
 
 
 async def send_all(
-    bus: Bus,
+    client: Client,
     address: Address[bytes],
     pictures: Sequence[InlineImage],
     plan: PublishPlan,
@@ -185,9 +215,8 @@ async def send_all(
     trace_buffer: TraceBuffer,
 ) -> None:
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
-    window = asyncio.Semaphore(WINDOW)
+    bus, window = client.bus, asyncio.Semaphore(WINDOW)
     loop = asyncio.get_running_loop()
-    started = loop.time()
     total = len(pictures) * plan.rounds or None
     fps = FPS if plan.fps is None else plan.fps
 
@@ -206,8 +235,18 @@ async def send_all(
 
     with progress_bar() as progress, first_error():
         task = progress.add_task(str(address), total=total)
+        frames = enumerate(_rounds(pictures, plan))
+        if plan.wait_s:
+            first = images.payload(next(frames)[1], plan.camera, 0, secrets.token_bytes(16), bare=plan.bare)
+            progress.update(task, description=f"waiting for a subscriber of {address}")
+            await wait_for_reader(
+                client, plan.namespace, plan.camera, lambda: send_frame(bus, address, first, plan.qos), plan.wait_s
+            )
+            progress.update(task, description=str(address))
+            tally.sent = 1
+        started = tally.began = loop.time()
         async with asyncio.TaskGroup() as group:
-            for sequence, picture in enumerate(_rounds(pictures, plan)):
+            for sequence, picture in frames:
                 if fps:
                     await asyncio.sleep(max(0.0, started + sequence / fps - loop.time()))
                 await window.acquire()
@@ -259,8 +298,38 @@ def is_stream(paths: Sequence[str]) -> bool:
     )
 
 
-async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> None:
-    """Send a source's frames until its end or Ctrl-C, and print a summary. Raises HalimedeError."""
+class WaitingPublisher:
+    """Publishes the first picture until it has a subscriber, and then all others."""
+
+    def __init__(self, publisher: CameraPublisher, client: Client, plan: PublishPlan) -> None:
+        self._publisher = publisher
+        self._client = client
+        self._plan = plan
+        self._found = not plan.wait_s
+        self._first = asyncio.Lock()
+
+    async def take(self, picture: CapturedPicture, sequence: int) -> bool:
+        """Publish a picture; return whether the broker accepted it. Raises NotReadyError and RefusedError."""
+        if not self._found:
+            async with self._first:
+                if not self._found:
+                    plan, repeat = self._plan, partial(self._try, picture, sequence)
+                    await wait_for_reader(self._client, plan.namespace, plan.camera, repeat, plan.wait_s)
+                    self._found = True
+                    return True
+        return await self._publisher.take(picture, sequence)
+
+    async def _try(self, picture: CapturedPicture, sequence: int) -> bool:
+        await self._publisher.take(picture, sequence)
+        heard, self._publisher.unheard = not self._publisher.unheard, 0
+        return heard
+
+
+async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
+    """Send a source's frames until its end or Ctrl-C, and print a summary. Returns the exit code.
+
+    Raises HalimedeError.
+    """
     from halimede.cameras.camera import Camera
     from halimede.cameras.ipc_messages import SourceError
     from halimede.cameras.publisher import CameraPublisher
@@ -287,14 +356,16 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> None:
         publisher = CameraPublisher(
             client.bus, plan.namespace, name, qos=plan.qos, bare=plan.bare, patient=not live, stop=stop
         )
-        camera = Camera(settings, publisher.take)
+        camera = Camera(settings, WaitingPublisher(publisher, client, plan).take)
         began = time.monotonic()
         try:
-            await camera.run(stop, once=True)
+            with first_error():
+                await camera.run(stop, once=True)
         except SourceError as error:
             raise HalimedeError(f"{address.shown}: {error}") from None
         finally:
             _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - began)
+    return reached(camera.tracker.frames, publisher.unheard)
 
 
 def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, seconds: float) -> None:

@@ -13,22 +13,20 @@ import typer
 from msgspec.structs import replace
 
 from halimede import topics
-from halimede.bus.port import Bus
 from halimede.cli import images, recording
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands.publish import WINDOW, send_frame
+from halimede.cli.commands.publish import WINDOW, reached, send_frame
 from halimede.cli.output import console, warn
 from halimede.cli.progress import progress_bar
 from halimede.cli.recording import RecordingEntry
 from halimede.cli.runner import run
+from halimede.cli.waiting import wait_for_reader
 from halimede.errors import HalimedeError, RefusedError, TooLargeError, first_error
 from halimede.names import check_label
 from halimede.topic import Address
 
-#: seconds between two checks for a subscriber to the camera's frames
-WAIT_S = 0.5
 #: no limit here, because the broker's limit is known only after connecting
 NO_LIMIT = 1 << 40
 
@@ -43,7 +41,10 @@ def replay(
         typer.Option(min=0.01, help="Frames a second, in place of the timing. Pictures: 25.", show_default=False),
     ] = None,
     loop: Annotated[bool, typer.Option("--loop", help="Repeat until Ctrl-C.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until a subscriber reads the camera's frames.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Start when a worker reads the camera; else exit 1, with what is missing.")
+    ] = False,
+    timeout: o.WaitTimeout = 120.0,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -59,7 +60,8 @@ def replay(
         raise typer.BadParameter("give --fps or --speed, not both")
 
     async def command() -> int:
-        plan = ReplayPlan(folder, camera, o.namespace_of(namespace), speed, fps or 0.0, loop=loop, wait=wait)
+        where, wait_s = o.namespace_of(namespace), timeout if wait else 0.0
+        plan = ReplayPlan(folder, camera, where, speed, fps or 0.0, loop=loop, wait_s=wait_s)
         return await replay_frames(o.address(broker, credentials), plan)
 
     run(command)
@@ -67,7 +69,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The recording to replay, and how. ``fps`` 0: with the recording's own times."""
+    """The recording to replay, and how. ``fps`` 0: with the recording's own times; ``wait_s``: as of PublishPlan."""
 
     folder: str
     camera: str
@@ -75,7 +77,7 @@ class ReplayPlan:
     speed: float = 1.0
     fps: float = 0.0
     loop: bool = False
-    wait: bool = False
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,10 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
         tally, loop = ReplaySummary(), asyncio.get_running_loop()
         began = loop.time()
         try:
-            await play(client.bus, address, reel, plan, tally)
+            await play(client, address, reel, plan, tally)
         finally:
             _report(address, plan, tally, loop.time() - began)
-    return 1 if tally.refused else 0
+    return 1 if tally.refused else reached(tally.sent, tally.unheard)
 
 
 def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
@@ -154,9 +156,11 @@ def length_ms(entries: Sequence[RecordingEntry]) -> float:
     return last + (last / (len(entries) - 1) if len(entries) > 1 else recording.PLAIN_GAP_S * 1000)
 
 
-async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: ReplayPlan, tally: ReplaySummary) -> None:
+async def play(
+    client: Client, address: Address[bytes], reel: ReplayFrames, plan: ReplayPlan, tally: ReplaySummary
+) -> None:
     """Send all frames at their times, at most ``WINDOW`` unacknowledged; count into ``tally``."""
-    window, loop = asyncio.Semaphore(WINDOW), asyncio.get_running_loop()
+    bus, window, loop = client.bus, asyncio.Semaphore(WINDOW), asyncio.get_running_loop()
 
     async def send(data: bytes) -> None:
         try:
@@ -171,11 +175,15 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
 
     with progress_bar() as progress, first_error():
         task = progress.add_task(str(address), total=None if plan.loop else len(reel.entries))
-        if plan.wait:
+        if plan.wait_s:
+            first = recording.payload(reel.folder, reel.entries[0], plan.camera, 0)
             progress.update(task, description=f"waiting for a subscriber of {address}")
-            await _wait_for_reader(bus, address, recording.payload(reel.folder, reel.entries[0], plan.camera, 0), tally)
+            await wait_for_reader(
+                client, plan.namespace, plan.camera, lambda: send_frame(bus, address, first, qos=1), plan.wait_s
+            )
             progress.update(task, description=str(address))
-        began, skip = loop.time(), int(plan.wait)
+            tally.sent = 1
+        began, skip = loop.time(), tally.sent
         async with asyncio.TaskGroup() as group:
             for sequence, (time, entry) in enumerate(_rounds(reel.entries, loop=plan.loop)):
                 if sequence < skip:  # it was sent to find out whether there is a subscriber
@@ -186,15 +194,6 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
                 tally.late = max(tally.late, loop.time() - began - time)
                 group.create_task(send(data))
                 progress.update(task, completed=tally.sent)
-
-
-async def _wait_for_reader(bus: Bus, address: Address[bytes], first: bytes, tally: ReplaySummary) -> None:
-    """Send the first frame until there is a subscriber. It keeps its id, so it counts once."""
-    while True:
-        if await send_frame(bus, address, first, qos=1):
-            tally.sent += 1
-            return
-        await asyncio.sleep(WAIT_S)
 
 
 def _rounds(entries: Sequence[RecordingEntry], *, loop: bool) -> Iterator[tuple[float, RecordingEntry]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from halimede import codec, topics
+from halimede.api.placement import SERVICES
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, UnreachableError
@@ -18,6 +19,7 @@ from halimede.cli.options import Format
 from halimede.cli.output import clean, console, warn
 from halimede.cli.runner import run
 from halimede.messages import Result
+from halimede.topic import Filter
 
 #: remembered ids, so that a repeated result is shown once
 REMEMBERED = 100_000
@@ -36,6 +38,8 @@ def results(
     credentials: o.Credentials = "",
 ) -> None:
     """Show final answers as they arrive. An answer that is repeated after a lost connection is shown once.
+
+    It ends when the service is deleted.
 
     \b
     Examples:
@@ -69,14 +73,26 @@ class Once:
 
 
 async def show_results(broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format) -> None:
-    """Show results until ``limit`` (0: no limit) or Ctrl-C, of the service of that name, of any kind."""
-    filters = [topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)]
+    """Show results until ``limit`` (0: no limit), Ctrl-C or the end of the service of that name, of any kind."""
+    filters: list[Filter[Any]] = [
+        *(topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)),
+        *(topics.STATUS.filter(ns=namespace, plural=plural, name=service) for plural in SERVICES),
+    ]
     await _warn_if_unknown(broker, service, namespace)
     out = console()
-    once, shown = Once(), 0
+    once, shown, living = Once(), 0, set[str]()
     if form is not Format.JSON:
         out.print(Text(HEADER, style="bold"))
-    async for _, result in follow(broker, *filters):
+    async for names, result in follow(broker, *filters):
+        if plural := names.get("plural"):
+            if result is not None:
+                living.add(plural)
+            elif living == {plural}:  # GM clears the status of a resource that is gone
+                warn(f"service {service} in namespace {namespace} was deleted: no more results")
+                return
+            else:
+                living.discard(plural)
+            continue
         if result is None or not once.new(result.id):
             continue
         if form is Format.JSON:

@@ -57,9 +57,9 @@ class Sort(StrEnum):
 
 
 def top(
-    seconds: Annotated[float, typer.Option("--seconds", "-n", min=0.2, max=60, help="Seconds per update.")] = 1.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=60, help="Seconds per update.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Measure for one interval, print it, and exit.")] = False,
-    sort: Annotated[Sort, typer.Option("--sort", "-s", help="The column that services are sorted by.")] = Sort.PHASE,
+    sort: Annotated[Sort, typer.Option("--sort", help="The column that services are sorted by.")] = Sort.PHASE,
     output: o.ReportOption = o.ReportFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
@@ -69,7 +69,7 @@ def top(
     \b
     Examples:
       halimede top
-      halimede top -n 5 --sort rate
+      halimede top --seconds 5 --sort rate
       halimede top --once -o json | jq '.services[].framesPerSecond'
     """
     run(lambda: show_system(o.address(broker, credentials), seconds, sort.value, Format(output), once=once))

@@ -53,21 +53,24 @@ def trace(
     frame: Annotated[
         str, typer.Argument(metavar="[FRAME_ID]", help="Field id of the result: 32 hex digits.", show_default=False)
     ] = "",
-    last: Annotated[bool, typer.Option("--last", help="Trace the next frame that is answered.")] = False,
-    hard: Annotated[bool, typer.Option("--hard", help="Trace the next hard frame, which the cloud answers.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Trace the last frame that was answered.")] = False,
+    coming: Annotated[bool, typer.Option("--next", help="Wait for a frame that is answered, and trace it.")] = False,
+    hard: Annotated[
+        bool, typer.Option("--hard", help="Only a hard frame, which the cloud answers. Alone: the last one.")
+    ] = False,
     service: Annotated[
         str,
         typer.Option(
             "--service",
             "-s",
             metavar="NAME",
-            help="With --last and --hard: only frames of this service.",
+            help="With --last, --next and --hard: only frames of this service.",
             show_default=False,
             autocompletion=completion.services,
         ),
     ] = "",
     namespace: o.Namespace = "default",
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for a result.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --next: how long to wait.")] = 30.0,
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
@@ -81,18 +84,19 @@ def trace(
     Examples:
       halimede trace --last
       halimede trace --hard -s digits
+      halimede trace --next --hard --timeout 60
       halimede trace 0123456789abcdef0123456789abcdef
       halimede trace $(halimede results digits --limit 1 -o json | jq -r .id) -o json
     """
-    if bool(frame) == (last or hard):
-        raise typer.BadParameter("give a FRAME_ID, or --last, or --hard")
+    if bool(frame) == (last or coming or hard) or (last and coming):
+        raise typer.BadParameter("give a FRAME_ID, or --last, or --next, or --hard")
     if service and frame:
-        raise typer.BadParameter("give -s only with --last or --hard: a frame id needs no service")
+        raise typer.BadParameter("give -s only with --last, --next or --hard: a frame id needs no service")
 
     async def command() -> None:
         if service:
             check_name("--service", service)
-        wanted = FrameQuery(frame.lower(), service, o.namespace_of(namespace), hard, timeout)
+        wanted = FrameQuery(frame.lower(), service, o.namespace_of(namespace), hard, timeout if coming else 0.0)
         await trace_frame(o.address(broker, credentials), wanted, Format(output))
 
     run(command)
@@ -100,13 +104,16 @@ def trace(
 
 @dataclass(frozen=True, slots=True)
 class FrameQuery:
-    """Selects a frame: by id, or the next one that is answered, optionally of a service, optionally a hard one."""
+    """Selects a frame: by id, or the last answered one, optionally of a service, optionally a hard one.
+
+    ``next_s``: seconds to wait for the next one in place of the last; 0: the last.
+    """
 
     id: str = ""
     service: str = ""
     namespace: str = ""
     hard: bool = False
-    timeout_s: float = 30.0
+    next_s: float = 0.0
 
 
 async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None:
@@ -114,8 +121,10 @@ async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -
     if wanted.id and not re.fullmatch(r"[0-9a-f]{32}", wanted.id):
         raise InvalidFieldError("FRAME_ID", wanted.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
     async with Client.to(broker) as client:
-        id_ = wanted.id or await _next_result(client.bus, wanted)
-        replies = await ask(client.bus, id_)
+        rpc = RpcClient(client.bus, topics.TRACE_REPLY.at(client=client.bus.client_id))
+        await rpc.start()
+        id_ = wanted.id or await (_next_result(client.bus, wanted) if wanted.next_s else _last_result(rpc, wanted))
+        replies = await ask(rpc, TraceRequest(id=id_))
     if not replies:
         raise HalimedeError(f"no worker has frame {id_}: {HOW}")
     found = timelines(replies)
@@ -130,18 +139,38 @@ async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -
             out.print(Text(clean(f"note: {remark}"), style="dim"))
 
 
-async def ask(bus: Bus, id_: str) -> list[TraceReply]:
+async def ask(rpc: RpcClient[TraceReply], request: TraceRequest) -> list[TraceReply]:
     """Request a frame from all workers; return the replies of those that know it."""
-    rpc = RpcClient(bus, topics.TRACE_REPLY.at(client=bus.client_id))
-    await rpc.start()
-    request, body = topics.TRACE_REQUEST.at(client=bus.client_id), TraceRequest(id=id_)
     replies = rpc.gather(
-        request, body, first_s=LONGEST_S / 2, quiet_s=QUIET_S, longest_s=LONGEST_S, most=MOST, expiry_s=EXPIRY_S
+        topics.TRACE_REQUEST.at(client=rpc.bus.client_id),
+        request,
+        first_s=LONGEST_S / 2,
+        quiet_s=QUIET_S,
+        longest_s=LONGEST_S,
+        most=MOST,
+        expiry_s=EXPIRY_S,
     )
     try:
         return [delivery.body async for delivery in replies]
     except NoSubscriberError:
         raise HalimedeError("no worker replies: see `halimede get ji -A`, `halimede get mei -A`") from None
+
+
+async def _last_result(rpc: RpcClient[TraceReply], wanted: FrameQuery) -> str:
+    """Return the id of the last frame that a worker has answered, of several workers by their clocks."""
+    request = TraceRequest(namespace=wanted.namespace, service=wanted.service, hard=wanted.hard)
+    replies = await ask(rpc, request)
+    if not replies:
+        raise HalimedeError(
+            f"no worker has answered a {_what(wanted)} since it started: publish a frame (`halimede publish`), "
+            "or wait for one with --next"
+        )
+    return max(replies, key=lambda reply: max((s.start_ns + s.duration_ns for s in reply.spans), default=0)).id
+
+
+def _what(wanted: FrameQuery) -> str:
+    of = f"service {wanted.service}" if wanted.service else "any service"
+    return f"{'hard frame' if wanted.hard else 'frame'} of {of} in namespace {wanted.namespace}"
 
 
 async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
@@ -156,14 +185,12 @@ async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
     for topic in (topics.RESULT, topics.MULTI_RESULT):
         await bus.subscribe(topic.filter(**names), result)
     try:
-        async with asyncio.timeout(wanted.timeout_s):
+        async with asyncio.timeout(wanted.next_s):
             id_ = await found
     except TimeoutError:
-        what = "hard result" if wanted.hard else "result"
-        of = f"service {wanted.service}" if wanted.service else "any service"
         raise HalimedeError(
-            f"no {what} of {of} in namespace {wanted.namespace} arrived within {wanted.timeout_s:g} s: publish a frame "
-            "(`halimede publish`), or wait longer with --timeout"
+            f"no {_what(wanted)} was answered within {wanted.next_s:g} s: publish a frame (`halimede publish`), or "
+            "wait longer with --timeout"
         ) from None
     await asyncio.sleep(SETTLE_S)
     return id_

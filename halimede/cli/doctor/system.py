@@ -15,6 +15,7 @@ from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.cli import status_advice
 from halimede.cli.broker_address import START_IT
+from halimede.cli.cameras import statuses
 from halimede.cli.client import Client
 from halimede.cli.doctor import Check, ok, problem, warning
 from halimede.cli.output import time_of
@@ -27,8 +28,8 @@ LISTEN_S = 1.0
 #: seconds that clocks may differ; and the age of a report that is acceptable, because reports are sent periodically
 CLOCK_S, REPORT_S = 2.0, 60.0
 SHOWN = 5
-#: cameras that are checked, and how many of these are named
-MOST_CAMERAS, SHOWN_CAMERAS = 1000, 10
+#: cameras that are named
+SHOWN_CAMERAS = 10
 CAMERA_REMEDIES = {
     "Gone": "restart the process that read it; if it is gone for good, publish an empty retained message on {topic}",
     "Forbidden": "set source.url to an address that its node allows: docs/security.md, Downloads",
@@ -39,7 +40,7 @@ CAMERA_REMEDY = "check its address and its power; docs/cameras.md explains each 
 
 async def examine(client: Client) -> AsyncGenerator[Check, None]:
     """Check the whole system; without a GM few checks are possible."""
-    (letters, stores), cameras = await asyncio.gather(listen(client.bus), camera_statuses(client.bus, LISTEN_S))
+    (letters, stores), cameras = await asyncio.gather(listen(client.bus), statuses(client.bus, LISTEN_S))
     loop = asyncio.get_running_loop()
     asked, began = datetime.now(UTC), loop.time()
     try:
@@ -181,26 +182,9 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-async def camera_statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
-    """Return the topics and statuses of cameras that arrive within some seconds."""
-    found: dict[str, CameraStatus] = {}
-
-    async def take(delivery: Delivery[CameraStatus]) -> None:
-        if len(found) < MOST_CAMERAS:
-            found[delivery.address.text] = delivery.body
-
-    kinds = (topics.CAMERA_STATUS, topics.NODE_CAMERA_STATUS)
-    for kind in kinds:
-        await bus.subscribe(kind.filter(), take)
-    await asyncio.sleep(seconds)
-    for kind in kinds:
-        await bus.unsubscribe(kind.filter())
-    return sorted(found.items())
-
-
-def on_cameras(statuses: Iterable[tuple[str, CameraStatus]]) -> list[Check]:
+def on_cameras(found: Iterable[tuple[str, CameraStatus]]) -> list[Check]:
     """Check cameras; without a camera process there is no check."""
-    every = list(statuses)
+    every = list(found)
     bad = [(topic, status) for topic, status in every if status.state in {"stalled", "failed", "gone"}]
     if not bad:
         running = sum(status.state == "running" for _, status in every)

@@ -124,6 +124,17 @@ def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
         if observed.references.get(reference) is None:
             yield Problem(MISSING[reference.plural], f"{reference} does not exist: apply it")
     yield from unplaced(roles, observed)
+    yield from _several_readers(desired, observed)
+
+
+def _several_readers(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
+    """Yield edge workers that read one network camera on several nodes: each of them answers each of its frames."""
+    for place in placements(desired.spec):
+        nodes = sorted(node for node, names in observed.placed.items() if place.name in names)
+        if place.stream and len(nodes) > 1:
+            more = f" and {len(nodes) - 2} more" if len(nodes) > 2 else ""
+            text = f"{place.at}.source.url: nodes {nodes[0]}, {nodes[1]}{more} each read it, and answer each frame: "
+            yield Problem("SeveralReaders", f"{text}set nodeName, or publish it once with a camera process")
 
 
 @register(JOINT_INFERENCE)

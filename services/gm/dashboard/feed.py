@@ -14,25 +14,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import structlog
 
 from halimede import __version__
-from halimede.api.placement import SERVICES
+from halimede.api.placement import SERVICES, cameras_of
 from halimede.bus import Bus, Delivery
-from halimede.messages import HardSample, Histogram, TaskInfo
+from halimede.errors import BusError
+from halimede.messages import CameraStatus, HardSample, Histogram, TaskInfo
 from halimede.names import Key
 from halimede.stats import histogram
-from halimede.topics import HARD_SAMPLE
+from halimede.topics import CAMERA_STATUS, HARD_SAMPLE, NODE_CAMERA_STATUS
 from services.gm.cluster.port import Cluster, Editor, StoredResource
 from services.gm.control_plane import ControlPlane
 from services.gm.service_status import metrics
 
+log = structlog.get_logger()
 #: seconds between two records, records in the history, and records over which a latency is computed
 EVERY, KEPT, WINDOW = 1.0, 120, 10
-MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES = 50, 200, 100, 24
+MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS = 50, 200, 100, 24, 64
+#: statuses of cameras that are kept
+KEPT_CAMERAS = 1000
 #: pages that may be open at a time
 MOST_WATCHERS = 16
 #: order of rows: those with problems first
 URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3}
+#: order of cameras: those with problems first; a camera without a status publishes frames itself
+CAMERA_URGENCY = {"failed": 0, "gone": 1, "stalled": 2, "connecting": 3, "running": 4, "": 5, "stopped": 6}
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
 
 Row = dict[str, Any]
@@ -57,6 +64,10 @@ class DashboardFeed:
         self._histories: dict[tuple[Key, str], _History] = {}
         self._samples: OrderedDict[str, HardSample] = OrderedDict()
         self._services: dict[str, str] = {}
+        #: by namespace, name and node, which is empty for a camera process; the last preview by namespace and name
+        self._cameras: dict[tuple[str, str, str], CameraStatus] = {}
+        self._pictures: OrderedDict[tuple[str, str], HardSample] = OrderedDict()
+        self._follows_cameras = False
         self._looked = asyncio.Event()
         self._watchers = 0
         #: the sections as JSON, encoded once for all open pages
@@ -69,8 +80,27 @@ class DashboardFeed:
     async def run(self) -> None:
         """Record until cancelled."""
         while True:
+            if bool(self._watchers) != self._follows_cameras and self._bus.connected:
+                await self._follow_cameras()
             self.record()
             await asyncio.sleep(EVERY)
+
+    async def _follow_cameras(self) -> None:
+        """Receive the states of cameras while a page is open: each camera reports every two seconds."""
+        try:
+            for topic in (CAMERA_STATUS, NODE_CAMERA_STATUS):
+                if self._watchers:
+                    await self._bus.subscribe(
+                        topic.filter(), self._on_camera, queue=KEPT_CAMERAS, cleared=self._camera_gone
+                    )
+                else:
+                    await self._bus.unsubscribe(topic.filter())
+        except BusError as error:
+            log.debug("cameras not followed", error=str(error))
+            return
+        self._follows_cameras = bool(self._watchers)
+        if not self._follows_cameras:
+            self._cameras.clear()
 
     def record(self) -> None:
         """Record the counts of all services, and wake the pages that wait."""
@@ -118,6 +148,7 @@ class DashboardFeed:
             "manager": self._manager(),
             "services": [self._service(stored) for stored in self._shown()],
             "nodes": self._nodes(),
+            "cameras": self._camera_rows(),
             "samples": self._previews(),
             "events": self._events(),
         }
@@ -125,6 +156,7 @@ class DashboardFeed:
     def picture(self, sample_id: str) -> tuple[str, bytes] | None:
         """Return content type and bytes of a hard sample's thumbnail."""
         sample = self._samples.get(sample_id)
+        sample = sample or next((each for each in self._pictures.values() if each.id.hex() == sample_id), None)
         return (kind_of(sample.data) or "", sample.data) if sample else None
 
     # --- sections ---------------------------------------------------------------------------------------------
@@ -138,7 +170,8 @@ class DashboardFeed:
             "broker": self._bus.connected,
             "services": total,
             "nodes": len(nodes),
-            "online": sum(node.online for node in nodes.values()),
+            "online": sum(node.online and not node.drained for node in nodes.values()),
+            "drained": sum(node.drained for node in nodes.values()),
             "every": EVERY,
         }
 
@@ -193,6 +226,38 @@ class DashboardFeed:
             )
         return rows
 
+    def _camera_rows(self) -> list[Row]:
+        """Return the cameras that report, that services name, or of which there is a preview."""
+        readers: dict[tuple[str, str], list[str]] = {}
+        for stored in self._resources():
+            for camera in cameras_of(stored.resource.body):
+                readers.setdefault((stored.key.namespace, camera), []).append(stored.key.name)
+        reported = {key[:2] for key in self._cameras}
+        silent = {(*key, ""): CameraStatus(camera=key[1], state="running") for key in {**readers, **self._pictures}}
+        found = [(key, told, True) for key, told in self._cameras.items()]
+        found += [(key, told, False) for key, told in silent.items() if key[:2] not in reported]
+        found.sort(key=lambda each: (CAMERA_URGENCY[each[1].state if each[2] else ""], each[0]))
+        return [
+            {
+                "namespace": key[0],
+                "name": key[1],
+                "node": told.node or key[2],
+                "state": told.state if reports else "",
+                "reason": told.reason,
+                "error": told.error,
+                "source": told.source,
+                "fps": told.fps,
+                "frames": told.frames,
+                "skipped": told.skipped,
+                "width": told.width,
+                "height": told.height,
+                "lastFrame": told.last_frame,
+                "services": readers.get(key[:2], [])[:MOST_SERVICES],
+                "picture": self._pictures[key[:2]].id.hex() if key[:2] in self._pictures else "",
+            }
+            for key, told, reports in found[:MOST_CAMERAS]
+        ]
+
     def _previews(self) -> list[Row]:
         return [
             {
@@ -228,13 +293,31 @@ class DashboardFeed:
         sample = delivery.body
         if kind_of(sample.data) is None:
             return
-        id_ = sample.id.hex()
+        id_, camera = sample.id.hex(), (delivery.names["ns"], sample.camera)
+        if sample.camera:
+            self._pictures[camera] = sample
+            self._pictures.move_to_end(camera)
+        if len(self._pictures) > MOST_CAMERAS:
+            self._pictures.popitem(last=False)
         self._samples[id_] = sample
         self._services[id_] = f"{delivery.names['ns']}/{delivery.names['service']}"
         self._samples.move_to_end(id_)
         while len(self._samples) > MOST_SAMPLES:
             gone, _ = self._samples.popitem(last=False)
             self._services.pop(gone, None)
+
+    async def _on_camera(self, delivery: Delivery[CameraStatus]) -> None:
+        key = camera_key(delivery.names)
+        if key in self._cameras or len(self._cameras) < KEPT_CAMERAS:
+            self._cameras[key] = delivery.body
+
+    async def _camera_gone(self, names: Mapping[str, str]) -> None:
+        self._cameras.pop(camera_key(names), None)
+
+
+def camera_key(names: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return namespace, camera and node of the topic of a camera's status; the node is empty for a camera process."""
+    return names["ns"], names["camera"], names.get("node", "")
 
 
 def kind_of(data: bytes) -> str | None:

@@ -57,6 +57,28 @@ async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
     assert url == Path(DIGITS, "models", "small.onnx").as_uri()
 
 
+async def test_apply_waits_until_all_is_ready(
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
+) -> None:
+    assert await apply.apply_manifests(broker, [DIGITS], "", wait_s=30) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "model/digits-small ready", "model/digits-big ready", "jointinferenceservice/digits ready",
+    ]  # fmt: skip
+    assert (await client.get(JI.plural, "digits"))["status"]["phase"] == "Running"
+
+
+async def test_apply_that_waited_in_vain_ends_with_the_condition_that_holds_it_up(
+    broker: BrokerAddress, client: Client, capsys: Output
+) -> None:
+    assert await apply.apply_manifests(broker, [DIGITS], "", wait_s=1.0) == 1
+    said = capsys.readouterr()
+    assert "jointinferenceservice/digits ready" not in said.out
+    (held_up,) = [line for line in said.err.splitlines() if "ji/digits" in line]
+    assert held_up.startswith("Error: not ready within ")
+    assert "ji/digits: Pending: NoNode: spec." in held_up
+    assert "What to do: set nodeName or nodeSelector to match a node" in held_up
+
+
 async def test_a_dry_run_shows_what_would_be_done_and_does_it_not(
     broker: BrokerAddress, client: Client, capsys: Output
 ) -> None:
@@ -129,7 +151,9 @@ async def test_describe_says_spec_conditions_nodes_metrics_and_events(
         "Conditions\n",
         "Nodes\n",
         "Metrics\n",
-        "inferenceNumber",
+        "inference number",
+        "upload cloud ratio",
+        "0.0%",
         "Events\n",
         "Created",
     ):

@@ -212,11 +212,11 @@ async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
 
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(PNG)
-    await replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0))
+    assert await replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0)) == 1
     assert "3 of them had no subscriber" in capsys.readouterr().err
     listening = Reader()
     waiting = asyncio.create_task(
-        replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0, wait=True))
+        replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0, wait_s=60.0))
     )
     await asyncio.sleep(1.0)
     assert not waiting.done()

@@ -6,7 +6,9 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,16 +18,19 @@ from halimede import codec, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.commands import publish, results
+from halimede.cli.client import Client
+from halimede.cli.commands import apply, get, publish, results
 from halimede.cli.commands.publish import PublishPlan
 from halimede.cli.output import Format
+from halimede.cli.waiting import NotReadyError
 from halimede.contract.examples import EXAMPLES, PNG
 from halimede.errors import HalimedeError, TooLargeError
-from halimede.messages import Frame, Result
+from halimede.messages import CameraStatus, Frame, Result
 from halimede.tracing import read
 from services.broker import MosquittoProcess
 from tests.cameras import video
 from tests.collector import collector
+from tests.integration.cli.test_commands import DIGITS
 from tests.simulated import eventually
 from tests.typed import halimede
 
@@ -77,7 +82,7 @@ def plan(
 async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
     broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
-    await publish.publish_pictures(broker, plan(folder(tmp_path, 30), rounds=2))
+    assert await publish.publish_pictures(broker, plan(folder(tmp_path, 30), rounds=2)) == 0
     frames = await reader.frames(60)
     assert [frame.sequence for frame in frames] == list(range(60))
     assert len({bytes(frame.id) for frame in frames}) == 60
@@ -143,8 +148,39 @@ async def test_frames_are_paced(broker: BrokerAddress, reader: Reader, tmp_path:
 async def test_frames_that_nobody_takes_are_told(
     broker: BrokerAddress, bus: MqttBus, tmp_path: Path, capsys: Output
 ) -> None:
-    await publish.publish_pictures(broker, plan(folder(tmp_path, 3), camera="cam7"))
+    assert await publish.publish_pictures(broker, plan(folder(tmp_path, 3), camera="cam7")) == 1
     assert "3 of them had no subscriber: no edge worker reads camera cam7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["pictures", "video"])
+async def test_publish_waits_for_a_reader_and_then_sends_each_frame_once(
+    broker: BrokerAddress, bus: MqttBus, tmp_path: Path, source: str
+) -> None:
+    pictures = str(video(tmp_path / "a.avi", 5, codec="mjpeg")) if source == "video" else folder(tmp_path, 5)
+    order = replace(plan(pictures), wait_s=30.0)
+    send = publish.publish_stream if source == "video" else publish.publish_pictures
+    waiting = asyncio.create_task(send(broker, order))
+    await asyncio.sleep(0.8)
+    assert not waiting.done()
+    late = Reader()
+    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), late)
+    assert sorted(frame.sequence for frame in await late.frames(5)) == list(range(5))
+    assert await waiting == 0
+    assert len(late.payloads) == 5
+
+
+@pytest.mark.parametrize("source", ["pictures", "video"])
+async def test_publish_that_waited_in_vain_ends_with_what_is_missing(
+    broker: BrokerAddress, client: Client, tmp_path: Path, source: str
+) -> None:
+    pictures = str(video(tmp_path / "a.avi", 5, codec="mjpeg")) if source == "video" else folder(tmp_path, 5)
+    send = publish.publish_stream if source == "video" else publish.publish_pictures
+    order = replace(plan(pictures), wait_s=0.6)
+    with pytest.raises(NotReadyError, match="no service in namespace default has it in edgeWorker"):
+        await send(broker, order)
+    await apply.apply_manifests(broker, [DIGITS], "")
+    with pytest.raises(NotReadyError, match=r"camera cam0 after 0\.6 s: ji/digits: Pending: NoNode: .* What to do: "):
+        await send(broker, order)
 
 
 async def test_an_endless_loop_says_how_many_it_sent_when_it_is_ended(
@@ -191,6 +227,34 @@ async def test_a_hostile_camera_name_is_refused(broker: BrokerAddress, tmp_path:
         await publish.publish_pictures(broker, plan(folder(tmp_path, 1), camera=camera))
 
 
+async def test_cameras_are_listed_with_their_state_and_who_reads_them(
+    broker: BrokerAddress, client: Client, bus: MqttBus, capsys: Output
+) -> None:
+    await apply.apply_manifests(broker, [DIGITS], "")
+    door = CameraStatus(camera="door", state="running", fps=25.0, frames=100, width=640, height=480, source="rtsp://d")
+    await bus.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), door)
+    yard = CameraStatus(camera="yard", state="failed", reason="NotFound", error="no such device", node="edge0")
+    await bus.publish(topics.NODE_CAMERA_STATUS.at(node="edge0", ns="other", camera="yard"), yard)
+    capsys.readouterr()
+    await get.show_cameras(broker, "", "default", Format.TABLE)
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split("  ")[0] == "NAME"
+    assert [row.split()[0] for row in rows] == ["cam0", "cam1", "door"]
+    assert rows[0].split() == ["cam0", "no", "status", "-", "-", "-", "-", "digits"]
+    assert rows[2].split()[1:7] == ["running", "25", "100", "640", "x", "480"]
+    await asyncio.to_thread(get.get, "cameras/door", output=Format.NAME, broker=broker.settings.where)
+    assert capsys.readouterr().out.split() == ["camera/door"]
+    await get.show_cameras(broker, "yard", "", Format.WIDE)
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split()[:3] == ["other", "yard", "failed"]
+    assert "edge0" in row
+    assert row.endswith("NotFound: no such device")
+    await get.show_cameras(broker, "", "default", Format.JSON)
+    by_name = {camera["camera"]: camera for camera in json.loads(capsys.readouterr().out)}
+    assert by_name["cam0"] == {"namespace": "default", "camera": "cam0", "state": "no status", "services": ["digits"]}
+    assert (by_name["door"]["frames"], by_name["door"]["services"]) == (100, [])
+
+
 def result(id_: str, **changes: object) -> Result:
     return msgspec.structs.replace(EXAMPLES[topics.RESULT.id], id=id_, **changes)
 
@@ -216,6 +280,31 @@ async def test_results_are_shown_once_each_however_often_they_come(
     said = capsys.readouterr()
     assert sorted(json.loads(line)["id"] for line in said.out.splitlines()) == ids
     assert "there is no service digits in namespace default yet" in said.err
+
+
+async def test_results_end_when_their_service_is_deleted(
+    broker: BrokerAddress, client: Client, nodes: Any, bus: MqttBus, capsys: Output
+) -> None:
+    await apply.apply_manifests(broker, [DIGITS], "", wait_s=30)
+    capsys.readouterr()
+    following = asyncio.create_task(results.show_results(broker, "digits", "default", 0, Format.JSON))
+    seen: list[str] = []
+
+    def shown() -> bool:
+        seen.extend(capsys.readouterr().out.splitlines())
+        return bool(seen)
+
+    async with asyncio.timeout(30):
+        while not shown():
+            await bus.publish(topics.RESULT.at(ns="default", service="digits"), result("0" * 32))
+            await asyncio.sleep(0.05)
+    await bus.clear(topics.STATUS.at(ns="default", plural="models", name="digits"))  # a Model of the same name
+    await asyncio.sleep(0.2)
+    assert not following.done()
+    await client.delete("jointinferenceservices", "digits")
+    async with asyncio.timeout(30):
+        await following
+    assert "service digits in namespace default was deleted: no more results" in capsys.readouterr().err
 
 
 async def test_results_of_several_edges_are_shown_as_well(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from halimede.cli.app import COMMANDS, SUBCOMMANDS, app, load
+import halimede as package
+from halimede.api import plurals
+from halimede.cli.app import COMMANDS, GROUPS, SUBCOMMANDS, app, load
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
 
@@ -41,6 +47,51 @@ def test_the_help_of_every_command_has_examples(command: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_list_of_commands_has_the_first_paragraph_of_their_help(command: str) -> None:
     assert " ".join(load(command).help.split("\n\n")[0].split()) == COMMANDS[command]
+
+
+def test_every_command_is_in_one_group_of_the_list() -> None:
+    grouped = [name for names in GROUPS.values() for name in names.split()]
+    assert sorted(grouped) == sorted(COMMANDS)
+
+
+def test_the_list_of_commands_shows_each_group_with_its_commands() -> None:
+    titles = "|".join(map(re.escape, GROUPS))
+    _, *parts = re.split(rf" ({titles}) ", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "160"}).output)
+    assert parts[::2] == list(GROUPS)
+    for title, shown in zip(parts[::2], parts[1::2], strict=True):
+        assert re.findall(r"^│ (\w+) ", shown, re.MULTILINE) == GROUPS[title].split()
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    for name in COMMANDS:
+        command = load(name)
+        yield from ((f"{name} {each}", found) for each, found in getattr(command, "commands", {"": command}).items())
+
+
+#: as in kubectl: of commands that read manifests, and of commands that show what happens
+TWO_MEANINGS = {"-f": {"--filename", "--follow"}}
+
+
+def test_a_letter_means_the_same_in_every_command() -> None:
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for _, command in every_command():
+        for parameter in command.params:
+            for letter in (name for name in parameter.opts if re.fullmatch("-[a-zA-Z]", name)):
+                meanings[letter] |= {name for name in parameter.opts if name.startswith("--")}
+    assert {"-n", "-o", "-f"} <= set(meanings)
+    assert {letter: names for letter, names in meanings.items() if len(names) > 1} == TWO_MEANINGS
+
+
+def test_the_version_is_shown_without_a_system() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"halimede {package.__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["get", "describe"])
+def test_the_help_names_every_kind(command: str) -> None:
+    (kind,) = [each for each in load(command).params if each.name == "kind"]
+    for known in plurals():
+        assert re.search(rf"\b({known.short_names[0]}|{known.plural[:-1]})\b", kind.help), known.plural
 
 
 @pytest.mark.parametrize("group", SUBCOMMANDS)

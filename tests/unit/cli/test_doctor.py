@@ -16,10 +16,11 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
+from halimede.cli.cameras import statuses
 from halimede.cli.commands import doctor
 from halimede.cli.doctor import Check, broker, machine, system
 from halimede.cli.doctor.broker import V5, V311
-from halimede.cli.doctor.system import camera_statuses, on_cameras
+from halimede.cli.doctor.system import on_cameras
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -124,7 +125,7 @@ async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroke
         await camera.wait_connected(5.0)
         await bus.wait_connected(5.0)
         await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
-        assert await camera_statuses(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
+        assert await statuses(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
 
 
 def test_dead_letters_are_told_with_the_first_one() -> None:

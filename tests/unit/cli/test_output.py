@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from halimede.cli import tables
 from halimede.cli.output import as_json
 
 
@@ -14,3 +17,17 @@ def test_json_holds_nothing_that_a_terminal_acts_on() -> None:
         assert json.loads(text) == said
         assert "Größe 日本" in text
         assert all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("edgeLatencyP50Ms", "0.5", ("edge latency p50", "0.5 ms")),
+        ("uploadCloudRatio", "0.1834", ("upload cloud ratio", "18.3%")),
+        ("jointAccuracyLow", "0.97", ("joint accuracy low", "97.0%")),
+        ("uploadedBytes.gate", "1200000", ("uploaded bytes.gate", "1.2 MB")),
+        ("inferenceNumber", "1200", ("inference number", "1200")),
+    ],
+)
+def test_a_metric_is_shown_in_words_with_its_unit(key: str, value: str, shown: tuple[str, str]) -> None:
+    assert (tables.metric_name(key), tables.measure(key, value)) == shown

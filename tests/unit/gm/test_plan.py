@@ -93,6 +93,31 @@ def test_who_holds_a_service_without_a_role_in_it_forgets_it_but_may_take_this_g
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "nodes", "problem"),
+    [
+        ("rtsp://10.0.0.7/door", ("edge0", "edge1"), "SeveralReaders"),
+        ("https://cam/video", ("edge0", "edge1"), "SeveralReaders"),
+        ("rtsp://10.0.0.7/door", ("edge0",), "AllWorkersRun"),
+        ("/dev/video0", ("edge0", "edge1"), "AllWorkersRun"),  # every node has its own
+        ("file:///data/street.mp4", ("edge0", "edge1"), "AllWorkersRun"),
+    ],
+)
+def test_one_network_camera_that_several_nodes_read_is_a_condition(
+    url: str, nodes: tuple[str, ...], problem: str
+) -> None:
+    body = service(edge={"site": "north"})
+    body["spec"]["edgeWorker"]["source"] = {"url": url}
+    helmet = stored(body)
+    reports = {name: report(helmet, name, "edge") for name in nodes} | {"cloud0": report(helmet, "cloud0", "cloud")}
+    observed = seen(placed={**dict.fromkeys(nodes, EDGE), "cloud0": CLOUD}, reports=reports)
+    made = CONTROLLERS["jointinferenceservices"].status(helmet, observed)
+    assert made.conditions[-1].reason == problem
+    assert made.phase == ("Running" if problem == "AllWorkersRun" else "Degraded")
+    if made.phase == "Degraded":
+        assert "spec.edgeWorker.source.url: nodes edge0, edge1 each read it" in made.conditions[-1].message
+
+
 def test_how_far_a_download_is_is_told_in_coarse_steps() -> None:
     told = report(SMALL, "edge0", phase="Pending")
     facts = ModelFacts(size=200_000_000, done=99_000_000, rate=11_900_000)

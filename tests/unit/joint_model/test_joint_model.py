@@ -41,10 +41,10 @@ def model() -> Iterator[JointModel]:
 def test_easy_samples_are_the_small_models_and_hard_ones_the_big_ones(model: JointModel) -> None:
     easy = model.predict(picture(EASY))
     assert (easy.label, easy.by, easy.tier, easy.hard, easy.degraded) == ("small", "edge", "edge", False, False)
-    assert (easy.score, easy.probabilities) == (0.9, [0.9, 0.1])
+    assert (easy.score, easy.probabilities, easy.reason) == (0.9, [0.9, 0.1], "easy")
     hard = model.predict(picture(HARD))
     assert (hard.label, hard.by, hard.hard, hard.degraded, hard.reason, hard.detail) == (
-        "big", "cloud", True, False, "", "",
+        "big", "cloud", True, False, "hard", "the mining rule found it hard",
     )  # fmt: skip
     assert hard.edge is not None
     assert hard.edge.label == "small"

@@ -10,7 +10,7 @@ from halimede.messages import TraceReply
 from halimede.topics import TRACE_REPLY
 from halimede.tracing import Batch, FrameRecord, TraceBuffer, TraceContext, spans
 from halimede.tracing.record import MOST_STEPS
-from halimede.tracing.steps import DECODE, MINE, MODEL
+from halimede.tracing.steps import DECODE, MINE, MODEL, RESULT
 
 
 def frame(number: int) -> bytes:
@@ -50,6 +50,20 @@ def test_a_frame_that_begins_again_has_its_newest_record_for_as_long_as_others()
     assert trace_buffer.find(frame(1)) is again
     trace_buffer.begin(frame(4))
     assert trace_buffer.find(frame(1)) is None
+
+
+def test_the_last_frame_is_the_newest_with_a_result_also_after_the_buffer_has_gone_round() -> None:
+    trace_buffer = TraceBuffer(size=4)
+    assert trace_buffer.last() is None
+    for number, hard in enumerate((True, False, True, False, False), 1):
+        trace_buffer.begin(frame(number)).step((RESULT, 0.0, 1.0, "edge", hard, "5"))
+    waiting = trace_buffer.begin(frame(6))
+    waiting.step((MODEL, 0.0, 1.0, 1))  # not answered yet
+    newest, hard = trace_buffer.last(), trace_buffer.last(hard=True)
+    assert (newest and newest.id, hard and hard.id) == (frame(5), frame(3))
+    waiting.step((RESULT, 0.0, 1.0, "cloud", True, "5"))
+    waiting.step((DECODE, 0.0, 1.0))  # an audit adds steps after the result
+    assert trace_buffer.last() is trace_buffer.last(hard=True) is waiting
 
 
 def test_the_steps_that_are_reported_are_bounded() -> None:

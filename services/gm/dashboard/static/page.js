@@ -5,7 +5,7 @@ import { chart, short } from "/charts.js";
 const KEPT = 120;
 const byId = (id) => document.getElementById(id);
 const UNKNOWN = [];  // nothing has been heard yet, which is not the same as nothing
-const seen = { services: UNKNOWN, nodes: UNKNOWN, samples: UNKNOWN, events: UNKNOWN };
+const seen = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN };
 let wanted = "";
 
 function make(name, className, ...content) {
@@ -18,11 +18,21 @@ function make(name, className, ...content) {
 const tone = (phase) => ({ Running: "good", Degraded: "warn", Pending: "warn", Failed: "bad" })[phase] || "plain";
 const pill = (text, kind) => make("span", `pill ${kind}`, text);
 const number = (value) => Number(value || 0).toLocaleString("en-US");
+// what the metrics are called here, with their form; a metric without a name here keeps its key, as words
+const NAMES = {
+  jointAccuracy: "agrees with the cloud", jointAccuracyLow: "at least", jointAccuracyHigh: "at most",
+  audited: "audited", auditAgreed: "audits agreed",
+};
+const words = (key) => NAMES[key] || key.replace(/([A-Z])/g, " $1").toLowerCase();
+const measure = (key, value) => (/ccuracy/.test(key) ? percent(value) : number(value));
 const percent = (value) => `${(Number(value || 0) * 100).toFixed(1)} %`;
 
 function facts(pairs) {
   const list = make("dl", "facts");
-  for (const [name, value, kind] of pairs) list.append(make("div", kind || "", make("dt", "", name), make("dd", "", value)));
+  for (const [name, value, kind] of pairs) {
+    const quiet = value === "0" || value === 0 ? "zero" : "";
+    list.append(make("div", kind || quiet, make("dt", "", name), make("dd", "", value)));
+  }
   return list;
 }
 
@@ -34,11 +44,17 @@ function meter(ratio) {
   return bar;
 }
 
+// a node of a service: its workers there, or that it runs none of them any more
+function place(row) {
+  if (row.phase === "Left") return pill(`${row.node} · left`, "plain");
+  return pill(`${row.node} · ${several(row.workers, "worker")}`, row.online ? tone(row.phase) : "bad");
+}
+
 function service(row) {
   const m = row.metrics, line = (at) => row.points.map((point) => point[at]);
   const title = make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", pill(row.phase, tone(row.phase)));
   const alarm = (value) => (Number(value) > 0 ? "alarm" : "");
-  const extra = Object.entries(m).filter(([key]) => /ccuracy|audit/.test(key)).map(([key, value]) => [key, value]);
+  const extra = Object.entries(m).filter(([key]) => /ccuracy|audit/.test(key)).map(([key, value]) => [words(key), measure(key, value)]);
   const card = make("article", `card ${tone(row.phase)}`, title,
     row.message && row.phase !== "Running" ? make("p", "why", make("b", "", row.reason), ` ${row.message}`) : null,
     facts([
@@ -52,24 +68,46 @@ function service(row) {
       chart("answers", "/s", [{ name: "all", values: line(0) }, { name: "cloud", values: line(1) }], KEPT),
       chart("edge latency", "ms", [{ name: "p50", values: line(2) }, { name: "p99", values: line(3) }], KEPT),
       chart("offload latency", "ms", [{ name: "p50", values: line(4) }, { name: "p99", values: line(5) }], KEPT)),
-    make("p", "where", ...row.nodes.map((n) => pill(`${n.node} · ${n.workers}`, n.online ? tone(n.phase) : "bad"))));
+    make("p", "where", ...row.nodes.map(place)));
   return card;
 }
 
+const several = (count, what) => `${count} ${what}${String(count) === "1" ? "" : "s"}`;
+
 function node(row) {
   const gigabytes = row.memory ? `${short(row.memory / 2 ** 30)} GiB` : "";
-  return make("article", `tile ${row.online ? "good" : "bad"}`,
-    make("h3", "", row.name, " ", pill(row.online ? "online" : "offline", row.online ? "good" : "bad"),
-      row.drained ? pill("drained", "warn") : null),
-    make("p", "dim", [row.cpus ? `${row.cpus} CPUs` : "", gigabytes, `${row.resources} resources`, row.version].filter(Boolean).join(" · ")),
+  const [state, kind] = !row.online ? [row.drained ? "drained, offline" : "offline", "bad"] : row.drained ? ["drained", "warn"] : ["online", "good"];
+  return make("article", `tile ${kind}`,
+    make("h3", "", row.name, " ", pill(state, kind)),
+    make("p", "dim", [row.cpus ? several(row.cpus, "CPU") : "", gigabytes, several(row.resources, "resource"), row.version && `version ${row.version}`].filter(Boolean).join(" · ")),
     make("p", "labels", ...row.labels.map((label) => make("span", "label", label))));
 }
 
-function sample(row) {
+function thumbnail(id, text) {
   const picture = make("img", "");
-  picture.src = `/samples/${encodeURIComponent(row.id)}`;
-  picture.alt = `hard sample of camera ${row.camera || "?"}`;
+  picture.src = `/samples/${encodeURIComponent(id)}`;
+  picture.alt = text;
   picture.loading = "lazy";
+  return picture;
+}
+
+const STATES = { running: "good", connecting: "plain", stopped: "plain", stalled: "warn", failed: "bad", gone: "bad" };
+
+function camera(row) {
+  const form = [row.fps ? `${short(row.fps)} frames/s` : "", row.width ? `${row.width} × ${row.height}` : "",
+    row.frames ? several(number(row.frames), "frame") : "", row.skipped ? `${number(row.skipped)} skipped` : "", row.node];
+  const trouble = row.state !== "stopped" && (row.reason || row.error) ? [row.reason, row.error].filter(Boolean).join(": ") : "";
+  return make("article", `camera ${STATES[row.state] || "plain"}`,
+    row.picture ? thumbnail(row.picture, `last hard sample of camera ${row.name}`) : make("div", "blank", "no picture yet"),
+    make("div", "",
+      make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", row.state ? pill(row.state, STATES[row.state] || "plain") : null),
+      trouble ? make("p", "why", trouble) : null,
+      make("p", "dim", form.filter(Boolean).join(" · ") || (row.state ? "" : "publishes its frames itself")),
+      make("p", "dim", row.services.length ? `read by ${row.services.join(", ")}` : "no service names it")));
+}
+
+function sample(row) {
+  const picture = thumbnail(row.id, `hard sample of camera ${row.camera || "?"}`);
   const differs = row.by === "cloud" && row.label !== row.edge;
   const says = (label, score) => `${label || "?"} ${score ? percent(score) : ""}`.trim();
   return make("figure", "sample", picture, make("figcaption", "",
@@ -86,7 +124,7 @@ function event(row) {
     make("span", "about", row.about), make("span", "message", row.message), row.n > 1 ? make("span", "dim", `×${row.n}`) : null);
 }
 
-const MAKERS = { services: service, nodes: node, samples: sample, events: event };
+const MAKERS = { services: service, nodes: node, cameras: camera, samples: sample, events: event };
 
 function show(section) {
   const rows = seen[section].filter((row) => !wanted || JSON.stringify(row).toLowerCase().includes(wanted));
@@ -96,8 +134,9 @@ function show(section) {
 }
 
 function summary(row) {
-  const services = row.services === 1 ? "1 service" : `${row.services} services`;
-  const text = `manager ${row.version} · ${row.online} of ${row.nodes} nodes online · ${services}`;
+  const services = several(row.services, "service");
+  const drained = row.drained ? `, ${row.drained} drained` : "";
+  const text = `manager ${row.version} · ${row.online} of ${several(row.nodes, "node")} online${drained} · ${services}`;
   byId("summary").replaceChildren(pill(row.broker ? "live" : "no broker", row.broker ? "good" : "bad"), ` ${text}`);
   const bad = seen.services.filter((each) => each.phase !== "Running").length;
   document.title = bad ? `(${bad}) halimede` : "halimede";

@@ -1,0 +1,92 @@
+"""The cameras of a system: those that report their status, and those that services name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from halimede import topics
+from halimede.api.placement import cameras_of
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
+from halimede.cli import tables
+from halimede.cli.output import age, plain, table
+from halimede.messages import CameraStatus
+
+#: cameras whose status is read
+MOST = 1000
+#: what a camera's status shows if only services name the camera
+SILENT = "no status"
+Row = dict[str, Any]
+
+
+async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
+    """Return the topics and statuses of cameras that arrive within some seconds."""
+    found: dict[str, CameraStatus] = {}
+
+    async def take(delivery: Delivery[CameraStatus]) -> None:
+        if len(found) < MOST:
+            found[delivery.address.text] = delivery.body
+
+    kinds = (topics.CAMERA_STATUS, topics.NODE_CAMERA_STATUS)
+    for kind in kinds:
+        await bus.subscribe(kind.filter(), take)
+    await asyncio.sleep(seconds)
+    for kind in kinds:
+        await bus.unsubscribe(kind.filter())
+    return sorted(found.items())
+
+
+def rows(reports: Iterable[tuple[str, CameraStatus]], services: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Return each camera as plain data: its status, its namespace, and the services that read it.
+
+    A camera that publishes frames itself reports no status: then services name it.
+    """
+    readers: dict[tuple[str, str], list[str]] = {}
+    for body in services:
+        namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
+        for camera in cameras_of(body):
+            readers.setdefault((namespace, camera), []).append(name)
+    found, reported = [], set()
+    for topic, status in reports:
+        names = topics.CAMERA_STATUS.parse(topic) or topics.NODE_CAMERA_STATUS.parse(topic) or {}
+        key = names.get("ns", ""), status.camera
+        reported.add(key)
+        found.append({"namespace": key[0], **plain(status), "services": readers.get(key, [])})
+    found += [
+        {"namespace": key[0], "camera": key[1], "state": SILENT, "services": names}
+        for key, names in readers.items()
+        if key not in reported
+    ]
+    return sorted(found, key=lambda row: (row["namespace"], row["camera"], row.get("node", "")))
+
+
+def shown(found: Iterable[Row], *, wide: bool, all_namespaces: bool) -> Table:
+    """Return the table of cameras."""
+    titles = ["NAMESPACE"] * all_namespaces + ["NAME", "STATE", "FRAMES/S", "FRAMES", "SIZE", "LAST FRAME", "SERVICES"]
+    return table(
+        titles + ["NODE", "SKIPPED", "REFUSED", "SOURCE", "MESSAGE"] * wide,
+        ([row["namespace"]] * all_namespaces + _cells(row) + _wide_cells(row) * wide for row in found),
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    reports = row["state"] != SILENT
+    return [
+        row["camera"],
+        row["state"],
+        f"{row.get('fps', 0.0):g}" if reports else "-",
+        str(row.get("frames", 0)) if reports else "-",
+        f"{row['width']} x {row.get('height', 0)}" if row.get("width") else "-",
+        f"{age(row['lastFrame'])} ago" if row.get("lastFrame") else "-",
+        ", ".join(row["services"]) or "-",
+    ]
+
+
+def _wide_cells(row: Row) -> list[str]:
+    message = ": ".join(filter(None, (row.get("reason"), row.get("error"))))
+    counts = [str(row.get(key, 0)) if row["state"] != SILENT else "-" for key in ("skipped", "refused")]
+    return [row.get("node") or "-", *counts, row.get("source") or "-", message or "-"]

@@ -1,0 +1,78 @@
+"""Waits until the system is ready for what a command wants, at most for a time; else says what holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from halimede.api import kind_of
+from halimede.api.placement import cameras_of
+from halimede.cli import status_advice, tables
+from halimede.cli.client import ApiRefusedError, Client, UnreachableError
+from halimede.errors import HalimedeError
+from halimede.names import Key
+
+#: seconds between two checks for a subscriber to a camera's frames
+READER_POLL_S = 0.5
+#: phases in which nothing of a resource is missing
+READY = status_advice.FINE - {"Terminating"}
+
+
+class NotReadyError(HalimedeError):
+    """The system was not ready in time. The message has the condition that holds it up."""
+
+
+async def wait_ready(client: Client, key: Key, generation: int, timeout_s: float) -> None:
+    """Wait until a resource is as this generation of it specifies. Raises NotReadyError."""
+    found: Mapping[str, Any] = {}
+
+    def ready(body: Mapping[str, Any] | None) -> bool:
+        nonlocal found
+        found = body or {}
+        observed = tables.dig(found, "status", "observedGeneration") or 0
+        return not found or (observed >= generation and tables.phase(found) in READY)
+
+    try:
+        await client.wait_until(ready, key.plural, key.name, key.namespace, timeout_s=timeout_s)
+    except TimeoutError:
+        raise NotReadyError(f"not ready within {timeout_s:g} s: {_obstacle(key.plural, found)}") from None
+    if not found:
+        raise NotReadyError(f"{key} was deleted")
+
+
+async def wait_for_reader(
+    client: Client, namespace: str, camera: str, send: Callable[[], Awaitable[bool]], timeout_s: float
+) -> None:
+    """Repeat ``send`` (a camera's first frame) until it has a subscriber. Raises NotReadyError."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + timeout_s
+    while not await send():
+        if loop.time() >= give_up:
+            why = await _without_reader(client, namespace, camera)
+            raise NotReadyError(f"no edge worker reads camera {camera} after {timeout_s:g} s: {why}")
+        await asyncio.sleep(READER_POLL_S)
+
+
+def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
+    """Return the condition of a resource, and what to do about it."""
+    kind = kind_of(plural).short_names[0]
+    tasks = status_advice.on_resources(kind, [body])
+    if not tasks:
+        return f"{kind}/{tables.dig(body, 'metadata', 'name')}: its new generation has not been observed yet"
+    return f"{tasks[0].about}: {tasks[0].what}. What to do: {tasks[0].do}"
+
+
+async def _without_reader(client: Client, namespace: str, camera: str) -> str:
+    """Return why no worker reads a camera: the condition of a service that names it."""
+    try:
+        found, _ = await client.services_by_kind(namespace)
+    except (UnreachableError, ApiRefusedError) as error:
+        return str(error)
+    readers = [(kind, body) for kind, bodies in found.items() for body in bodies if camera in cameras_of(body)]
+    for kind, body in readers:
+        if tables.phase(body) not in READY:
+            return _obstacle(kind, body)
+    if readers:
+        return f"{', '.join(str(tables.dig(body, 'metadata', 'name')) for _, body in readers)} run: see `halimede logs`"
+    return f"no service in namespace {namespace} has it in edgeWorker.source.cameras: see `halimede get cameras`"
