@@ -19,13 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from halimede import programs, topics
+from halimede import home_folder, programs, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import GmPresence, Presence
 from halimede.names import check_name
-from halimede.system import home_folder
 from halimede.system.backoff import Backoff
 from halimede.system.child_process import MAX_LOG, rotate
 from halimede.system.files import write_atomic

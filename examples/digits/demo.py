@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from examples.digits import data, report, train
-from halimede import log, programs, topics
+from halimede import home_folder, log, programs, topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
@@ -37,7 +37,6 @@ from halimede.errors import HalimedeError
 from halimede.frames.payloads import new_id, pack
 from halimede.inference import open_model
 from halimede.messages import Frame, Result, StatusDocument
-from halimede.system import home_folder
 from halimede.tracing import origin
 
 HERE = Path(__file__).parent

@@ -32,7 +32,7 @@ def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture
         main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for word in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "Exit codes"):
+    for word in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "exit code"):
         assert word in text
 
 

@@ -318,5 +318,5 @@ def test_a_relative_working_folder_is_refused_by_name(folder: str) -> None:
 
 
 def test_the_host_is_this_one() -> None:
-    host = Host("python", Path("/"))
+    host = Host("python", "/")
     assert (host.uid, host.gid) == (os.getuid(), os.getgid())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from halimede import home_folder
 from halimede.errors import HalimedeError
-from halimede.system import home_folder
-from halimede.system.home_folder import clear, lock
+from halimede.home_folder import clear, lock
 
 
 def content(folder: Path) -> dict[str, bytes | None]:
