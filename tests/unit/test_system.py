@@ -100,6 +100,15 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         pass
 
 
+def test_the_system_does_not_start_in_a_foreign_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    command = [sys.executable, "-m", "halimede", "up", "--home", str(tmp_path), "--nodes", "edge0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"Error: {tmp_path} is not a folder of halimede, it has 'notes.txt'")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of modules that children can run."""
