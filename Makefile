@@ -26,10 +26,10 @@ setup: ## Set up this machine: .venv with the pinned packages, and Mosquitto
 	@scripts/setup.sh
 
 up: setup $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edge0,cloud0")
-	@exec $(BIN)/python -m services $(ARGS)
+	@exec $(BIN)/halimede up $(ARGS)
 
 demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
-	@exec $(BIN)/python -m examples.digits.demo $(ARGS)
+	@exec $(BIN)/halimede demo --out build/demo $(ARGS)
 
 demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
 	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)

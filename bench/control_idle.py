@@ -31,7 +31,7 @@ async def idle(seconds: float = IDLE, settle: float = SETTLE) -> dict[str, float
             MosquittoProcess(folder / "broker", port=free_port()) as broker,
             site(broker, "digits", folder) as workers,
         ):
-            command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(folder)]
+            command = [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(folder)]
             started = [await start_gm(broker, folder)]
             try:
                 with (folder / "lc.log").open("wb") as log:

@@ -19,8 +19,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import services
-from halimede import log
+from halimede import log, programs
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
@@ -124,7 +123,7 @@ class PlayedNode:
         )
         #: when it was last connected
         self.connected_at = 0.0
-        host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
+        host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))
         self._part = NodeContext(name, EDGE, folders, settings.url, host, None)
         self._items = ParsedResources()
 

@@ -139,7 +139,8 @@ async def start_gm(broker: MosquittoProcess, folder: Path) -> asyncio.subprocess
     command = [
         sys.executable,
         "-m",
-        "services.gm",
+        "halimede",
+        "gm",
         "--broker",
         broker.url,
         "--store",

@@ -142,7 +142,7 @@ async def manager(broker: MosquittoProcess, kubeconfig: Path, folder: Path, name
     """Run the real GM inside the block; killed at its end."""
     pods = folder / "pods.json"
     pods.write_text(json.dumps({"broker": broker.url, "credentials": False, "hostPaths": ["/models"]}))
-    command = [sys.executable, "-m", "services.gm", "--kubernetes", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "halimede", "gm", "--kubernetes", "--kubeconfig", str(kubeconfig)]
     command += ["--pods-config", str(pods), "--broker", broker.url, "--namespace", NAMESPACE, "--identity", name]
     with (folder / f"{name}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

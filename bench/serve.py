@@ -65,7 +65,7 @@ def free_port() -> int:
 def halimede(model: Path, core: set[int], *options: str) -> Iterator[tuple[int, int]]:
     """Run our server; yields its ports for REST and gRPC."""
     rest, rpc = free_port(), free_port()
-    command = [sys.executable, "-m", "halimede.serving", f"bench={model}", *options]
+    command = [sys.executable, "-m", "halimede", "serve", f"bench={model}", *options]
     command += ["--http", f"127.0.0.1:{rest}", "--grpc", f"127.0.0.1:{rpc}"]
     with running(command, {}, core, rest):
         yield rest, rpc

@@ -114,7 +114,7 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
     want(0)
     port = free_port()
     body = json.dumps({"inputs": [{"name": "X", "shape": [1, 64], "datatype": "FP32", "data": [0.5] * 64}]}).encode()
-    command = [sys.executable, "-m", "halimede.serving", "--file", str(wish), "--http", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "halimede", "serve", "--file", str(wish), "--http", f"127.0.0.1:{port}"]
     swaps = []
     with running(command, {}, os.sched_getaffinity(0), port):
         asking = Steady(port, load.post("/v2/models/bench/infer", body, Content_Type="application/json"))

@@ -5,23 +5,23 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY halimede halimede
+COPY services services
+COPY examples/__init__.py examples/__init__.py
+COPY examples/digits examples/digits
 # wheels alone: there is no compiler, on no architecture
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[lc,s3,worker,camera,serve,otel]"
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[lc,s3,worker,camera,serve,grpc,otel]"
 
 FROM python:3.11-slim-bookworm
 # a fixed number, so that a pod's runAsNonRoot can be checked without reading /etc/passwd
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/halimede --shell /usr/sbin/nologin halimede \
     && mkdir -p /var/lib/halimede && chown 10001:10001 /var/lib/halimede
 COPY --from=build /venv /venv
-COPY services/__init__.py /app/services/__init__.py
-COPY services/lc /app/services/lc
-COPY services/worker /app/services/worker
 # nothing is written but below /var/lib/halimede and /tmp: the root file system may be read-only
-ENV PATH=/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HALIMEDE_LOG=json \
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HALIMEDE_LOG=json \
     HALIMEDE_HOME=/var/lib/halimede HALIMEDE_HTTP=127.0.0.1:9100
 USER 10001:10001
 WORKDIR /app
 VOLUME /var/lib/halimede
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=6 \
     CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['HALIMEDE_HTTP'].rpartition(':')[2] + '/healthz', timeout=4)"]
-ENTRYPOINT ["python", "-m", "services.lc"]
+ENTRYPOINT ["python", "-m", "halimede", "lc"]

@@ -18,12 +18,12 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from halimede import programs
 from halimede.errors import HalimedeError
 from halimede.system.backoff import Backoff
 from halimede.system.child_process import exited, spawn, stat_fields, tail
@@ -34,7 +34,6 @@ FIRST_PAUSE, LONGEST_PAUSE, GOOD_RUN = 0.2, 10.0, 10.0
 LINES = 3
 #: exit code of a service if its user must change something
 USER_ERROR = 2
-ROOT = Path(__file__).resolve().parent.parent
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
 #: variable of a worker: its node's folder, a space, and a record for LCs
@@ -71,15 +70,13 @@ class Exit:
 
 
 class Child:
-    """Keeps ``python -m <module> <arguments>`` running, with back-off, until ``stop``; its output goes to ``log``."""
+    """Keeps a command running, with back-off, until ``stop``; its output goes to ``log``."""
 
-    def __init__(
-        self, name: str, module: str, arguments: Sequence[str], log: Path, died: Callable[[Child, Exit], None]
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, died: Callable[[Child, Exit], None]) -> None:
         self.name = name
         self.log = log
         self.restarts = 0
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = command
         self._died = died
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = asyncio.Event()
@@ -134,9 +131,7 @@ class Child:
         return "\n".join(tail(self.log).strip().splitlines()[-LINES:])
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # the services are not part of the wheel: they are found next to this file
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return spawn(self._command, self.log, {"PYTHONPATH": os.pathsep.join(paths)})
+        return spawn(self._command, self.log, programs.inherited())
 
 
 def become_subreaper() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from halimede import topics
+from halimede import home_folder, programs, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
@@ -58,30 +57,12 @@ class RunFile:
     def __init__(self, home: Path) -> None:
         self.path = home / "run.json"
         self._home = home
-        self._lock = home / "lock"
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
-        """Lock the folder; raise HalimedeError if another process holds it."""
-        try:
-            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise HalimedeError(
-                f"{self._home} cannot be used ({error.strerror}): set HALIMEDE_HOME or --home to a writable folder"
-            ) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
-            os.close(handle)
-            raise HalimedeError(
-                f"a system already runs in {self._home} (pid {holder}): stop it first, or choose another --home"
-            ) from error
-        self._handle = handle
+        """Lock the folder. Raises HalimedeError if it cannot be used, is foreign, or another process holds it."""
+        self._handle = home_folder.lock(self._home)
         with usable(self.path):
-            os.ftruncate(handle, 0)
-            os.write(handle, str(os.getpid()).encode())
             self.path.unlink(missing_ok=True)  # of a killed system
         return self
 
@@ -280,13 +261,14 @@ class System:
         page = (PAGE_PORT + self._broker.port - DEFAULT_PORT) % 65_536
         arguments = ["--store", str(home / "gm"), "--broker", url, *_credentials(self._site.gm)]
         arguments += ["--http", f"{HOST}:{page}", "--http-or-any"]
-        self._gm = Child("gm", "services.gm", arguments, logs / "gm.log", self._died)
+        self._gm = Child("gm", programs.command("gm", *arguments), logs / "gm.log", self._died)
         for node in self._layout.nodes:
             arguments = ["--node", node, "--home", str(home), "--broker", url, *_credentials(self._site.node(node))]
             arguments += ["--http", f"{HOST}:0", "--fetch-allow", self._layout.fetch_allow]
             for key, value in labels(node).items():
                 arguments += ["--label", f"{key}={value}"]
-            self._lcs.append(Child(f"lc {node}", "services.lc", arguments, logs / f"lc-{node}.log", self._died))
+            command = programs.command("lc", *arguments)
+            self._lcs.append(Child(f"lc {node}", command, logs / f"lc-{node}.log", self._died))
 
     def _died(self, child: Child, exit_: Exit) -> None:
         self._say(str(exit_))
@@ -366,12 +348,19 @@ class System:
             ),
             ("run file", str(self._run_file.path)),
             ("logs", str(home / "logs")),
-            ("try", "halimede apply -f examples/digits/"),
+            *_example(),
             ("", "halimede get ji -w"),
             ("", "halimede results -f digits"),
             ("stop", "Ctrl-C"),
         ]
         return "halimede is up\n" + "\n".join(f"  {name:<9} {value}" for name, value in rows)
+
+
+def _example() -> list[tuple[str, str]]:
+    """Return the commands that apply the example: in a checkout it is there, an installed wheel writes it."""
+    if programs.CHECKOUT:
+        return [("try", "halimede apply -f examples/digits/")]
+    return [("try", "halimede demo --files digits"), ("", "halimede apply -f digits")]
 
 
 def _credentials(folder: Path | None) -> list[str]:

@@ -148,7 +148,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def server(
-    folder: Path, *arguments: str, module: str = "halimede.serving", event: str = "serving", **told: str
+    folder: Path, *arguments: str, program: str = "serve", event: str = "serving", **told: str
 ) -> AsyncIterator[Server]:
     """Run a server (or router) on free ports until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,11 @@ async def server(
     ports = ["--http", "127.0.0.1:0", *([] if event == "routing" else ["--grpc", "127.0.0.1:0"])]
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments, *ports], cwd=ROOT, env=environment, stdout=file, stderr=file
+            [sys.executable, "-m", "halimede", program, *arguments, *ports],
+            cwd=ROOT,
+            env=environment,
+            stdout=file,
+            stderr=file,
         )
     made = Server(process, log)
     try:

@@ -1,9 +1,11 @@
 """The whole system on real images, from nothing to a report: what `make demo` runs.
 
-    python -m examples.digits.demo [--fps 120] [--out build/demo] [--tls | --insecure]
+    halimede demo [--fps 120] [--out halimede-demo] [--tls | --insecure]
+    halimede demo --files digits
 
 Trains the two models if they are not there, starts broker, GM and three nodes as separate processes, applies the YAML
 beside this file, publishes the test half of the digits from two cameras, and writes report.json and report.html.
+With --files it writes the example's manifests, models and pictures into a folder, to be used with `halimede up`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from examples.digits import data, page, report, train
-from halimede import log, topics
+from halimede import home_folder, log, programs, topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
@@ -58,9 +59,14 @@ class Demo:
         self.results: dict[str, tuple[Result, float, int]] = {}
         self.status: StatusDocument | None = None
         self.changed = asyncio.Event()
+        self._started = time.monotonic()
+        #: seconds until the first answer of both models
+        self.first_joint: float | None = None
 
     async def on_result(self, delivery: Delivery[Result]) -> None:
         """Keep the first result of each frame; consumers drop repeated ids."""
+        if self.first_joint is None and delivery.body.by == "cloud":
+            self.first_joint = time.monotonic() - self._started
         self.results.setdefault(delivery.body.id, (delivery.body, time.monotonic(), len(delivery.packet.payload)))
         self.changed.set()
 
@@ -110,9 +116,9 @@ class Demo:
         counts.add_row("service", phase, "degraded", str(sum(r.degraded for r, _ in answers)))
         return Group(progress, counts)
 
-    def answers(self) -> list[report.Answer]:
+    def answers(self, models: Path) -> list[report.Answer]:
         """Put pictures, truths, results and the big model's own labels side by side."""
-        big = open_model(train.FOLDER / "big.onnx", _spec("digits-big"))
+        big = open_model(models / "big.onnx", _spec("digits-big"))
         inputs = [big.prepare(np.rint(x * 240).astype(np.uint8).reshape(8, 8)) for x in self.split.test_x]
         labels = [p.label or "" for p in big.predict(inputs)]
         truth, start = self.split.test_y, min((at for _, at in self.sent.values()), default=0.0)
@@ -134,13 +140,12 @@ def _spec(name: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def system(home: Path, options: Sequence[str], console: Console) -> AsyncIterator[MqttSettings]:
-    """Run ``python -m services`` as its user would; yield how its operator reaches the broker."""
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    """Run ``halimede up`` as its user would; yield how its operator reaches the broker."""
+    home_folder.clear(home)
     log = home / "services.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services", "--nodes", NODES, "--home", str(home), *options, stdout=out, stderr=out
+            *programs.command("up", "--nodes", NODES, "--home", str(home), *options), stdout=out, stderr=out
         )
     try:
         run_file, deadline = home / "run.json", time.monotonic() + START
@@ -160,24 +165,37 @@ async def system(home: Path, options: Sequence[str], console: Console) -> AsyncI
 
 async def run(fps: float, out: Path, options: Sequence[str], console: Console) -> dict[str, Any]:
     """Run the demo on a system with these options and return the figures."""
-    if not (train.FOLDER / "big.onnx").exists():
-        train.main()
     demo = Demo(console)
+    example = HERE if (HERE / train.MODELS / "big.onnx").exists() else write_example(out / "digits")
     async with system(out / "home", options, console) as settings:
         bus = MqttBus(f"demo-{secrets.token_hex(4)}", settings)
         async with Client(bus) as client:
             await bus.subscribe(topics.RESULT.filter(ns=NAMESPACE, service=SERVICE), demo.on_result)
             key = {"ns": NAMESPACE, "plural": "jointinferenceservices", "name": SERVICE}
             await bus.subscribe(topics.STATUS.filter(**key), demo.on_status)
-            for manifest in load_manifests([str(HERE)]):
+            for manifest in load_manifests([str(example)]):
                 outcome, _ = await client.apply(manifest.resource.body)
                 console.print(f"{manifest.resource.key} {outcome}")
             await demo.until("Running", START, lambda: demo.status and demo.status.status.phase == "Running")
             await _answer_all(demo, bus, fps, console)
+            if demo.first_joint is not None:
+                console.print(f"first answer of both models after {demo.first_joint:.1f} s")
             total = len(demo.pictures)
             await demo.until("the final count", FINISH, lambda: demo.metric("inferenceNumber") >= total)
     status = msgspec.to_builtins(demo.status)
-    return _write(demo, out, status, console)
+    return _write(demo, example / train.MODELS, out, status, console)
+
+
+def write_example(folder: Path) -> Path:
+    """Write the manifests, the trained models and the pictures into a folder; return it. Raises HalimedeError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for manifest in HERE.glob("*.yaml"):
+            (folder / manifest.name).write_bytes(manifest.read_bytes())
+        train.main(folder)
+    except OSError as error:
+        raise HalimedeError(f"{error.filename or folder} cannot be written ({error.strerror})") from error
+    return folder
 
 
 async def _answer_all(demo: Demo, bus: MqttBus, fps: float, console: Console) -> None:
@@ -200,8 +218,8 @@ async def _answer_all(demo: Demo, bus: MqttBus, fps: float, console: Console) ->
             await asyncio.gather(publishing, return_exceptions=True)
 
 
-def _write(demo: Demo, out: Path, status: dict[str, Any], console: Console) -> dict[str, Any]:
-    answers = demo.answers()
+def _write(demo: Demo, models: Path, out: Path, status: dict[str, Any], console: Console) -> dict[str, Any]:
+    answers = demo.answers(models)
     target = _spec(SERVICE).edge_worker.target_upload_ratio
     found = report.figures(answers, len(demo.pictures), status, target)
     (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
@@ -214,19 +232,38 @@ def _write(demo: Demo, out: Path, status: dict[str, Any], console: Console) -> d
     return found
 
 
-def main() -> None:
+EXAMPLES = """\
+Examples:
+  halimede demo
+  halimede demo --fps 300 --out build/demo --tls
+  halimede demo --files digits
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demo; exit 1 with one line if it fails, or if a sample was lost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="halimede demo",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--fps", type=float, default=120.0, help="frames a second, both cameras together")
-    parser.add_argument("--out", type=Path, default=Path("build/demo"), help="folder of the report")
+    parser.add_argument(
+        "--out", type=Path, default=Path("halimede-demo"), help="folder of the report (default: %(default)s)"
+    )
+    parser.add_argument("--files", type=Path, metavar="FOLDER", help="only write the example's files into this folder")
     security = parser.add_mutually_exclusive_group()
     security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
     security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     console = Console()
     log.configure("ERROR")
     try:
+        if options.files:
+            console.print(f"next: halimede apply -f {write_example(options.files)}")
+            return
         found = asyncio.run(run(options.fps, options.out, chosen, console))
     except HalimedeError as error:
         sys.exit(f"demo failed: {error}")
@@ -234,7 +271,3 @@ def main() -> None:
         sys.exit(130)
     if found["lost"]:
         sys.exit(f"demo failed: {found['lost']} samples were not answered")
-
-
-if __name__ == "__main__":
-    main()

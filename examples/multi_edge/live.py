@@ -40,11 +40,11 @@ class System:
 
 @contextlib.asynccontextmanager
 async def system(home: Path, options: Sequence[str]) -> AsyncIterator[System]:
-    """Run ``python -m services`` with three nodes."""
+    """Run ``halimede up`` with three nodes."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     log = home / "services.log"
-    command = [sys.executable, "-m", "services", "--nodes", ",".join(NODES), "--home", str(home), *options]
+    command = [sys.executable, "-m", "halimede", "up", "--nodes", ",".join(NODES), "--home", str(home), *options]
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)
     try:
@@ -63,7 +63,7 @@ async def system(home: Path, options: Sequence[str]) -> AsyncIterator[System]:
 
 
 class Cameras:
-    """One process of ``python -m services.worker camera`` for each film; all begin at one time."""
+    """One process of ``halimede camera`` for each film; all begin at one time."""
 
     def __init__(self, prefix: str, films: Sequence[Film], where: System) -> None:
         self.start_ns = time.time_ns() + round(LEAD * 1e9)
@@ -92,7 +92,7 @@ class Cameras:
         options += ["--start", f"{self.start_ns / 1e9:.3f}", "--broker", self._where.broker]
         if self._where.credentials:
             options += ["--credentials", self._where.credentials]
-        command = [sys.executable, "-m", "services.worker", "camera", *options]
+        command = [sys.executable, "-m", "halimede", "camera", *options]
         return await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)  # type: ignore[arg-type]
 
 
@@ -121,7 +121,9 @@ def processes_of(home: Path, node: str) -> list[int]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
             told = dict(e.partition(b"=")[::2] for e in (folder / "environ").read_bytes().split(b"\0"))
             state = told.get(b"HALIMEDE_STATE", b"").decode()
-            controller = b"services.lc" in words and str(home.absolute()).encode() in words and node.encode() in words
+            controller = words[2:4] == [b"halimede", b"lc"] and {str(home.absolute()).encode(), node.encode()} <= {
+                *words
+            }
             if controller or state.startswith(f"{home.absolute()}/nodes/{node}/"):
                 found.append((not controller, int(folder.name)))
     return [pid for _, pid in sorted(found)]

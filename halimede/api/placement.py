@@ -16,7 +16,7 @@ from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
 
 Role = Literal["edge", "cloud"]
-#: the program of a worker's process: `python -m services.worker PROGRAM`
+#: the program of a worker's process: `halimede worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint"]
 HOSTNAME = "kubernetes.io/hostname"
 #: beginnings of the URLs of cameras that every node of a network reaches

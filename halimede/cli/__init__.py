@@ -1,9 +1,10 @@
-"""The command ``halimede``: all of a user's actions, over the bus only."""
+"""The command ``halimede``: all of a user's actions, over the bus only; and the programs that make up a system."""
 
 from __future__ import annotations
 
 import sys
 
+from halimede import programs
 from halimede.system.runtime import own_process
 
 INTERRUPTED = 130
@@ -13,11 +14,14 @@ def main() -> None:
     """Run the command; if its packages are missing, print what to install."""
     own_process()
     try:
+        # a program has its own command line: it needs none of the command's packages
+        if sys.argv[1:] and sys.argv[1] in programs.PROGRAMS:
+            sys.exit(programs.run(sys.argv[1], sys.argv[2:]))
         from halimede.cli.app import start  # they may be missing
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "halimede":
+        if (error.name or "").partition(".")[0] in {"halimede", "services", "examples"}:
             raise
         sys.exit(f"halimede: the package {error.name} is missing: pip install 'halimede[cli]'")
     sys.exit(start())

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from halimede import __version__
+from halimede import __version__, programs
 from halimede.cli import INTERRUPTED
 from halimede.cli import options as o
 
 #: each command, and the first line of its help: so the list of all commands needs no import
 COMMANDS = {
+    "up": "Run a whole system on this machine until Ctrl-C: a broker, the global manager, and nodes.",
+    "demo": "Answer handwritten digits on two edge nodes and one cloud node; ends with a report.",
     "apply": "Create or update the resources in manifests.",
     "get": "Show resources.",
     "describe": "Show everything about one resource: spec, conditions, nodes, metrics, events.",
@@ -34,6 +36,10 @@ COMMANDS = {
     "replay": "Publish a recording with its original timing, or a folder of pictures in the order of their names.",
     "upload": "Send files to a store, and print the SHA-256 and address of each file that arrived.",
     "trace": "Show the steps of one frame at the edge and in the cloud, and their times.",
+    "gm": "Run the global manager: it keeps resources, and sends each node its part.",
+    "lc": "Run the local controller of one node: it downloads models and runs workers.",
+    "worker": "Run one worker of a service, with settings from its environment, as the local controller starts it.",
+    "camera": "Publish the frames of cameras that do not support MQTT: RTSP, USB, MJPEG, files.",
     "serve": "Serve models over the Open Inference Protocol, REST and gRPC, until Ctrl-C.",
     "router": "Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.",
     "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
@@ -46,17 +52,18 @@ COMMANDS = {
 }
 #: the groups of the list of all commands, in its order; each command is in exactly one
 GROUPS = {
+    "Whole systems": "demo up",
     "Resources": "apply get describe delete rollback",
     "Frames and answers": "publish record replay results trace seen hard",
     "State and maintenance": "status top doctor events logs nodes drain uncordon",
     "Models and data": "inspect calibrate evaluate upload blob",
-    "Servers": "serve router",
+    "Servers": "gm lc worker camera serve router",
     "This installation": "certs version",
 }
 #: the group of each command
 GROUP_OF = {name: title for title, names in GROUPS.items() for name in names.split()}
 #: commands that are in the module of another one
-MODULES = {"nodes": "get", "uncordon": "drain", "router": "serve"}
+MODULES = {"nodes": "get", "uncordon": "drain"}
 #: commands of the groups that connect to a broker
 SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "export")}
 
@@ -78,11 +85,26 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str) -> Any:
-    """Return a command as its module declares it: a function, or a Typer with its own settings."""
+    """Return a command as its module declares it: a function, or a Typer with its own settings; or a program."""
+    if name in programs.PROGRAMS:
+        return _program(name)
     declared: Any = getattr(import_module(f"halimede.cli.commands.{MODULES.get(name, name)}"), name)
     if not isinstance(declared, typer.Typer):
         function, declared = declared, typer.Typer(add_completion=False, rich_markup_mode="rich")
         declared.command()(function)
+    return typer.main.get_command(declared)
+
+
+def _program(name: str) -> Any:
+    """Return a command that passes its options on, including --help: a program has a command line of its own."""
+
+    def run(ctx: typer.Context) -> None:
+        given = [f"--{option}={value}" for option, value in (ctx.default_map or {}).items()]  # of `halimede --broker`
+        raise typer.Exit(programs.run(name, [*given, *ctx.args]))
+
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    declared = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    declared.command(help=COMMANDS[name], context_settings=settings, add_help_option=False)(run)
     return typer.main.get_command(declared)
 
 
@@ -126,7 +148,7 @@ def root(
     """Edge-cloud collaborative inference on an MQTT v5 bus.
 
     \b
-    Start a system on this machine with `make up`, then:
+    Start a system on this machine with `halimede up`, then:
       halimede apply -f examples/digits/
       halimede get ji -w
       halimede publish pictures/ --camera cam0

@@ -17,7 +17,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 
 DEFAULT_HOST = "localhost"
 RUN_FILE = "run.json"
-START_IT = "start a system here with `make up` (or `python -m services`), or give a broker with --broker host:port"
+START_IT = "start a system here with `halimede up`, or give a broker with --broker host:port"
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,7 @@ def on_manager(said: Mapping[str, Any]) -> list[Task]:
 def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
     """Return the problems of nodes. ``version`` is GM's."""
     if not nodes:
-        return [
-            Task("nodes", "no local controller has ever connected", "start one: `python -m services.lc --node NAME`")
-        ]
+        return [Task("nodes", "no local controller has ever connected", "start one: `halimede lc --node NAME`")]
     tasks = []
     for node in nodes:
         about = f"node/{node.name}"

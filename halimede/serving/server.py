@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 
-import grpc
 import structlog
 
 from halimede import log as logging
@@ -22,7 +21,6 @@ from halimede.names import check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import LoopWatchdog
-from halimede.serving import grpc_handlers
 from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.request_budget import RequestBudget
 from halimede.serving.rest_handlers import RestHandlers, accepts
@@ -36,10 +34,10 @@ USERS_MISTAKE = 2
 CRASH = 1
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m halimede.serving") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
     try:
-        settings = read_settings(program, sys.argv[1:] if arguments is None else arguments, os.environ)
+        settings = read_settings(sys.argv[1:] if arguments is None else arguments, os.environ)
         told = settings.reports
         logging.configure(service="serve", **({"node": told.node, "worker": told.worker} if told else {}))
         asyncio.run(serve(settings))
@@ -151,6 +149,13 @@ async def _grpc(settings: ServerSettings, models: Repository, budget: RequestBud
     if address is None:
         yield ""
         return
+    try:
+        import grpc  # noqa: PLC0415 - an extra of its own: REST needs none
+
+        from halimede.serving import grpc_handlers  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        fix = f"install it: pip install 'halimede[serve,grpc]' ({error.name} is missing); or use off"
+        raise InvalidFieldError("--grpc", settings.grpc, fix) from error
     options = grpc_handlers.options(settings.max_request)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=grpc_handlers.REQUESTS)
     server.add_generic_rpc_handlers((grpc_handlers.GrpcHandlers(models, budget, settings.access).handler(),))

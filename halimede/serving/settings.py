@@ -82,10 +82,10 @@ class ServerSettings:
     access: ServerAccess = field(default_factory=ServerAccess)
 
 
-def parser(program: str) -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
-        prog=program,
+        prog="halimede serve",
         description="Answer requests by the Open Inference Protocol (KServe V2), over REST and gRPC.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -114,9 +114,9 @@ def parser(program: str) -> argparse.ArgumentParser:
     return made
 
 
-def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> ServerSettings:
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> ServerSettings:
     """Read command line and environment. Raises InvalidFieldError, or SystemExit as argparse does."""
-    given = parser(program).parse_args(arguments)
+    given = parser().parse_args(arguments)
     if bool(given.models) == bool(given.file):
         raise InvalidFieldError("MODEL", " ".join(given.models), "give models, or --file with the file that names them")
     for option in ("http", "grpc"):

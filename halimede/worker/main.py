@@ -1,4 +1,4 @@
-"""Entry points of workers: blocking functions for a user's script or ``services/worker``.
+"""Entry points of workers: blocking functions for a user's script or ``halimede worker``.
 
 This module handles the end of the process: signals, the exit code, and the one line about a user's mistake.
 """

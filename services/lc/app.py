@@ -18,8 +18,7 @@ from pathlib import Path
 import structlog
 from filelock import FileLock, Timeout
 
-import services
-from halimede import models, topics
+from halimede import models, programs, topics
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.model_formats import FORMATS, ONNX
 from halimede.blobs.admin import BlobNode, ManagedCache
@@ -210,7 +209,7 @@ class _Components:
             self.workers = PodWorkers(config.node, bus, store, self._worker_changed)
             self.logs = PodLogs(folders, bus)
         else:
-            host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
+            host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))
             http = same_host(config.http)
             self.part = NodeContext(
                 config.node,

@@ -48,7 +48,11 @@ member and joint (of multi-edge services):
   PART, MEMBERS, CAMERAS       its name in the service; JSON lists of the edge workers and of its cameras
   JOINT                        cloud or members: where the joint runs
   DETECTOR_URL, DETECTOR_SPEC  member: the model that finds objects, as MODEL_URL and MODEL_SPEC
-camera (reads cameras that speak no MQTT): python -m services.worker camera --help
+cameras that speak no MQTT are read by another program: halimede camera --help
+
+Examples:
+  NAMESPACE=default SERVICE_NAME=digits WORKER_NAME=digits-cloud NODE_NAME=cloud0 \\
+    MODEL_URL=big.onnx HALIMEDE_BROKER=127.0.0.1:1883 halimede worker cloud
 
 exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (see the last line)
 """
@@ -74,7 +78,7 @@ DOES = {
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
-        prog="python -m services.worker",
+        prog="halimede worker",
         description="A worker of a service: of joint inference (small model at the edge, big one in the cloud), or of "
         "multi-edge inference.",
         epilog=ENVIRONMENT,

@@ -1,4 +1,4 @@
-"""``python -m services.worker camera``: publishes pictures of cameras that do not speak MQTT."""
+"""``halimede camera``: publishes pictures of cameras that do not speak MQTT."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from halimede.cli.broker_address import find
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.system.runtime import stop_on_signal
 
-ROLE = "camera"
 #: exit code of a user's mistake: a supervisor need not restart the process before a setting changes
 MISTAKE = 2
 
 ENVIRONMENT = """\
+Examples:
+  halimede camera --camera door=rtsp://10.0.0.7/stream1 --fps 10
+  halimede camera --camera desk=/dev/video0 --max-width 640
+  halimede camera --camera door=@/etc/halimede/door.url
+
 sources:
   rtsp://host/path, rtsps://...     over TCP
   http://host/path, https://...     MJPEG (multipart)
@@ -58,7 +62,7 @@ VARIABLES = {
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
-        prog="python -m services.worker camera",
+        prog="halimede camera",
         description="Publish the frames of cameras that do not support MQTT.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -92,11 +96,9 @@ def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run cameras until they are stopped."""
-    words = sys.argv[1:] if arguments is None else arguments
-    if code := run(parser().parse_args([word for word in words if word != ROLE]), os.environ):
-        raise SystemExit(code)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run cameras until they are stopped; return the exit code."""
+    return run(parser().parse_args(arguments), os.environ)
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:

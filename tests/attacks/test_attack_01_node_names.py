@@ -16,8 +16,8 @@ from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
 from halimede.errors import InvalidFieldError
 from halimede.messages import LogsReply
-from services.lc.__main__ import main, parse
 from services.lc.app import Config
+from services.lc.main import main, parse
 from services.lc.paths import NodePaths, Worker
 from services.lc.store import NodeStore
 from tests.integration.lc_world import World, model, service, world
@@ -61,7 +61,7 @@ def test_attack_01_the_command_says_so_in_one_line(tmp_path: Path, capsys: pytes
 
 
 def test_attack_01_a_process_refuses_it_without_a_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "services.lc", "--node", "a+/#b", "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "halimede", "lc", "--node", "a+/#b", "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

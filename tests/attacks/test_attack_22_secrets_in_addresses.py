@@ -103,13 +103,13 @@ async def test_attack_22_a_client_that_is_turned_away_does_not_say_its_password(
     assert not found(out.out + out.err + str(caught.value))
 
 
-@pytest.mark.parametrize("module", [["services.gm"], ["services.lc", "--node", "edge0"]])
+@pytest.mark.parametrize("program", [["gm"], ["lc", "--node", "edge0"]])
 def test_attack_22_services_given_a_password_in_the_environment_show_it_nowhere(
-    tmp_path: Path, module: list[str]
+    tmp_path: Path, program: list[str]
 ) -> None:
     home = tmp_path / "home"
-    line = [sys.executable, "-m", *module]
-    line += ["--store" if module[0].endswith("gm") else "--home", str(home)]
+    line = [sys.executable, "-m", "halimede", *program]
+    line += ["--store" if program[0] == "gm" else "--home", str(home)]
     broker = "mqtt://s3cret-user:s3cret-word@127.0.0.1:9"
     environment = {**os.environ, "HALIMEDE_BROKER": broker, "HALIMEDE_LOG_LEVEL": "DEBUG", "HALIMEDE_CREDENTIALS": ""}
     with (tmp_path / "log").open("wb") as log:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 
@@ -39,11 +40,12 @@ def _requirements(of: Distribution, extras: frozenset[str]) -> Iterator[Requirem
             yield requirement
 
 
-def environment(venv: Path, extras: Iterable[str], package: Path) -> None:
-    """Make a virtual environment of ``package`` (the folder halimede) and of what it needs with these extras."""
+def environment(venv: Path, extras: Iterable[str], wheel: Path) -> None:
+    """Make a virtual environment of a wheel of halimede and of what it needs with these extras."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
-    (site / "halimede").symlink_to(package)
+    with ZipFile(wheel) as file:
+        file.extractall(site)
     for each in needed(extras):
         for top in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
             if not (site / top).exists():

@@ -1,4 +1,4 @@
-"""The whole system as its user starts it: `python -m services` in a folder of its own, and what a test asks of it."""
+"""The whole system as its user starts it: `halimede up` in a folder of its own, and what a test asks of it."""
 
 from __future__ import annotations
 
@@ -102,14 +102,13 @@ class System:
             line = process.info["cmdline"] or []
             if (process.info["environ"] or {}).get("HALIMEDE_TEST_RUN") != str(self.home):
                 continue
-            words = " ".join(line)
-            if "services.gm" in words:
+            if line[2:4] == ["halimede", "gm"]:
                 found["gm"] = process
-            elif "services.lc" in words:
+            elif line[2:4] == ["halimede", "lc"]:
                 found["lc:" + line[line.index("--node") + 1]] = process
             elif "WORKER_NAME" in process.info["environ"]:
                 found["worker:" + process.info["environ"]["WORKER_NAME"]] = process
-            elif "mosquitto" in words:
+            elif "mosquitto" in " ".join(line):
                 found["broker"] = process
         return found
 
@@ -120,7 +119,18 @@ async def running(
 ) -> AsyncIterator[System]:
     """Start a system, yield it, stop it by Ctrl-C, and insist that nothing is left behind."""
     environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_TEST_RUN": str(home), **(environment or {})}
-    command = [sys.executable, "-m", "services", "--nodes", nodes, "--home", str(home), "--port", str(free_port())]
+    command = [
+        sys.executable,
+        "-m",
+        "halimede",
+        "up",
+        "--nodes",
+        nodes,
+        "--home",
+        str(home),
+        "--port",
+        str(free_port()),
+    ]
     command += options
     with (home.parent / f"{home.name}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 async def test_the_demo_answers_every_sample_and_beats_the_edge_at_a_fifth_of_the_uploads(
     tmp_path: Path, options: list[str]
 ) -> None:
-    command = [sys.executable, "-m", "examples.digits.demo", "--out", str(tmp_path), *options]
+    command = [sys.executable, "-m", "halimede", "demo", "--out", str(tmp_path), *options]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

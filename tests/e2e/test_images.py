@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.closure import environment as environment_of
 from tests.e2e.running import ROOT
+from tests.wheels import build_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -78,7 +79,7 @@ def image_of(file: Path, tmp_path: Path, *, pip: bool = False) -> Image:
     if pip:
         install(build, made, venv)
     else:
-        environment_of(venv, extras(file), made / "halimede")
+        environment_of(venv, extras(file), build_wheel(made, tmp_path))
     root = tmp_path / "image"
     (root / "app").mkdir(parents=True)
     for line in steps(image, "COPY"):
@@ -87,7 +88,7 @@ def image_of(file: Path, tmp_path: Path, *, pip: bool = False) -> Image:
     told = dict(pair.split("=", 1) for line in steps(image, "ENV") for pair in line.split())
     (entry,) = steps(image, "ENTRYPOINT")
     module, *roles = re.findall(r'"([a-z.]+)"', entry)[1:]
-    environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(root / "app")}
+    environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}"}
     environment["HALIMEDE_HOME"] = str(tmp_path / "home")
     return Image(file, venv, root, ["-m", module, *roles], environment)
 
@@ -111,7 +112,7 @@ def starts(image: Image) -> None:
     shown = image.python(*image.entry, "--help")
     assert shown.returncode == 0, shown.stderr
     needed = {
-        "gm": ["-c", "import services.gm.leader"],
+        "gm": ["-c", "from halimede.programs import mount; mount('services'); import services.gm.leader"],
         "lc": ["-m", "halimede.models", "--help"],
         # what OTEL_EXPORTER_OTLP_ENDPOINT among the `env` of pods.json asks for
         "worker": ["-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace"],

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import ROOT
 from tests.e2e.test_images import LC, Image, image_of, starts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -46,10 +45,10 @@ def test_the_command_says_what_to_install_when_its_extra_is_missing(lc_only: Pat
 
 
 async def test_the_lc_starts_with_only_its_own_extra_and_no_broker(lc_only: Path, tmp_path: Path) -> None:
-    command = ["-m", "services.lc", "--node", "edge0", "--home", str(tmp_path), "--broker", "127.0.0.1:9"]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    command = ["-m", "halimede", "lc", "--node", "edge0", "--home", str(tmp_path), "--broker", "127.0.0.1:9"]
+    environment = {"PATH": "/usr/bin:/bin"}
     process = await asyncio.create_subprocess_exec(
-        str(lc_only), *command, env=environment, stderr=asyncio.subprocess.PIPE
+        str(lc_only), *command, env=environment, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(30):
         while not (tmp_path / "nodes" / "edge0" / "store.db").exists():

@@ -1,4 +1,4 @@
-"""``python -m services``: one command brings everything up, keeps it up, and takes everything down."""
+"""``halimede up``: one command brings everything up, keeps it up, and takes everything down."""
 
 from __future__ import annotations
 
@@ -39,7 +39,17 @@ class Up:
     def __init__(self, home: Path, *arguments: str) -> None:
         self.home = home
         self.environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_BROKER": ""}
-        command = [sys.executable, "-m", "services", "--nodes", "edge0,cloud0", "--port", str(free_port()), *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "halimede",
+            "up",
+            "--nodes",
+            "edge0,cloud0",
+            "--port",
+            str(free_port()),
+            *arguments,
+        ]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
@@ -138,7 +148,7 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
 
 @pytest.mark.slow
 def test_gm_lc_and_broker_come_back_when_they_are_killed(standing: Up) -> None:
-    for words in (("services.gm",), ("services.lc", "edge0"), ("services.lc", "cloud0")):
+    for words in (("halimede", "gm"), ("halimede", "lc", "edge0"), ("halimede", "lc", "cloud0")):
         before = standing.child(*words)
         assert before
         before.kill()
@@ -155,7 +165,7 @@ def test_gm_lc_and_broker_come_back_when_they_are_killed(standing: Up) -> None:
 
 def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(standing: Up) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "services"], cwd=ROOT, env=standing.environment, capture_output=True, text=True,
+        [sys.executable, "-m", "halimede", "up"], cwd=ROOT, env=standing.environment, capture_output=True, text=True,
         timeout=30, check=False,
     )  # fmt: skip
     assert second.returncode == 1
@@ -172,10 +182,10 @@ def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:
     if not (models / "small.onnx").exists():
         pytest.skip("`make models` has not been run")
     assert up.halimede("apply", "-f", "examples/digits").returncode == 0
-    wait_for(lambda: up.child("services.worker", "edge") and up.child("services.worker", "cloud"), 40)
+    wait_for(lambda: up.child("halimede", "worker", "edge") and up.child("halimede", "worker", "cloud"), 40)
     every = up.descendants()
     for node in ("edge0", "cloud0"):
-        lc = up.child("services.lc", node)
+        lc = up.child("halimede", "lc", node)
         assert lc
         lc.kill()
     up.process.send_signal(signal.SIGTERM)
@@ -194,7 +204,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         ended = subprocess.run(
-            [sys.executable, "-m", "services", "--home", tmp_path, "--port", str(port)],
+            [sys.executable, "-m", "halimede", "up", "--home", tmp_path, "--port", str(port)],
             cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
     assert ended.returncode == 2

@@ -148,7 +148,7 @@ class Control:
 
     def _child(self, what: str, arguments: list[str], env: dict[str, str], port: int = 0, name: str = "") -> Child:
         broker = f"mqtt://{HOST}:{port or self.broker.port}"
-        command = [sys.executable, "-m", f"services.{what}", *arguments, "--broker", broker]
+        command = [sys.executable, "-m", "halimede", what, *arguments, "--broker", broker]
         own = {MARK: str(self.folder), "HALIMEDE_LOG": "json", "HALIMEDE_HTTP": f"{HOST}:0"}
         return Child(command, self.folder / f"{name or what}.log", own | env)
 

@@ -46,7 +46,7 @@ class Operators:
     async def gm(self, identity: str) -> AsyncIterator[Gm]:
         """A GM until the end of the block, which kills it."""
         user = await self.w.new_user(identity)
-        command = [sys.executable, "-m", "services.gm", "--kubernetes", "--pods-config", str(self._settings)]
+        command = [sys.executable, "-m", "halimede", "gm", "--kubernetes", "--pods-config", str(self._settings)]
         command += ["--kubeconfig", str(user.kubeconfig), "--namespace", self.w.namespace, "--identity", identity]
         command += ["--store", str(self.folder / identity), "--broker", self.broker.url]
         gm = Gm(command, self.folder / f"{identity}.log", {"HALIMEDE_HTTP": "127.0.0.1:0", "HALIMEDE_LOG": "json"})
@@ -59,7 +59,7 @@ class Operators:
     @asynccontextmanager
     async def lc(self, node: str) -> AsyncIterator[Child]:
         """A node's local controller as a DaemonSet runs it, until the end of the block, which kills it."""
-        command = [sys.executable, "-m", "services.lc", "--node", node, "--home", str(self.folder / "home")]
+        command = [sys.executable, "-m", "halimede", "lc", "--node", node, "--home", str(self.folder / "home")]
         environ = {"HALIMEDE_PODS": "1", "HALIMEDE_BROKER": self.broker.url, "HALIMEDE_HTTP": "127.0.0.1:0"}
         lc = Child(command, self.folder / f"lc-{node}.log", {**environ, "HALIMEDE_LOG": "json"})
         try:

@@ -57,7 +57,7 @@ class Node:
 
     @contextlib.contextmanager
     def runs(self) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(self.home), "--http", "off"]
+        command = [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(self.home), "--http", "off"]
         command += ["--broker", f"127.0.0.1:{free_port()}", "--fetch-allow", "loopback"]
         with (self.home / "lc.log").open("ab") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)

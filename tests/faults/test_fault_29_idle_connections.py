@@ -64,7 +64,7 @@ async def probed(url: str) -> float:
 @pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
 async def test_fault_29_a_health_port_full_of_idle_connections_answers_probes(beginning: bytes, tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(tmp_path / "home")]
+    command = [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(tmp_path / "home")]
     command += ["--http", f"{HOST}:{port}", "--broker", f"mqtt://{HOST}:{free_port()}"]
     child = Child(command, tmp_path / "lc.log", {})
     url = f"http://{HOST}:{port}/healthz"

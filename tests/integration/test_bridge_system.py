@@ -83,7 +83,7 @@ class Seen:
 
 @asynccontextmanager
 async def process(world: Bridged, name: str, *words: str, here: bool = False) -> AsyncIterator[None]:
-    command = [sys.executable, "-m", *words, "--broker", world.url(here=here), "--http", "off"]
+    command = [sys.executable, "-m", "halimede", *words, "--broker", world.url(here=here), "--http", "off"]
     environment = {**os.environ, "HALIMEDE_LOG": "json", "HALIMEDE_HOME": str(world.folder / "home")}
     with (world.folder / f"{name}.log").open("wb") as log:
         started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
@@ -100,10 +100,10 @@ async def system(world: Bridged) -> AsyncIterator[Client]:
     """Start GM, both LCs and a client of GM."""
     async with AsyncExitStack() as stack:
         home, site = world.folder / "home", world.folder
-        gm = ["services.gm", "--store", str(home / "gm"), "--credentials", str(site / "gm")]
+        gm = ["gm", "--store", str(home / "gm"), "--credentials", str(site / "gm")]
         await stack.enter_async_context(process(world, "gm", *gm))
         for node, role in (("edge0", "edge"), ("cloud0", "cloud")):
-            lc = ["services.lc", "--node", node, "--home", str(home), "--credentials", str(site / "nodes" / node)]
+            lc = ["lc", "--node", node, "--home", str(home), "--credentials", str(site / "nodes" / node)]
             lc += ["--label", f"node-role.kubernetes.io/{role}="]
             await stack.enter_async_context(process(world, node, *lc, here=role == "edge"))
         settings = world.settings(Principal(Role.OPERATOR, "admin"), here=False)

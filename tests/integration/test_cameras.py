@@ -166,7 +166,7 @@ async def test_the_process_ends_its_readers_and_its_will_says_that_it_is_gone(
     }  # fmt: skip
     async with MjpegCamera(counting(), password=PASSWORD) as door, watching(mosquitto, unique) as seen:
         (tmp_path / "door").write_text(f"{door.url()}\n")
-        command = [sys.executable, "-m", "services.worker", "camera", "--camera", f"door=@{tmp_path / 'door'}"]
+        command = [sys.executable, "-m", "halimede", "camera", "--camera", f"door=@{tmp_path / 'door'}"]
 
         def start() -> psutil.Popen:
             return psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)

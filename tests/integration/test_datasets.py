@@ -44,7 +44,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         arguments += ["--fetch-allow", "loopback"]
         with (tmp_path / "lc.log").open("wb") as log:
             lc = subprocess.Popen(
-                [sys.executable, "-m", "services.lc", *arguments],
+                [sys.executable, "-m", "halimede", "lc", *arguments],
                 cwd=ROOT,
                 env=dict(os.environ),
                 stdout=log,

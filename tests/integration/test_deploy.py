@@ -154,10 +154,15 @@ def test_secrets_need_users_for_pods_and_a_site_that_is_whole(tmp_path: Path) ->
 
 
 def test_the_options_that_manifests_give_exist() -> None:
-    for kind, module in (("Deployment", "services.gm"), ("DaemonSet", "services.lc")):
+    for kind, program in (("Deployment", "gm"), ("DaemonSet", "lc")):
         (container,) = pod_of(kind)["containers"]
         shown = subprocess.run(
-            [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+            [sys.executable, "-m", "halimede", program, "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
         ).stdout
         options = [word for word in container["args"] if word.startswith("--")]
         assert options

@@ -12,7 +12,7 @@ from services.broker import MosquittoProcess
 
 async def start(store: Path, broker: MosquittoProcess) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.gm", "--store", str(store), "--broker", broker.url,
+        sys.executable, "-m", "halimede", "gm", "--store", str(store), "--broker", broker.url,
         stderr=asyncio.subprocess.PIPE, env={"HALIMEDE_LOG": "json", "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
 

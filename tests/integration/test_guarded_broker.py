@@ -132,7 +132,7 @@ async def test_a_controller_that_comes_to_another_systems_broker_says_why_it_wai
         port, folder = a.broker.port, a.site.node("edge0")
         log = (tmp_path / "lc.log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(tmp_path / "lc"),
+            [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(tmp_path / "lc"),
              "--broker", a.broker.url, "--credentials", str(folder)],
             cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "HALIMEDE_LOG": "json"},
         )  # fmt: skip

@@ -46,7 +46,7 @@ class Kubelet:
         return self.home / "nodes" / "edge0" / "models"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(self.home)]
+        command = [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(self.home)]
         command += ["--fetch-allow", "loopback"]
         environ = {**os.environ, "HALIMEDE_PODS": "1", "HALIMEDE_BROKER": self.pods.broker.url}
         with self.log.open("ab") as log:

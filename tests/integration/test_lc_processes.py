@@ -73,7 +73,7 @@ class Node:
 
     def command(self) -> list[str]:
         return [
-            sys.executable, "-m", "services.lc",
+            sys.executable, "-m", "halimede", "lc",
             "--node", "edge0", "--home", str(self.home), "--broker", self.broker.url,
         ]  # fmt: skip
 

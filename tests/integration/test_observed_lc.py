@@ -61,7 +61,7 @@ class Seen:
 
 
 def command(folder: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(folder / "home"), *options]
+    return [sys.executable, "-m", "halimede", "lc", "--node", "edge0", "--home", str(folder / "home"), *options]
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def test_a_mistake_is_one_line_and_code_2(
 
 
 def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
-    command = [sys.executable, "-m", "halimede.serving", "README.md", "--http", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "halimede", "serve", "README.md", "--http", "127.0.0.1:0"]
     told = {"HALIMEDE_LOG_LEVEL": "CRITICAL", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, env=told, check=False)
     assert done.returncode == 2, done.stderr
@@ -171,7 +171,7 @@ def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Pat
     file, bad = tmp_path / "models.json", tmp_path / "bad.onnx"
     bad.write_bytes(b"no model")
     desired_state.write(file, Desired(models=[wish(bad, version="2")]))
-    command = [sys.executable, "-m", "halimede.serving", "--file", str(file), "--strict", "--http", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "halimede", "serve", "--file", str(file), "--strict", "--http", "127.0.0.1:0"]
     told = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=90, env=told, check=False)
     assert done.returncode == 1, done.stderr
@@ -180,7 +180,7 @@ def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Pat
 
 
 def test_help_says_what_there_is() -> None:
-    for command in ([sys.executable, "-m", "halimede.serving"], [Path(sys.executable).with_name("halimede"), "serve"]):
+    for command in ([sys.executable, "-m", "halimede", "serve"], [Path(sys.executable).with_name("halimede"), "serve"]):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
         assert "--grpc" in done.stdout
         assert "GRACE_S" in done.stdout

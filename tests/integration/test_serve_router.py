@@ -48,7 +48,7 @@ class World:
             "--edge", self.edge.http, "--cloud", f"{self.cloud.http}/v2/models/big")  # fmt: skip
         async with server(
             self.folder / "router", *ways, *MINING, "--name", "helmet", *arguments,
-            module="halimede.serving.router", event="routing", **told,
+            program="router", event="routing", **told,
         ) as made:  # fmt: skip
             await made.ready("/v2")
             yield made

@@ -118,7 +118,7 @@ class Site:
     def start(self, role: str, name: str, model: Path | str, **changes: str) -> Worker:
         """Start our own worker on an ONNX model."""
         return self._start(
-            [sys.executable, "-m", "services.worker", role], name, self.environment(role, name, model, **changes)
+            [sys.executable, "-m", "halimede", "worker", role], name, self.environment(role, name, model, **changes)
         )
 
     def start_script(self, role: str, name: str, code: str, **changes: str) -> Worker:

@@ -37,8 +37,8 @@ class Image:
 
 #: beginnings of names, as the Dockerfiles have them
 OURS = {
-    "halimede/worker": Image(("python", "-m", "services.worker")),
-    "halimede/lc": Image(("python", "-m", "services.lc")),
+    "halimede/worker": Image(("python", "-m", "halimede", "worker")),
+    "halimede/lc": Image(("python", "-m", "halimede", "lc")),
 }
 
 

@@ -66,7 +66,7 @@ async def test_the_pods_fetch_the_version_verified_and_our_own_server_answers_wi
         [server] = template["spec"]["containers"]
         assert fetch["args"][:4] == ["--url", "https://models.example/7.tar.gz", "--sha256", digest]
         assert fetch["args"][-3:] == ["--unpack", "--allow", "private"]
-        assert server["command"] == ["python", "-m", "halimede.serving"]
+        assert server["command"] == ["python", "-m", "halimede", "serve"]
         assert server["args"][:4] == ["--file", "/etc/halimede/serve/model.json", "--http", "0.0.0.0:8080"]
         assert server["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
         assert server["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"

@@ -152,7 +152,7 @@ class Whole:
             "store": self.home / identity,
             "http": "127.0.0.1:0",
         }
-        command = [sys.executable, "-m", "services.gm", "--kubernetes"]
+        command = [sys.executable, "-m", "halimede", "gm", "--kubernetes"]
         command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
         with (self.home / f"{identity}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(

@@ -45,12 +45,15 @@ def test_what_it_refers_to_is_there(compose: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("service", "module"), [("gm", "services.gm"), ("edge0", "services.lc"), ("cloud0", "services.lc")]
-)
-def test_its_commands_use_options_that_exist(compose: dict[str, Any], service: str, module: str) -> None:
+@pytest.mark.parametrize(("service", "program"), [("gm", "gm"), ("edge0", "lc"), ("cloud0", "lc")])
+def test_its_commands_use_options_that_exist(compose: dict[str, Any], service: str, program: str) -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-m", "halimede", program, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     options = {word for word in compose["services"][service]["command"] if word.startswith("--")}
     assert options

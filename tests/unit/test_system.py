@@ -18,9 +18,9 @@ from filelock import FileLock
 from halimede.errors import HalimedeError, InvalidFieldError
 from services import processes
 from services import system as system_module
-from services.__main__ import main
 from services.lc.paths import NodePaths
 from services.lc.supervisor.linux_process import MARK
+from services.main import main
 from services.processes import Child, Exit
 from services.system import RunFile, System, SystemLayout, labels, parse_nodes
 
@@ -67,7 +67,7 @@ def test_wrong_options_are_one_line_and_exit_code_2(
 def test_without_mosquitto_it_says_what_to_install(tmp_path: Path) -> None:
     script = (
         "import sys, shutil; shutil.which = lambda *a, **k: None\n"
-        f"from services.__main__ import main; sys.exit(main(['--home', {str(tmp_path)!r}]))"
+        f"from services.main import main; sys.exit(main(['--home', {str(tmp_path)!r}]))"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 2
@@ -100,6 +100,15 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         pass
 
 
+def test_the_system_does_not_start_in_a_foreign_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    command = [sys.executable, "-m", "halimede", "up", "--home", str(tmp_path), "--nodes", "edge0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"Error: {tmp_path} is not a folder of halimede, it has 'notes.txt'")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of modules that children can run."""
@@ -110,7 +119,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make(modules: Path, code: str, exits: list[Exit]) -> Child:
     (modules / "played.py").write_text(code)
-    return Child("played", "played", [], modules / "played.log", lambda _, exit_: exits.append(exit_))
+    return Child(
+        "played", [sys.executable, "-m", "played"], modules / "played.log", lambda _, exit_: exits.append(exit_)
+    )
 
 
 async def pid_of(child: Child) -> int:
@@ -172,7 +183,7 @@ def _raise(error: Exception) -> subprocess.Popen[bytes]:
 
 async def test_a_child_whose_log_cannot_be_written_says_so_at_once(modules: Path) -> None:
     (modules / "file").write_text("")
-    child = Child("played", "played", [], modules / "file" / "played.log", lambda *_: None)
+    child = Child("played", ["true"], modules / "file" / "played.log", lambda *_: None)
     with pytest.raises(HalimedeError, match="--home"):
         await child.run()
 
@@ -219,7 +230,7 @@ assert not processes.children()
 def test_a_file_in_the_way_is_one_line_that_says_what_to_do(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir() if folder == "run.json" else (tmp_path / folder).touch()
     # in a process of its own: being a subreaper cannot be undone
-    command = [sys.executable, "-m", "services", "--home", str(tmp_path), "--nodes", "edge0"]
+    command = [sys.executable, "-m", "halimede", "up", "--home", str(tmp_path), "--nodes", "edge0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"Error: {tmp_path / folder}")
@@ -228,7 +239,7 @@ def test_a_file_in_the_way_is_one_line_that_says_what_to_do(tmp_path: Path, fold
 
 
 def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
-    script = "from services.__main__ import _print\nfor n in range(3): _print('word')\nimport sys; sys.exit(7)"
+    script = "from services.main import _print\nfor n in range(3): _print('word')\nimport sys; sys.exit(7)"
     read, write = os.pipe()
     os.close(read)
     ended = subprocess.run(
@@ -269,7 +280,7 @@ async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, m
     )
     said: list[str] = []
     child = make(modules, slow, [])
-    with RunFile(modules) as run_file, subprocess.Popen(["sleep", "60"]) as stranger:
+    with RunFile(modules / "home") as run_file, subprocess.Popen(["sleep", "60"]) as stranger:
         system = System(SystemLayout(modules, ["edge0"]), run_file, said.append)
         system._lcs = [child]
         running = asyncio.create_task(child.run())

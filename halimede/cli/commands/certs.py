@@ -400,13 +400,13 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
     shown = [p for p in site.principals() if p.username in fresh]
     nodes = list(dict.fromkeys(p.name for p in shown if p.folder.parts[0] == "nodes"))
     steps += [
-        f"copy {folder}/nodes/{name} to node {name}: services.lc --node {name} --broker {broker} --credentials DIR"
+        f"copy {folder}/nodes/{name} to node {name}: halimede lc --node {name} --broker {broker} --credentials DIR"
         for name in nodes[:SHOWN]
     ]
     if len(nodes) > SHOWN:
         steps.append(f"... and the same for {len(nodes) - SHOWN} more nodes")
     if "gm" in fresh:
-        steps.append(f"copy {folder}/gm to GM: services.gm --broker {broker} --credentials DIR")
+        steps.append(f"copy {folder}/gm to GM: halimede gm --broker {broker} --credentials DIR")
     others = [str(p.folder) for p in shown if p.folder.parts[0] not in {"nodes", "gm"}]
     if others:
         steps.append(
@@ -457,7 +457,7 @@ def _known(folder: Path) -> Site:
         return found
     kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
     text = (
-        "`python -m services` manages this site and renews it at each start: nothing to do"
+        "`halimede up` manages this site and renews it at each start: nothing to do"
         if kept
         else "it has no site.yaml: create a site with `halimede certs init`"
     )

@@ -52,10 +52,10 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can correct (se
 """
 
 
-def parser(program: str) -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
-        prog=program,
+        prog="halimede router",
         description="Ask the model at the edge, and the one in the cloud where mining calls a sample hard.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -79,9 +79,9 @@ def parser(program: str) -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m halimede.serving.router") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Route until SIGTERM or SIGINT; return the exit code."""
-    given = parser(program).parse_args(arguments)
+    given = parser().parse_args(arguments)
     logging.configure(service="router")
     try:
         with first_error():

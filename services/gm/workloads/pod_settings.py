@@ -71,7 +71,7 @@ class Server:
 
 OUR_SERVER = Server(
     image=f"halimede/serve:{__version__}",
-    command=("python", "-m", "halimede.serving"),
+    command=("python", "-m", "halimede", "serve"),
     # strict: an error ends the container, because Kubernetes shows why a container ended but not why it is not ready
     args=("--file", "{file}", "--http", "0.0.0.0:{port}", "--grpc", "0.0.0.0:{grpcPort}", "--strict"),
 )

@@ -229,13 +229,13 @@ class NodeContext:
             "HALIMEDE_STATE": str(folder),
             "GRACE_S": f"{GRACE_S:g}",
             "LC_PERIOD": LC_PERIOD,
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(self.host.library)])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), self.host.library])),
         }
         if self.credentials:
             env["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(spec.deploy_to_layer))
         # "off" is for health and metrics; the model itself still needs an address, which stays on loopback
         address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
-        argv = [self.host.python, "-m", SERVER, "--file", str(folder / WISH)]
+        argv = [self.host.python, *SERVER, "--file", str(folder / WISH)]
         argv += ["--http", f"{address}:{spec.serving_port}", "--grpc", f"{address}:0"]
         process = ProcessSpec(tuple(argv), env, str(folder), memory_bytes=_memory(spec), grace_s=GRACE_S)
         return Start(worker, held.key, held.uid, "serve", process, preparation.path, desired)
@@ -261,7 +261,7 @@ def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
 
 def _not_installed(process: ProcessSpec, models: Iterable[Found]) -> Lack | None:
     """Return why halimede's own worker cannot use its models here; a user's code may use any."""
-    if process.argv[1:3] != ("-m", WORKER) or process.env.get("ESTIMATOR"):
+    if process.argv[1:4] != WORKER or process.env.get("ESTIMATOR"):
         return None
     for model, here in models:
         if here.reason == FetchReason.NOT_INSTALLED:

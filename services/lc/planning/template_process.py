@@ -54,10 +54,13 @@ class RefusalError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The LC's process, against which a template is checked: its user, its Python, its code's folder."""
+    """The LC's process, against which a template is checked: its user, its Python.
+
+    ``library``: in a checkout the folder of its code, for PYTHONPATH; empty where it is installed.
+    """
 
     python: str
-    library: Path
+    library: str = ""
     uid: int = field(default_factory=os.getuid)
     gid: int = field(default_factory=os.getgid)
 
@@ -91,7 +94,7 @@ def to_process(
         raise RefusalError(f"{at}.workingDir", text)
     argv, ours = _command(container, program, env, at, host)
     if ours:
-        paths = [env.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), str(host.library)]
+        paths = [env.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), host.library]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return ProcessSpec(
         argv=argv,
@@ -117,7 +120,7 @@ def _command(
         if container.image and not OWN_IMAGE.fullmatch(container.image):
             text = f"image {container.image!r} cannot run without Kubernetes: add command, or use halimede/worker"
             raise RefusalError(f"{at}.image", text)
-        return (host.python, "-m", WORKER, program, *args), True
+        return (host.python, *WORKER, program, *args), True
     if command[0] in PYTHONS:
         command = (host.python, *command[1:])
     return command + args, False

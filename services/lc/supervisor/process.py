@@ -24,8 +24,8 @@ Role = WorkerRole
 
 #: variables that name the model, for scripts that do not read the desired-state file
 MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
-#: modules that run a worker and a model server of this package (``python -m``)
-WORKER, SERVER = "services.worker", "halimede.serving"
+#: arguments of Python that run a worker and a model server of this package
+WORKER, SERVER = ("-m", "halimede", "worker"), ("-m", "halimede", "serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ProcessSpec:
     @property
     def reports(self) -> bool:
         """Whether it reports while it runs: it is a worker of this package, not a user's script."""
-        return self.argv[1:3] in {("-m", WORKER), ("-m", SERVER)}
+        return self.argv[1:4] in {WORKER, SERVER}
 
     @property
     def digest(self) -> str:

@@ -29,6 +29,7 @@ from services.lc.store import NodeStore
 from services.lc.supervisor.process import (
     CANNOT_START,
     MISSING_ON_NODE,
+    WORKER,
     Launcher,
     Process,
     ProcessSpec,
@@ -266,7 +267,8 @@ class Supervisor:
         if path and not path.exists():
             self._missing(path)
             raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
-        entry.patience_s = STABLE_S if _may_report(spec) else SILENT_S
+        # our own worker reports before it loads its model
+        entry.patience_s = STABLE_S if spec.argv[1:4] != WORKER and _may_report(spec) else SILENT_S
         try:
             process = self._launcher.start(replace(entry.start, spec=spec))
         except StartError:

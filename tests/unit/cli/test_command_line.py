@@ -24,6 +24,15 @@ from halimede.errors import HalimedeError, InvalidFieldError
 NOWHERE = ["--broker", "127.0.0.1:9"]
 
 
+@pytest.fixture(autouse=True)
+def _permissions_as_they_were() -> Iterator[None]:
+    """A program sets those of new files for its process; here that is the process of other tests as well."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 def halimede(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from halimede.cli import main; main()", *arguments],
@@ -144,7 +153,7 @@ MISTAKES = [
     (["get", "ji", "--broker", "x:y"], "--broker: 'x:y' is not accepted"),
     (["get", "ji", *NOWHERE], "no MQTT broker answers at 127.0.0.1:9 (from --broker): the connection is refused"),
     ([*NOWHERE, "get", "ji"], "no MQTT broker answers at 127.0.0.1:9"),
-    (["nodes", *NOWHERE], "make up"),
+    (["nodes", *NOWHERE], "halimede up"),
     (["results", "-f", "digits", *NOWHERE], "no MQTT broker answers"),
     (["results", "../x", *NOWHERE], "'../x' is not accepted"),
     (["logs", "#", *NOWHERE], "NAME: '#' is not accepted"),

@@ -25,8 +25,8 @@ def models() -> dict[str, Body]:
 def router() -> tuple[Body, Any]:
     """Return the router's container, and its arguments as the router reads them."""
     (container,) = one(traffic(), "Deployment", "digits-router")["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["python", "-m", "halimede.serving.router"]
-    return container, parser("router").parse_args(container["args"])
+    assert container["command"] == ["python", "-m", "halimede", "router"]
+    return container, parser().parse_args(container["args"])
 
 
 @needs_kustomize

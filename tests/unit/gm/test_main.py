@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from services.gm.__main__ import main
 from services.gm.app import GlobalManager
 from services.gm.cluster.sqlite_file import Database, StoreError
+from services.gm.main import main
 
 NOBODY = "mqtt://127.0.0.1:1"
 
@@ -32,7 +32,7 @@ def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture
         main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for word in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "Exit codes"):
+    for word in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "exit code"):
         assert word in text
 
 
@@ -83,7 +83,7 @@ def test_without_a_broker_it_says_so_goes_on_and_ends_cleanly_when_asked(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "services.gm", "--store", str(tmp_path), "--broker", NOBODY],
+        [sys.executable, "-m", "halimede", "gm", "--store", str(tmp_path), "--broker", NOBODY],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "HALIMEDE_LOG": "json"},

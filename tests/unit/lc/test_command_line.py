@@ -1,4 +1,4 @@
-"""``python -m services.lc``: what it takes, and what it says when it does not."""
+"""``halimede lc``: what it takes, and what it says when it does not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from halimede.errors import InvalidFieldError
 from halimede.models import AddressPolicy
-from services.lc.__main__ import main, parse
 from services.lc.app import Config
+from services.lc.main import main, parse
 
 
 def test_everything_given(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_home_that_cannot_be_used_is_told_in_one_line(
     home = home_that_is(kind, tmp_path)
     assert main(["--node", "edge0", "--home", str(home)]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith(f"services.lc: {home}/nodes/edge0 cannot be used: ")
+    assert said.startswith(f"halimede lc: {home}/nodes/edge0 cannot be used: ")
     assert "set --home" in said
 
 

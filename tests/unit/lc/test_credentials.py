@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
-from services.lc.__main__ import main, parse
 from services.lc.credentials import NodeCredentials
+from services.lc.main import main, parse
 from services.lc.supervisor.linux_process import inherited
 
 
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_serve_is_one_line_that_says_why(
     arguments = ["--node", "edge0", "--home", str(tmp_path), "--credentials", str(folder), "--broker", broker]
     assert main(arguments) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"services.lc: --credentials: '{str(folder)[:20]}")
+    assert said.startswith(f"halimede lc: --credentials: '{str(folder)[:20]}")
     assert part in said
     assert len(said.splitlines()) == 1
     assert "hunter2" not in said

@@ -51,7 +51,7 @@ def test_the_workers_that_ask_for_this_node_run_as_members_and_know_the_others()
     starts = {start.worker: start for start in decided.start}
     assert set(starts) == {DOOR, YARD}
     yard = starts[YARD]
-    assert yard.spec.argv == ("python", "-m", "services.worker", "member")
+    assert yard.spec.argv == ("python", "-m", "halimede", "worker", "member")
     assert yard.role == "edge"
     told = yard.spec.env
     assert json.loads(told["MEMBERS"]) == ["door", "yard", "gate"]

@@ -26,7 +26,7 @@ from services.lc.planning.template_process import Host
 from services.lc.store import NodeResource
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
 
-HOST = Host("python", Path("/app"), 1, 1)
+HOST = Host("python", "/app", 1, 1)
 NODE = NodeContext("edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
 PLURALS = {
     "Model": "models",

@@ -39,7 +39,7 @@ def test_a_model_is_served_where_its_node_shows_itself_and_never_further(http: s
         },
     }
     node = NodeContext(
-        "edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", Host("python", Path("/app"), 1, 1), http=http
+        "edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", Host("python", "/app", 1, 1), http=http
     )
     held = NodeResource(Key("inferencemodels", "default", "face"), "u1", 1, body)
     want = node.served(held, parse(body))

@@ -12,7 +12,7 @@ from halimede.api.worker_environment import WorkerEnvironment
 from services.lc.planning.template_process import Host, RefusalError, expand, to_process
 from services.lc.supervisor.process import NeededPath, ProcessSpec
 
-HOST = Host(python="/venv/bin/python", library=Path("/app"), uid=1000, gid=1000)
+HOST = Host(python="/venv/bin/python", library="/app", uid=1000, gid=1000)
 TOLD = WorkerEnvironment({"NAMESPACE": "default", "WORKER_NAME": "w"}, {"LC_PERIOD": "1", "DATA_PATH_PREFIX": ""})
 STATE = Path("/state/w")
 
@@ -55,7 +55,7 @@ def test_our_own_worker_finds_modules_on_the_path_of_the_controller(monkeypatch:
 @pytest.mark.parametrize("role", ["edge", "cloud"])
 def test_our_own_image_is_our_own_worker(image: str, role: str) -> None:
     spec = process({"image": image}, role=role)
-    assert spec.argv == ("/venv/bin/python", "-m", "services.worker", role)
+    assert spec.argv == ("/venv/bin/python", "-m", "halimede", "worker", role)
     assert spec.cwd == str(STATE)
     assert spec.env["PYTHONPATH"] == "/app"
     assert spec.env["WORKER_NAME"] == "w"
@@ -230,7 +230,7 @@ def test_a_protection_that_would_not_be_there_is_refused(context: dict[str, Any]
 
 
 def test_not_to_run_as_root_is_refused_only_to_root() -> None:
-    root = Host(python="python", library=Path("/app"), uid=0, gid=0)
+    root = Host(python="python", library="/app", uid=0, gid=0)
     process({"securityContext": {"runAsNonRoot": True}})
     process({"securityContext": {"runAsNonRoot": False, "runAsUser": 0}}, root)
     with pytest.raises(RefusalError, match="runAsNonRoot"):
@@ -330,5 +330,5 @@ def test_a_relative_working_folder_is_refused_by_name(folder: str) -> None:
 
 
 def test_the_host_is_this_one() -> None:
-    host = Host("python", Path("/"))
+    host = Host("python", "/")
     assert (host.uid, host.gid) == (os.getuid(), os.getgid())

@@ -44,7 +44,7 @@ def test_a_tier_is_a_process_of_its_own_that_knows_whom_to_ask() -> None:
     starts = {start.worker: start for start in decide(site(), *MODELS).start}
     assert set(starts) == {EDGE, GATE}
     gate = starts[GATE]
-    assert gate.spec.argv == ("python", "-m", "services.worker", "tier")
+    assert gate.spec.argv == ("python", "-m", "halimede", "worker", "tier")
     assert gate.role == "cloud"
     told = gate.spec.env
     assert (told["TIER"], told["NEXT_TIER"], told["HEM_NAME"]) == ("gate", "cloud", "Margin")

@@ -1,4 +1,4 @@
-"""``python -m services.gm``: the global manager as a process. A user's mistake ends it with exit code 2."""
+"""``halimede gm``: the global manager as a process. A user's mistake ends it with exit code 2."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ from services.gm.cluster.local import LocalCluster
 from services.gm.workloads.pod_settings import read as read_pod_settings
 
 USERS_MISTAKE = 2
+EPILOG = """\
+Users and nodes reach it over the broker. Its HTTP port serves only the web page, health and metrics.
+Without a broker it keeps reconnecting.
+
+Examples:
+  halimede gm --broker 127.0.0.1:1883
+  halimede gm --broker mqtts://broker.example.com --credentials site/gm
+  halimede gm --kubernetes --pods-config pods.json
+
+exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the options or a store that cannot be used
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,11 +81,10 @@ async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) ->
 def _parser() -> argparse.ArgumentParser:
     home = Path(os.environ.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
     parser = argparse.ArgumentParser(
-        prog="python -m services.gm",
+        prog="halimede gm",
         description="The global manager: stores resources, sends each node its resources, writes their status.",
-        epilog="Users and nodes reach it over the broker. Its HTTP port serves only the web page, health and metrics. "
-        "Without a broker it keeps reconnecting. "
-        "Exit codes: 0 after SIGTERM or SIGINT, 2 for a mistake in the options or a store that cannot be used.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--store",
@@ -138,8 +148,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http-or-any", action="store_true", help="with --http: use any free port if that is in use")
     parser.add_argument("--version", action="version", version=f"halimede {__version__}")
     return parser
-
-
-if __name__ == "__main__":
-    os.umask(0o077)  # only this user may read stores and logs
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``python -m services.lc``: one local controller, until SIGTERM or Ctrl-C."""
+"""``halimede lc``: one local controller, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ KEEPALIVE_S = 7
 EPILOG = """\
 A worker runs on this node if its nodeName or nodeSelector matches the node's name or labels.
 
-  python -m services.lc --node edge0 --label node-role.kubernetes.io/edge=
+Examples:
+  halimede lc --node edge0 --label node-role.kubernetes.io/edge=
 
 On Kubernetes, where GM creates pods and kubelet runs them:
 
-  python -m services.lc --node edge0 --pods
+  halimede lc --node edge0 --pods
 """
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
     """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
     parser = argparse.ArgumentParser(
-        prog="python -m services.lc",
+        prog="halimede lc",
         description="Local controller of one node: stores its resources, downloads models, runs workers, reports.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -157,11 +158,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with rare_collections():
             asyncio.run(serve(config, settings))
     except HalimedeError as error:
-        print(f"services.lc: {error}", file=sys.stderr)
+        print(f"halimede lc: {error}", file=sys.stderr)
         return MISTAKE
     return 0
-
-
-if __name__ == "__main__":
-    os.umask(0o077)  # stores and logs hold what no other user of this machine should read
-    sys.exit(main())

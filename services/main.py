@@ -1,4 +1,4 @@
-"""The whole system on one machine, until Ctrl-C: ``python -m services``."""
+"""``halimede up``: the whole system on one machine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ FAILED, USER_ERROR = 1, 2
 DEFAULT_HOME = "~/.local/state/halimede"
 #: a user with a whole system on one machine keeps models there and near by
 DEFAULT_ALLOW = "loopback,private"
+EXAMPLES = """\
+Examples:
+  halimede up
+  halimede up --nodes edge0,edge1,edge2,cloud0
+  halimede up --home build/system --port 1884 --tls
+
+exit code: 0 after Ctrl-C; 1 when it cannot run; 2 after a mistake that you can correct (see the last line)
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _layout(arguments: Sequence[str] | None) -> SystemLayout:
     parser = argparse.ArgumentParser(
-        prog="python -m services",
+        prog="halimede up",
         description="Run a broker, the global manager and one local controller for each node, until Ctrl-C.",
-        epilog="example: python -m services --nodes edge0,edge1,cloud0",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--nodes",
@@ -93,8 +102,3 @@ def _print(text: str) -> None:
 def _fail(error: HalimedeError, code: int) -> int:
     print(f"Error: {error}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    os.umask(0o077)  # stores and logs hold data that other users of this machine must not read
-    sys.exit(main())

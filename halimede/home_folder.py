@@ -1,0 +1,85 @@
+"""The folder of a system on one machine: one system at a time uses it, and a folder of something else is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+from halimede.errors import HalimedeError
+
+LOCK = "lock"
+#: what halimede makes in it
+NAMES = frozenset({LOCK, "run.json", "site", "clients", "broker", "gm", "nodes", "logs", "evaluation", "services.log"})
+FIX = "choose another one with HALIMEDE_HOME or --home"
+
+
+def lock(home: Path) -> int:
+    """Make the folder if it is missing, lock it, and write this process's id into its lock file.
+
+    Returns the lock file's descriptor: the lock ends when it is closed. Raises HalimedeError if the folder cannot be
+    used, is not halimede's, belongs to another user, or is locked by another process.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check(home)
+        handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise HalimedeError(
+            f"{home} cannot be used ({error.strerror}): set HALIMEDE_HOME or --home to a writable folder"
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
+        os.close(handle)
+        raise HalimedeError(
+            f"a system already runs in {home} (pid {holder}): stop it first, or choose another --home"
+        ) from error
+    try:
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+    except OSError as error:
+        os.close(handle)
+        raise HalimedeError(
+            f"{home / LOCK} cannot be used ({error.strerror}): "
+            "move it, free some space, or choose another folder with HALIMEDE_HOME or --home"
+        ) from error
+    return handle
+
+
+def clear(home: Path) -> None:
+    """Remove all that halimede made in the folder, and make it if it is missing. Raises HalimedeError as ``lock``."""
+    handle = lock(home)
+    try:
+        for path in home.iterdir():
+            if path.name in NAMES - {LOCK}:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    finally:
+        os.close(handle)
+
+
+def _check(home: Path) -> None:
+    """Raise HalimedeError if the folder is of something or somebody else, OSError if it cannot be read."""
+    owner = home.stat().st_uid
+    if owner != os.geteuid():
+        name = str(owner)
+        with contextlib.suppress(KeyError):
+            name = pwd.getpwuid(owner).pw_name
+        raise HalimedeError(f"{home} belongs to the user {name}: run as that user, or {FIX}")
+    entries = {path.name for path in home.iterdir()}
+    others = sorted(entries - NAMES)
+    if others and not _is_lock(home / LOCK):
+        raise HalimedeError(f"{home} is not a folder of halimede, it has {others[0]!r}: {FIX}")
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether it is the lock file of a system: empty, or a process id."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        content = file.read(32)
+    return not content or content.isdigit()

@@ -1,0 +1,133 @@
+"""The processes that ``halimede NAME`` runs, and where their packages are: in the wheel, or beside it in a checkout.
+
+The applications are in packages of their own (``services``, and ``examples`` for the demo). The wheel carries them in
+``halimede/_bundle``, so that they never stand among other packages under these names. A process makes the package that
+it runs importable for itself alone; whatever else has its name, on PYTHONPATH or in the working directory, is not
+taken.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+#: the applications in an installed wheel
+BUNDLE = HERE / "_bundle"
+#: in a checkout, the folder with all packages; None where they are installed
+CHECKOUT = None if BUNDLE.is_dir() else HERE.parent
+#: exit code of a mistake that the user can correct
+USER_ERROR = 2
+#: file permissions that processes take from new files: stores and logs hold data that other users must not read
+PRIVATE = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process.
+
+    Attributes:
+        entry: its main function, as module:function: arguments in, exit code out (None: 0).
+        extras: those whose packages it needs.
+        private: whether its files are only for its user.
+        whole: whether it starts processes that need the packages, too: so all are checked before.
+        runs_user_code: whether it imports its user's modules, one of which may have the name of a package of ours.
+
+    """
+
+    entry: str
+    extras: tuple[str, ...]
+    private: bool = False
+    whole: bool = False
+    runs_user_code: bool = False
+
+
+PROGRAMS = {
+    "up": Program("services.main:main", ("gm", "lc", "worker"), private=True, whole=True),
+    "demo": Program("examples.digits.demo:main", ("gm", "lc", "worker", "cli", "demo"), private=True, whole=True),
+    "gm": Program("services.gm.main:main", ("gm",), private=True),
+    "lc": Program("services.lc.main:main", ("lc",), private=True),
+    "worker": Program("services.worker.app:main", ("worker",), runs_user_code=True),
+    "camera": Program("services.worker.camera:main", ("camera",)),
+    "serve": Program("halimede.serving.server:main", ("serve",)),
+    "router": Program("halimede.serving.router.server:main", ("serve",)),
+}
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a program of this installation."""
+    return [sys.executable, "-m", "halimede", name, *arguments]
+
+
+def inherited() -> dict[str, str]:
+    """Return the variables by which a child process runs this installation, where that is a checkout."""
+    if CHECKOUT is None:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))}
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a program to its end; return its exit code. A package that is missing is one line and exit code 2."""
+    program = PROGRAMS[name]
+    if program.private:
+        os.umask(PRIVATE)
+    missing = _not_installed(program.extras) if program.whole else []
+    try:
+        if not missing:
+            return _entry(program)(arguments) or 0
+    except ModuleNotFoundError as error:
+        missing = [(error.name or "").partition(".")[0]]
+        if missing[0] in {"halimede", "services", "examples"}:
+            raise
+    text = f"not installed: {', '.join(missing)}: pip install 'halimede[{','.join(program.extras)}]'"
+    sys.stderr.write(f"halimede {name}: {text}\n")
+    return USER_ERROR
+
+
+def _entry(program: Program) -> Callable[[Sequence[str]], int | None]:
+    module, _, function = program.entry.partition(":")
+    package = module.partition(".")[0]
+    before = set(sys.modules)
+    if package not in before:
+        mount(package)
+    entry: Callable[[Sequence[str]], int | None] = getattr(import_module(module), function)
+    if program.runs_user_code:
+        for loaded in [name for name in sys.modules.keys() - before if name.partition(".")[0] == package]:
+            del sys.modules[loaded]
+    return entry
+
+
+def mount(package: str) -> None:
+    """Import an application of this installation under its name, whatever else has that name."""
+    folder = (CHECKOUT or BUNDLE) / package
+    spec: Any = importlib.util.spec_from_file_location(package, folder / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)
+
+
+def _not_installed(extras: Sequence[str]) -> list[str]:
+    """Return the distributions of some extras that are missing here; none where halimede itself is not installed."""
+    try:
+        required = metadata.requires("halimede") or []
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = "|".join(map(re.escape, extras))
+    lines = [line for line in required if re.search(rf"""extra == ["']({wanted})["']""", line)]
+    names = sorted({re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines})
+    return [name for name in names if not _has(name)]
+
+
+def _has(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
