@@ -14,7 +14,7 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops docs
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -132,13 +132,19 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/python -m halimede.api.crd --check
 	@echo "==> the inference protocol's messages are what its file says"
 	@$(BIN)/python -m halimede.serving.generate_descriptor --check
+	@echo '==> docs/reference is what the code says'
+	@$(BIN)/python -m scripts.reference --check
 	@echo 'All checks passed.'
 
-contract: setup ## Write topics.md, docs/schemas, docs/asyncapi.json and deploy/crds anew from the code
+contract: setup ## Write topics.md, docs/reference, docs/schemas, docs/asyncapi.json and deploy/crds from the code
 	@$(BIN)/python -m halimede.contract --write
 	@$(BIN)/python -m halimede.api.crd --write
 	@$(BIN)/python -m halimede.serving.generate_descriptor --write
-	@echo 'topics.md and deploy/crds are written.'
+	@$(BIN)/python -m scripts.reference --write
+	@echo 'topics.md, docs/reference and deploy/crds are written.'
+
+docs: setup ## Build the documents as a site into build/site, and check all links
+	@$(BIN)/python scripts/site.py
 
 models: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
 
