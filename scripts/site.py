@@ -7,6 +7,7 @@ and headings: a broken one ends the build.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -75,7 +76,8 @@ def main() -> int:
             shutil.copyfile(ROOT / path, target)
     (ROOT / CONFIG).write_text(config(known))
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", CONFIG]
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of another program
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if not code:
         print("The site is in build/site: open build/site/index.html.")
     return code
