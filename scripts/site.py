@@ -57,9 +57,8 @@ def config(known: set[Path]) -> str:
 
 def _others(folder: str, text: str, known: set[Path]) -> Iterator[Path]:
     """Yield the documents of a folder that the navigation does not name itself."""
-    for path in sorted(known):
-        if str(path.parent) == folder and path.suffix == ".md" and not re.search(rf"- {re.escape(str(path))}$", text, re.M):
-            yield path
+    named = set(re.findall(r"- (\S+\.md)$", text, re.MULTILINE))
+    yield from sorted(p for p in known if str(p.parent) == folder and p.suffix == ".md" and str(p) not in named)
 
 
 def main() -> int:

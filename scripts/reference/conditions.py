@@ -15,13 +15,15 @@ FILE = Path(__file__).with_name("reasons.toml")
 #: a reason: several words in one, each with a capital letter
 REASON = re.compile(r"[A-Z][a-z]+([A-Z][A-Za-z]*)+")
 #: modules whose words of that form are all reasons, names of classes or listed as neither
-MODULES = ("services/", "halimede/worker/errors.py", "halimede/worker/bootstrap.py", "halimede/worker/model_reload.py",
-           "halimede/worker/status_reporter.py", "halimede/models/rollout.py", "halimede/models/errors.py",
-           "halimede/datasets/registry.py", "halimede/datasets/listing.py", "halimede/messages/file_facts.py")  # fmt: skip
+MODULES = (
+    "services/", "halimede/worker/errors.py", "halimede/worker/bootstrap.py", "halimede/worker/model_reload.py",
+    "halimede/worker/status_reporter.py", "halimede/models/rollout.py", "halimede/models/errors.py",
+    "halimede/datasets/registry.py", "halimede/datasets/listing.py", "halimede/messages/file_facts.py",
+)  # fmt: skip
 ABOUT = """\
-A resource's status has `phase` and `conditions`; each condition has a `reason` in one word, and a `message` that names \
-what it is about. `halimede status` shows what to do next. [Cameras](../cameras.md#status-of-a-camera) have states of \
-their own."""
+A resource's status has `phase` and `conditions`; each condition has a `reason` in one word, and a `message` that \
+names what it is about. `halimede status` shows what to do next. [Cameras](../cameras.md#status-of-a-camera) have \
+states of their own."""
 
 
 def pages() -> dict[str, str]:

@@ -36,7 +36,10 @@ ROLES = (
     (r"camera_", "camera"),
     (r"worker_(joint_|model_|queued_|rejected_)", "edge, cloud"),
     (r"worker_(cloud_(seconds|batch)|unserved_)", "cloud"),
-    (r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|degraded|outbox|peer|overtaken|shared)", "edge"),
+    (
+        r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|degraded|outbox|peer|overtaken|shared)",
+        "edge",
+    ),
     (r"worker_(kept|unkept|store)", "edge"),
 )
 ABOUT = """\
@@ -72,7 +75,7 @@ def pages() -> dict[str, str]:
 
 def every() -> Iterator[MetricRow]:
     """Yield all metrics; one that several roles export comes several times."""
-    yield MetricRow("build_info", "gauge", "This process.", ("version", "role"))
+    yield MetricRow("build_info", "gauge", "This process.", ("role", "version"))
     for path, tree in trees().items():
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef) and (path != OWN or function.name == "buses"):
@@ -81,7 +84,7 @@ def every() -> Iterator[MetricRow]:
         if not count.metric:
             continue
         if ExportedBy.SERVICE in count.exported_by:
-            yield MetricRow(f"service_{count.metric}", "counter", count.text, ("service", "namespace", "plural"))
+            yield MetricRow(f"service_{count.metric}", "counter", count.text, ("namespace", "plural", "service"))
         if any(each in count.exported_by for each in EXPORTERS):
             yield MetricRow(f"worker_{count.metric}", "counter", count.text, ())
 
@@ -106,16 +109,19 @@ def _of_function(path: str, tree: ast.Module, function: ast.FunctionDef) -> Iter
     """Yield the metrics that a function makes itself."""
     inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function]
     nested = {id(node) for each in inner for node in ast.walk(each)}
+    top = ast.Module([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], [])
     for maker, call in calls(function):
         made = isinstance(call.func, ast.Name) and maker in MAKERS and len(call.args) > 1 and id(call) not in nested
         if not made or _is_declared(call.args[0]):
             continue
-        names = {"PREFIX": ast.Constant(PREFIX), **assigned(tree), **assigned(function, call.lineno)}
-        labels = tuple(_labels(call, tree, names))
+        names = {"PREFIX": ast.Constant(PREFIX), **assigned(top), **assigned(function, call.lineno)}
+        labels = tuple(sorted(_labels(call, tree, names)))
         for values in _bindings(tree, function):
             name, text = (text_of(argument, {**names, **values}) for argument in call.args[:2])
             if not name or not text:
-                raise IncompleteError(f"{path}:{call.lineno}: name and text of this metric cannot be read from the code")
+                raise IncompleteError(
+                    f"{path}:{call.lineno}: name and text of this metric cannot be read from the code"
+                )
             yield MetricRow(name.removeprefix(PREFIX), MAKERS[maker], text, labels)
 
 

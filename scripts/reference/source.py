@@ -25,7 +25,9 @@ def trees() -> dict[str, ast.Module]:
 def assigned(tree: ast.AST, before: int = sys.maxsize) -> dict[str, ast.expr]:
     """Return what each simple name in a tree is set to: the last time before a line."""
     found: dict[str, ast.expr] = {}
-    for node in sorted((n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AnnAssign)), key=lambda n: n.lineno):
+    for node in sorted(
+        (n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AnnAssign)), key=lambda n: n.lineno
+    ):
         if node.lineno >= before:
             break
         match node:

@@ -57,7 +57,10 @@ for folder in /srv /run/mosquitto /var/log/mosquitto /var/lib/mosquitto /etc/mos
 done
 chown mosquitto: /run/mosquitto /var/log/mosquitto /var/lib/mosquitto
 chmod 755 /etc/mosquitto; mkdir /etc/mosquitto/conf.d; cp "$T/mosquitto.conf" /etc/mosquitto/
-until_() { for _ in $(seq 600); do if eval "$1"; then return; fi; sleep 0.1; done; echo "never: $1"; tail -n 50 "$T"/*.log; exit 1; }
+until_() {
+  for _ in $(seq 600); do if eval "$1"; then return; fi; sleep 0.1; done
+  echo "never: $1"; tail -n 50 "$T"/*.log; exit 1
+}
 """
 #: before a command: what it needs to see
 BEFORE = {

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from halimede.messages import Result
 from tests.e2e.running import ROOT, System, digits, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -56,6 +57,12 @@ async def runs_as_applied(system: System) -> None:
     await system.until("Running", done)
 
 
+async def answers(system: System, before: set[str], number: int) -> list[Result]:
+    """Wait for a number of results that were not there before; return them."""
+    await system.until(f"{number} answers", lambda: len(set(system.results) - before) >= number)
+    return [system.results[name] for name in set(system.results) - before]
+
+
 async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Path) -> None:
     digits()
     home, folder = tmp_path / "home", tmp_path / "clone"
@@ -83,8 +90,7 @@ async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Pa
                 if text.startswith(AFTER_RUNNING):
                     said = re.search(r"(\d+) frames sent", shown)
                     sent = int(said[1]) if said else len(list((ROOT / "examples/digits/pictures").iterdir()))
-                    await system.until(f"answers to {text}", lambda b=before, n=sent: len(set(system.results) - b) >= n)
-                    fresh = [system.results[name] for name in set(system.results) - before]
+                    fresh = await answers(system, before, sent)
                     uploads[len(answered)] = sum(result.by == "cloud" for result in fresh) / len(fresh)
                     answered.append((text, {result.worker for result in fresh}))
         assert system

@@ -1,4 +1,4 @@
-"""docs/security.md and docs/emqx.md, typed in from top to bottom: its commands work, and the files that it names are there."""
+"""docs/security.md and docs/emqx.md, typed in: their commands work, and the files that they name are there."""
 
 from __future__ import annotations
 

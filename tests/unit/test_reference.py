@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -47,30 +48,30 @@ def test_every_command_and_a_metric_of_each_process_is_on_a_page() -> None:
     assert all(f"\n## halimede {name}\n" in commands for name in COMMANDS)
     for row in (
         "| `halimede_bus_connected` | gauge | all | client |",
-        "| `halimede_gm_resources` | gauge | GM | plural, phase |",
-        "| `halimede_service_answers_total` | counter | GM | service, namespace, plural |",
+        "| `halimede_gm_resources` | gauge | GM | phase, plural |",
+        "| `halimede_service_answers_total` | counter | GM | namespace, plural, service |",
         "| `halimede_worker_edge_seconds` | histogram | edge | step |",
         "| `halimede_worker_upload_target_ratio` | gauge | edge |  |",
-        "| `halimede_serve_version_info` | gauge | serve | model, version, digest, as |",
+        "| `halimede_serve_version_info` | gauge | serve | as, digest, model, version |",
         "| `halimede_camera_fps` | gauge | camera | camera |",
     ):
         assert row in metrics
 
 
 @pytest.mark.parametrize(
-    ("module", "before", "after", "missing"),
+    ("module", "edit", "missing"),
     [
-        (variables, "'DEADLINE_MS' =", "'DEADLINE_MZ' =", "describe DEADLINE_MS"),
-        (conditions, '"ModelStuck" =', '"ModelStick" =', "describe ModelStuck"),
-        (conditions, '"WorkerSilent" =', '"WorkerSilent, NobodyKnows" =', "remove NobodyKnows"),
+        (variables, ("'DEADLINE_MS' =", "'DEADLINE_MZ' ="), "describe DEADLINE_MS"),
+        (conditions, ('"ModelStuck" =', '"ModelStick" ='), "describe ModelStuck"),
+        (conditions, ('"WorkerSilent" =', '"WorkerSilent, NobodyKnows" ='), "remove NobodyKnows"),
     ],
 )
 def test_a_name_without_a_meaning_and_a_meaning_without_a_name_are_errors(
-    module: object, before: str, after: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, edit: tuple[str, str], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = module.FILE.read_text()
-    assert before in text
-    (tmp_path / "edited.toml").write_text(text.replace(before, after))
+    assert edit[0] in text
+    (tmp_path / "edited.toml").write_text(text.replace(*edit))
     monkeypatch.setattr(module, "FILE", tmp_path / "edited.toml")
     with pytest.raises(IncompleteError, match=missing):
         module.pages()

@@ -20,7 +20,7 @@ def test_it_shows_type_limits_default_and_meaning_of_each_field() -> None:
     shown = explain("ji.spec.edgeWorker")
     assert "FIELD:  spec.edgeWorker  <object>; required" in shown
     assert "  deadlineMs  <integer>; 1 to 600000; default 2000\n      Milliseconds that a hard sample" in shown
-    assert "  fusion  <string>; one of cloud, mixture; default \"cloud\"" in shown
+    assert '  fusion  <string>; one of cloud, mixture; default "cloud"' in shown
     assert "  hardExampleMining  <object>; required" in shown
 
 
