@@ -19,7 +19,7 @@ GENERATED = ("topics.md", "docs/reference/")
 #: words of one sentence; a code span, a link or a number is one word
 LONGEST = 30
 #: languages of code blocks: a test runs ``sh``, or lists it as not run (docs/style.md)
-LANGUAGES = frozenset({"sh", "text", "console", "python", "yaml", "json", "toml", "mermaid"})
+LANGUAGES = frozenset({"sh", "text", "console", "python", "yaml", "json", "toml"})
 #: words and phrases that are not used, and what to write instead
 WORDS = {
     "beside": "next to, in addition to, compared with",

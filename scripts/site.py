@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, CONFIG = "build/site-source", "build/mkdocs.yml"
 #: files that documents show or offer
-SHOWN = frozenset({".png", ".svg"})
+SHOWN = frozenset({".png", ".svg", ".css"})
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?!\w+:)[^)#\s]+)((?:#[^)]*)?)\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 

@@ -29,11 +29,11 @@ def pages() -> dict[str, str]:
         "the types of halimede/messages",
         "Only GM writes the status. All kinds have the same fields, and each uses those that apply to it. "
         "[Conditions](conditions.md) lists the phases and reasons.",
-        _table(resource(kinds()[0]).fields()[-1], stop=False),
+        _tables(resource(kinds()[0]).fields()[-1], stop=False),
     )
     parts = [
         f"## {name.capitalize()}\n\n{prose(text(shape.__doc__ or ''))}\n\n"
-        + _table(ResourceField("", structure(shape)), stop=False)
+        + _tables(ResourceField("", structure(shape)), stop=False)
         for shape, name in SHARED.items()
     ]
     about = (
@@ -82,8 +82,8 @@ def _page(found: list[Kind]) -> str:
         title,
         SOURCE,
         f"{prose(text(kind.spec.__doc__ or ''))} `apiVersion` is {versions}.{short}{name}",
-        "## Fields",
-        _table(spec, stop=True),
+        "## Fields of spec",
+        _tables(spec, stop=True),
         *(["## Rules between fields", "\n".join(rules)] if rules else []),
         f"## See also\n\n- [status](status.md) and [conditions](conditions.md)\n- [pod template]({POD_PAGE}.md)\n"
         "- [resources](resources.md)",
@@ -104,14 +104,23 @@ def _shared(field: ResourceField) -> str:
     return next((name for shape, name in SHARED.items() if properties == structure(shape)["properties"]), "")
 
 
-def _table(field: ResourceField, *, stop: bool) -> str:
-    rows = []
-    for each in _walk(field, stop=stop):
-        shared = _shared(each) if stop else ""
-        kind = f"[{shared}]({POD_PAGE}.md#{shared.replace(' ', '-')})" if shared else prose(each.type)
-        default = "required" if each.default == "required" else code(each.default)
-        rows.append([code(each.path), kind, default, _limits(each), prose(each.meaning)])
-    return table(COLUMNS, rows)
+def _tables(field: ResourceField, *, stop: bool) -> str:
+    """Return the table of a field's own fields, then a section for each of them that has fields itself."""
+    parts = [table(COLUMNS, (_row(each, stop=stop) for each in field.fields()))]
+    for each in field.fields():
+        if each.fields() and not (stop and _shared(each)):
+            parts += [f"### {each.path}", prose(each.meaning), _tables(each, stop=stop)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _row(field: ResourceField, *, stop: bool) -> list[str]:
+    shared = _shared(field) if stop else ""
+    name = code(field.path.rpartition(".")[2])
+    if field.fields() and not shared:
+        name = f"[{name}](#{field.path.replace('.', '').lower()})"
+    kind = f"[{shared}]({POD_PAGE}.md#{shared.replace(' ', '-')})" if shared else prose(field.type)
+    default = "required" if field.default == "required" else code(field.default)
+    return [name, kind, default, _limits(field), prose(field.meaning)]
 
 
 def _limits(field: ResourceField) -> str:
