@@ -38,6 +38,7 @@ def test_recursive_shows_all_levels_with_indents() -> None:
     ("path", "remedy"),
     [
         ("ji.spec.edgeWorkr", "did you mean spec.edgeWorker?"),
+        ("ji.spec.cloudWorker.modl", "did you mean spec.cloudWorker.model?"),
         ("ji.deadlineMs", "did you mean spec.edgeWorker.deadlineMs?"),
         ("ji.spec.edgeWorker.deadlineMs.x", "spec.edgeWorker.deadlineMs has no fields"),
         ("dataset.spec.zzz", "use one of "),
