@@ -14,7 +14,7 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract simulate models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops docs
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -64,7 +64,7 @@ fuzz: setup ## Look for bytes that the MQTT parser does not stand (ARGS="--secon
 mutations: setup $(MODELS) ## See that tests fail when the code is wrong; ends with a table (ARGS="-k lease")
 	@$(BIN)/python -m tests.mutations $(ARGS)
 
-simulate: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
+model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)
 
 soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000 --large 100" for a short one)
@@ -137,19 +137,24 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/python -m halimede.api.crd --check
 	@echo "==> the inference protocol's messages are what its file says"
 	@$(BIN)/python -m halimede.serving.generate_descriptor --check
+	@echo '==> docs/reference is what the code says'
+	@$(BIN)/python -m scripts.reference --check
 	@echo 'All checks passed.'
 
-contract: setup ## Write topics.md, docs/schemas, docs/asyncapi.json and deploy/crds anew from the code
+contract: setup ## Write topics.md, docs/reference, docs/schemas, docs/asyncapi.json and deploy/crds from the code
 	@$(BIN)/python -m halimede.contract --write
 	@$(BIN)/python -m halimede.api.crd --write
 	@$(BIN)/python -m halimede.serving.generate_descriptor --write
-	@echo 'topics.md and deploy/crds are written.'
+	@$(BIN)/python -m scripts.reference --write
+	@echo 'topics.md, docs/reference and deploy/crds are written.'
 
-.PHONY: licences
+docs: setup ## Build the documents as a site into build/site, and check all links
+	@$(BIN)/python scripts/site.py
+
 licences: setup ## Write docs/licences.md, after a change of constraints.txt (downloads TensorFlow)
 	@$(BIN)/python scripts/licences.py --write
 
-models: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
+train: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
 
 # both come from one run
 $(MODELS) &: examples/digits/train.py examples/digits/data.py | setup

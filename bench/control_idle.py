@@ -23,7 +23,7 @@ SETTLE, IDLE = 6.0, 15.0
 async def idle(seconds: float = IDLE, settle: float = SETTLE) -> dict[str, float | None]:
     """Return the resident memory of both, and the processor time of the controller in percent of a core.
 
-    The worker's is None where ``make models`` has not been run.
+    The worker's is None where ``make train`` has not been run.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

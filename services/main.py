@@ -45,34 +45,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _layout(arguments: Sequence[str] | None) -> SystemLayout:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
         prog="halimede up",
         description="Run a broker, the global manager and one local controller for each node, until Ctrl-C.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    made.add_argument(
         "--nodes",
         default=",".join(DEFAULT_NODES),
         metavar="NAMES",
         help="node names, separated by commas; edge* and cloud* get the label of that role (default: %(default)s)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--home",
         default=os.environ.get("HALIMEDE_HOME") or DEFAULT_HOME,
         metavar="FOLDER",
         help="folder for all files of the system (default: HALIMEDE_HOME, else %(default)s)",
     )
-    parser.add_argument("--port", type=int, metavar="N", help="the broker's port (default: first free from 1883)")
-    parser.add_argument(
+    made.add_argument("--port", type=int, metavar="N", help="the broker's port (default: first free from 1883)")
+    made.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, DEFAULT_ALLOW),
         metavar="WHAT",
         help="private addresses from which nodes may download models: loopback, private, link-local, networks, names "
         f"of hosts, separated by commas; '': none (default: ${VARIABLE}, else {DEFAULT_ALLOW})",
     )
-    safety = parser.add_mutually_exclusive_group()
+    safety = made.add_mutually_exclusive_group()
     safety.add_argument(
         "--tls", dest="security", action="store_const", const=Security.TLS,
         help="authenticate the broker and its clients by certificates (default: passwords)",
@@ -81,8 +82,12 @@ def _layout(arguments: Sequence[str] | None) -> SystemLayout:
         "--insecure", dest="security", action="store_const", const=Security.INSECURE,
         help="no passwords and no access rules: any client of the port has all rights",
     )  # fmt: skip
-    parser.set_defaults(security=Security.PASSWORDS)
-    options = parser.parse_args(arguments)
+    made.set_defaults(security=Security.PASSWORDS)
+    return made
+
+
+def _layout(arguments: Sequence[str] | None) -> SystemLayout:
+    options = parser().parse_args(arguments)
     if options.port is not None and not 0 < options.port < 65536:
         raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
     home = Path(options.home).expanduser().absolute()

@@ -240,23 +240,28 @@ Examples:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the demo; exit 1 with one line if it fails, or if a sample was lost."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
         prog="halimede demo",
         description=__doc__,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--fps", type=float, default=120.0, help="frames a second, both cameras together")
-    parser.add_argument(
+    made.add_argument("--fps", type=float, default=120.0, help="frames a second, both cameras together")
+    made.add_argument(
         "--out", type=Path, default=Path("halimede-demo"), help="folder of the report (default: %(default)s)"
     )
-    parser.add_argument("--files", type=Path, metavar="FOLDER", help="only write the example's files into this folder")
-    security = parser.add_mutually_exclusive_group()
+    made.add_argument("--files", type=Path, metavar="FOLDER", help="only write the example's files into this folder")
+    security = made.add_mutually_exclusive_group()
     security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
     security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
-    options = parser.parse_args(arguments)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the demo; exit 1 with one line if it fails, or if a sample was lost."""
+    options = parser().parse_args(arguments)
     chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     console = Console()
     log.configure("ERROR")

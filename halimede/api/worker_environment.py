@@ -1,6 +1,6 @@
 """The environment of every worker, both as a process of a node and in a pod; with Sedna's names where it has them.
 
-The table is in docs/worker-environment.md. It never contains a Model's original URL, which may contain a secret and
+The table is in docs/reference/environment.md. It never contains a Model's original URL, which may contain a secret and
 which a worker does not need.
 """
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "apply": "Create or update the resources in manifests.",
     "get": "Show resources.",
     "describe": "Show everything about one resource: spec, conditions, nodes, metrics, events.",
+    "explain": "Explain the fields of a kind: types, limits, defaults and meanings.",
     "delete": "Delete a resource, all resources in manifests, or a node that is gone for good.",
     "nodes": "Show the nodes.",
     "version": "Show the version of this command and of the global manager.",

@@ -15,7 +15,7 @@ import itertools
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,25 +184,34 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     generated = files()
     stale = sorted({f"{SCHEMAS}/{path.name}" for path in (root / SCHEMAS).glob("*.json")} - set(generated))
     if options.check:
-        differs = [_differs(content, root / name, name) for name, content in generated.items()]
-        differs += [f"{name} is of no topic" for name in stale]
-        if found := list(filter(None, differs)):
-            sys.stderr.write("\n".join([*found, "run `make contract`"]) + "\n")
-            return 1
-        return 0
+        return check_files(generated, stale, root)
+    write_files(generated, stale, root)
+    return 0
+
+
+def check_files(generated: Mapping[str, str], stale: Iterable[str], root: Path) -> int:
+    """Print how files below ``root`` differ from generated ones, and which are of nothing; return the exit code."""
+    found = list(filter(None, (_differs(content, root / name, name) for name, content in generated.items())))
+    found += [f"{name} is of no topic or page" for name in stale]
+    if found:
+        sys.stderr.write("\n".join([*found, "run `make contract`"]) + "\n")
+    return 1 if found else 0
+
+
+def write_files(generated: Mapping[str, str], stale: Iterable[str], root: Path) -> None:
+    """Write generated files below ``root``, and remove those that are of nothing any more."""
     for name, content in generated.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content, encoding="utf-8")
     for name in stale:
         (root / name).unlink()
-    return 0
 
 
 def _differs(document: str, file: Path, name: str) -> str:
     found = file.read_text(encoding="utf-8") if file.exists() else ""
     if found == document:
         return ""
-    lines = list(difflib.unified_diff(found.splitlines(), document.splitlines(), name, "the contract", lineterm=""))
+    lines = list(difflib.unified_diff(found.splitlines(), document.splitlines(), name, "the code", lineterm=""))
     changed = sum(line[0] in "+-" for line in lines[2:])
     more = [f"... {len(lines) - SHOWN_DIFF_LINES} more lines"] if len(lines) > SHOWN_DIFF_LINES else []
     return "\n".join([*lines[:SHOWN_DIFF_LINES], *more, f"{name} is not up to date ({changed} lines differ)"])

@@ -155,13 +155,19 @@ class JointServer:
         """Return its metrics."""
         outcomes = {"answered": self.answered, "failed": self.failed, "refused": self.refused, "expired": self.expired}
         samples = [({"outcome": outcome}, count) for outcome, count in outcomes.items()]
-        yield counter("worker_joint_samples", "Findings that came together here, by what became of them.", samples)
-        yield counter("worker_joint_messages", "Decisions of another worker that were followed here.", self.followed)
-        yield gauge("worker_joint_waiting", "Findings that wait for their answer.", len(self._waiting))
+        yield counter(
+            "worker_joint_samples", "Multi-edge: findings that this worker's joint received, by outcome.", samples
+        )
+        yield counter(
+            "worker_joint_messages", "Multi-edge: decisions of another worker that this worker followed.", self.followed
+        )
+        yield gauge("worker_joint_waiting", "Multi-edge: findings that wait for their answer.", len(self._waiting))
         kept = [({"what": name}, value) for name, value in sorted(self._joint.metrics().items())]
         decides = ({"what": "decides"}, float(self._decides()))
         yield gauge(
-            "worker_joint_state", "Whether findings come together here now, and what is kept.", [decides, *kept]
+            "worker_joint_state",
+            "Multi-edge: whether this worker is the active joint, and the size of its state.",
+            [decides, *kept],
         )
 
     # --- what the bus brings --------------------------------------------------------------------------------------

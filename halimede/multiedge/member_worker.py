@@ -178,5 +178,5 @@ class MemberJob:
         if self._sharing:
             done = {"answered": self._sharing.shared, "returned": self._sharing.returned}
             samples = [({"outcome": outcome}, count) for outcome, count in done.items()]
-            text = "Frames given to a peer: answered there, or done at home after all."
+            text = "Multi-edge: frames sent to a peer: answered there, or answered here after all."
             yield counter("worker_shared_frames", text, samples)

@@ -34,7 +34,7 @@ def run_member(estimator: object | None = None) -> None:
     """Run an edge worker of a multi-edge service until SIGTERM or SIGINT.
 
     ``estimator`` is a class or an instance with ``predict`` that replaces the model; without one the model file is
-    ONNX. All other settings come from the environment (docs/worker-environment.md). Exits with code 2 after a user's
+    ONNX. All other settings come from the environment (docs/reference/environment.md). Exits with code 2 after a user's
     mistake, which it prints in one line.
     """
     leave(main("member", estimator, prepare=_prepare_member))

@@ -135,16 +135,24 @@ class Repository:
             return [({"model": name}, value(served)) for name, served in self._models.items()]
 
         yield counter("serve_requests", "Requests for a model.", each(lambda s: s.counts.requests))
-        yield counter("serve_failures", "Requests that got no answer.", each(lambda s: s.counts.failures))
-        yield counter("serve_rollouts", "Versions that came to answer.", each(lambda s: s.counts.rollouts))
-        yield counter("serve_refused_versions", "Versions that were not taken.", each(lambda s: s.counts.refusals))
+        yield counter("serve_failures", "Failed requests, including invalid ones.", each(lambda s: s.counts.failures))
+        yield counter(
+            "serve_rollouts", "Versions that became current, the first one included.", each(lambda s: s.counts.rollouts)
+        )
+        yield counter(
+            "serve_refused_versions",
+            "Refused versions; the log and the worker's report have the reason.",
+            each(lambda s: s.counts.refusals),
+        )
         yield gauge(
             "serve_waiting_requests",
             "Open requests.",
             each(lambda s: sum(one.loaded.waiting for one in s.opened())),
         )
         versions = GaugeMetricFamily(
-            f"{PREFIX}serve_version_info", "The versions that answer.", labels=["model", "version", "digest", "as"]
+            f"{PREFIX}serve_version_info",
+            "The versions that answer: current, and canary.",
+            labels=["model", "version", "digest", "as"],
         )
         for name, served in self._models.items():
             for role, one in (("current", served.rollout.current), ("canary", served.rollout.canary)):

@@ -90,9 +90,13 @@ class HardSampleWriter:
             "worker_kept_samples", "Hard samples written to the worker's store since it started.", self.store.added
         )
         dropped = [({"reason": reason}, n) for reason, n in self.dropped.items()]
-        yield counter("worker_unkept_samples", "Hard samples that were not stored, by reason.", dropped)
+        yield counter(
+            "worker_unkept_samples",
+            "Hard samples that were not kept: the disk was too slow (busy), or refused them (disk).",
+            dropped,
+        )
         yield gauge("worker_store_samples", "Hard samples in the worker's store.", len(self.store))
-        yield gauge("worker_store_bytes", "Space of the store on the disk.", self.store.bytes)
+        yield gauge("worker_store_bytes", "Disk space of the store of hard samples.", self.store.bytes)
 
     def _run(self) -> None:
         while waiting := self._queue.get():

@@ -39,8 +39,8 @@ def run_edge(estimator: object | None = None) -> None:
     """Run an edge worker until SIGTERM or SIGINT.
 
     ``estimator`` is a class or an instance with ``predict`` and, if it loads something, ``load``; without one the model
-    file is ONNX. All other settings come from the environment (docs/worker-environment.md). After a user's mistake it
-    prints one line and exits with code 2.
+    file is ONNX. All other settings come from the environment (docs/reference/environment.md). After a user's mistake
+    it prints one line and exits with code 2.
     """
     leave(main("edge", estimator))
 

@@ -111,7 +111,7 @@ class WorkerMetrics:
         refused: Mapping[str, int] = {"overloaded": stats.refused, "expired": stats.expired, "failed": stats.failed}
         samples = [({"reason": reason}, n) for reason, n in refused.items()]
         yield counter("worker_unserved_samples", "Requests without a prediction, by reason.", samples)
-        yield gauge("worker_queued_frames", "Samples that are accepted and not answered yet.", worker.pipeline.inside)
+        yield gauge("worker_queued_frames", "Frames that are accepted and not answered yet.", worker.pipeline.inside)
         yield from _times("worker_cloud", CLOUD_TIMES, worker.intake.times)
 
     def info(self, ledger: Ledger) -> TaskInfo:
@@ -153,7 +153,9 @@ def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
     text = "Samples that cannot be encoded as the service requires for uploads, by reason."
     yield counter("worker_upload_refused_samples", text, refused)
     written = [({"when": "before"}, encoder.before), ({"when": "after"}, encoder.after)]
-    yield counter("worker_upload_written_bytes", "Bytes of samples that were encoded again for upload.", written)
+    yield counter(
+        "worker_upload_written_bytes", "Bytes of the samples that were encoded again, before and after.", written
+    )
     text, taken = "Time to encode one sample again, decoding included.", encoder.times
     yield times("worker_upload_writing_seconds", text, [({}, taken.histogram, taken.total)])
 
@@ -162,11 +164,15 @@ def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
     """Return the metrics of the upload policy: counts continue after a restart, reasons do not."""
     yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
     withheld = [({"reason": reason}, n) for reason, n in sorted(policy.withheld.items())]
-    yield counter("worker_withheld_samples", "Hard samples that were not uploaded, by reason.", withheld)
+    yield counter(
+        "worker_withheld_samples", "Hard samples that were not uploaded: over the budget, or too slow.", withheld
+    )
     yield from _of_budget(policy.budget, ledger)
     found = agreement_of(ledger.info())
     bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
-    text = "Share of answers that are the next tier's, estimated from audits, with its 95 % interval."
+    text = (
+        "Share of answers that are the next tier's, estimated from audits (value), with its 95 % interval (low, high)."
+    )
     yield gauge("worker_agreement_ratio", text, bounds)
     drift = policy.drift
     state: Samples = [({}, float(drift.drifting))] if drift else []
@@ -180,8 +186,16 @@ def _of_budget(budget: Budget | None, ledger: Ledger) -> Iterator[Metric]:
     answered = ledger[Count.ANSWERED]
     error = ledger[Count.UPLOADED] / answered - budget.target if budget and answered else 0.0
     for name, text, value in (
-        ("target_ratio", "Share of samples to upload.", budget.target if budget else None),
+        (
+            "target_ratio",
+            "Target share of uploaded samples, of a worker with a budget.",
+            budget.target if budget else None,
+        ),
         ("error_ratio", "Share of uploaded samples so far, minus the target.", error if budget else None),
-        ("cut_hardness", "Hardness from which samples are uploaded; infinite: none.", budget.cut if budget else None),
+        (
+            "cut_hardness",
+            "Cut of a worker with a budget; infinite while no sample may be uploaded.",
+            budget.cut if budget else None,
+        ),
     ):
         yield gauge(f"worker_upload_{name}", text, [] if value is None else value)

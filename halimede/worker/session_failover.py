@@ -144,7 +144,9 @@ class FailoverSource:
 
     def _metrics(self, failover: SessionFailover) -> Iterator[Metric]:
         yield gauge("worker_peer_workers", "Other workers of the service that are online.", len(self._peers.others))
-        yield counter("worker_overtaken_frames", "Frames taken from workers that had died.", failover.taken_over)
+        yield counter(
+            "worker_overtaken_frames", "Frames taken over from failed workers of the service.", failover.taken_over
+        )
 
 
 class SessionFailover:

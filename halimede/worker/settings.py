@@ -1,4 +1,4 @@
-"""The validated environment of a worker. docs/worker-environment.md has the table of variables.
+"""The validated environment of a worker. docs/reference/environment.md has the table of variables.
 
 A pure function of a mapping: it opens no files. Every error is an InvalidFieldError that names the variable.
 """

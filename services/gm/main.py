@@ -39,13 +39,13 @@ exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the options or a store 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     configure(service="gm")
     try:
         shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
         settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
         parse_bind(options.http, "--http")
-        manage = ManagerProcess(settings, options.store, options.http, or_any=options.http_or_any)
+        manage = ManagerProcess(settings, Path(options.store).expanduser(), options.http, or_any=options.http_or_any)
         asyncio.run(_run(manage, options))
     except HalimedeError as error:
         sys.stderr.write(f"halimede gm: {error}\n")
@@ -78,43 +78,43 @@ async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) ->
     await lead(manage, pods, kubeconfig=options.kubeconfig, namespace=options.namespace, identity=identity)
 
 
-def _parser() -> argparse.ArgumentParser:
-    home = Path(os.environ.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    home = os.environ.get("HALIMEDE_HOME") or "~/.local/state/halimede"
+    made = argparse.ArgumentParser(
         prog="halimede gm",
         description="The global manager: stores resources, sends each node its resources, writes their status.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    made.add_argument(
         "--store",
-        type=Path,
-        default=home / "gm",
+        default=f"{home}/gm",
         metavar="DIR",
         help="folder of its database; one global manager at a time may use it (default: %(default)s)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "mqtt://127.0.0.1:1883",
         metavar="URL",
         help="host, host:port, mqtt://[user:password@]host[:port] or mqtts://... "
         "(default: $HALIMEDE_BROKER, else mqtt://127.0.0.1:1883)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--credentials",
         default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
         metavar="DIR",
         help="folder of its credentials: password, or ca.crt, tls.crt and tls.key "
         "(default: $HALIMEDE_CREDENTIALS, else none)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--http",
         default=os.environ.get("HALIMEDE_HTTP") or DEFAULT_BIND,
         metavar="HOST:PORT",
         help="address of its web page, health and metrics; off loopback the page requires the token in the file "
         "page-token of the store; off: none (default: $HALIMEDE_HTTP, else %(default)s: any free port, see its log)",
     )
-    kubernetes = parser.add_argument_group(
+    kubernetes = made.add_argument_group(
         "on Kubernetes",
         "Users apply resources with kubectl; workers are pods. Several global managers may run: one leads by a Lease.",
     )
@@ -145,6 +145,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="its name in the Lease (default: $POD_NAME, else host and process id)",
     )
-    parser.add_argument("--http-or-any", action="store_true", help="with --http: use any free port if that is in use")
-    parser.add_argument("--version", action="version", version=f"halimede {__version__}")
-    return parser
+    made.add_argument("--http-or-any", action="store_true", help="with --http: use any free port if that is in use")
+    made.add_argument("--version", action="version", version=f"halimede {__version__}")
+    return made

@@ -39,77 +39,82 @@ On Kubernetes, where GM creates pods and kubelet runs them:
 """
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
-    """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
         prog="halimede lc",
         description="Local controller of one node: stores its resources, downloads models, runs workers, reports.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--node", required=True, metavar="NAME", help="name of this node, unique on the broker")
-    parser.add_argument(
+    made.add_argument("--node", required=True, metavar="NAME", help="name of this node, unique on the broker")
+    made.add_argument(
         "--home",
         default=os.environ.get("HALIMEDE_HOME") or HOME,
         metavar="DIR",
         help=f"halimede's folder; the node's files are in nodes/NAME below it (default: $HALIMEDE_HOME or {HOME})",
     )
-    parser.add_argument(
+    made.add_argument(
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "127.0.0.1:1883",
         metavar="URL",
         help="host:port, mqtt://[user:password@]host:port or mqtts://... (default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--credentials",
         default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
         metavar="DIR",
         help="the node's folder of the site, such as site/nodes/edge0: credentials of LC and its workers "
         "(default: $HALIMEDE_CREDENTIALS, else none)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--http",
         default=os.environ.get("HALIMEDE_HTTP") or "127.0.0.1:0",
         metavar="HOST:PORT",
         help="address of its health and metrics; port 0: any free one; off: none "
         "(default: $HALIMEDE_HTTP, else %(default)s)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--label",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="a label; may be repeated (on Kubernetes GM reads those of the Node object)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--pods",
         action="store_true",
         default=flag(os.environ, "HALIMEDE_PODS"),
         help="its workers are pods on Kubernetes: download models and report, but start no processes "
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--host-root",
         default=os.environ.get("HALIMEDE_HOST_ROOT") or "/host",
         metavar="DIR",
         help="with --pods: the folder at which the node's folders with Datasets are mounted, /data at DIR/data "
         "(default: $HALIMEDE_HOST_ROOT, else %(default)s)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--fetch-allow",
         default=os.environ.get(VARIABLE, ""),
         metavar="WHAT",
         help="private addresses from which to download models: loopback, private, link-local, networks such as "
         f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--cache-bytes",
         default=os.environ.get("HALIMEDE_CACHE_BYTES") or "20G",
         metavar="BYTES",
         help="space for models, such as 500M or 20G; models in use are never removed "
         "(default: $HALIMEDE_CACHE_BYTES, else %(default)s)",
     )
-    given = parser.parse_args(arguments)
+    return made
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
+    """Read the command line. Raises InvalidFieldError; argparse exits at its own errors."""
+    given = parser().parse_args(arguments)
     labels: dict[str, str] = {}
     for label in given.label:
         key, equals, value = label.partition("=")

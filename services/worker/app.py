@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from halimede import __version__
 
 ENVIRONMENT = """\
-environment (the local controller sets it; the whole table is in docs/worker-environment.md):
+environment (the local controller sets it; the whole table is in docs/reference/environment.md):
   NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    its names
   SERVICE_UID                  uid of the service: another one resets the counts
   MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON

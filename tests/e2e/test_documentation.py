@@ -1,4 +1,4 @@
-"""The README's two terminals, typed in as they stand there; and every command of the documents is run, or listed.
+"""The first steps and the README, typed in as they stand there; and every command of the documents is run, or listed.
 
 Commands stand in blocks of the language ``sh``, and within sentences. ``RUN`` names the test that types a document's
 blocks, ``NOT_RUN`` what no test can run, and why. The commands, options, modules, targets and files of all exist.
@@ -41,14 +41,19 @@ RUN = {
     "docs/commands.md": "tests/e2e/test_commands_documentation.py",
     "docs/datasets.md": "tests/e2e/test_documentation.py",
     "docs/deploy.md": "tests/kubernetes/test_deploy_documentation.py",
+    "docs/emqx.md": "tests/integration/test_security_documentation.py",
+    "docs/first-steps.md": "tests/e2e/test_documentation.py",
     "docs/hard-samples.md": "tests/integration/test_hard_samples.py",
     "docs/install.md": "tests/e2e/test_wheel.py",
+    "docs/kubernetes.md": "tests/kubernetes/test_deploy_documentation.py",
     "docs/multi-edge.md": "tests/e2e/test_multi_edge_documentation.py",
     "docs/mqtt.md": "tests/e2e/test_mqtt_documentation.py",
     "docs/security.md": "tests/integration/test_security_documentation.py",
     "docs/processing.md": "tests/unit/cli/test_inspect.py",
     "docs/serving.md": "tests/e2e/test_serving_documentation.py",
+    "docs/three-machines.md": "tests/e2e/test_three_machines.py",
     "docs/tiers.md": "tests/e2e/test_tiers.py",
+    "docs/tutorial.md": "tests/e2e/test_tutorial.py",
 }
 #: how commands begin that no test runs, and why; of each the parts are checked below
 NOT_RUN = {
@@ -87,9 +92,9 @@ def environment(system: System) -> dict[str, str]:
     return {**os.environ, "PATH": path, "HOME": user, "HALIMEDE_HOME": "", "HALIMEDE_BROKER": "", "COLUMNS": "160"}
 
 
-async def typed(system: System, line: str) -> tuple[asyncio.subprocess.Process, list[str]]:
+async def typed(system: System, document: str, line: str) -> tuple[asyncio.subprocess.Process, list[str]]:
     """Type a line, behind what was exported before it."""
-    exports = [each for each in commands("README.md") if each.startswith("export ")]
+    exports = [each for each in commands(document) if each.startswith("export ")]
     process = await asyncio.create_subprocess_exec(
         "bash",
         "-c",
@@ -112,7 +117,7 @@ def test_every_make_word_of_the_documentation_is_a_target() -> None:
 
 def test_every_file_that_the_documentation_links_to_is_there() -> None:
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", re.sub(r"`[^`\n]*`", "", document.read_text())):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
@@ -230,28 +235,55 @@ def test_the_dataset_command_counts_without_a_system(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["facts"]["numberOfSamples"] == 2
 
 
-async def test_the_two_terminals_of_the_readme(tmp_path: Path) -> None:
-    lines = [line.removesuffix(" &") for line in commands("README.md") if line.startswith(("halimede", "mosquitto_"))]
-    # those are typed in by tests/kubernetes/test_deploy_documentation.py
-    lines = [line for line in lines if not line.startswith("halimede certs")]
+#: words of the README, and what it links to in its list
+MOST_WORDS, LINKS = 700, 5
+
+
+def test_the_readme_is_one_screen() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= MOST_WORDS
+    assert len(re.findall(r"^\d\. ", text, re.MULTILINE)) == LINKS
+    assert [line for line in commands("README.md") if line.startswith("make ")][:2] == ["make demo", "make test"]
+    assert re.search(r"!\[[^\]]+\]\(docs/[a-z-]+\.svg\)", text)
+
+
+async def test_the_commands_of_the_readme(tmp_path: Path) -> None:
+    lines = [line for line in commands("README.md") if line.startswith("halimede")]
+    assert [line.split()[1] for line in lines] == ["apply", "get", "publish", "status"]
+    digits()
+    (tmp_path / HOME).parent.mkdir(parents=True)
+    async with running(tmp_path / HOME) as system:
+        await system.follow("digits")
+        for line in lines:
+            if "publish" in line:
+                await system.until("Running", lambda: system.phase == "Running")
+            process, _ = await typed(system, "README.md", line)
+            output, _ = await asyncio.wait_for(process.communicate(), 60)
+            assert process.returncode == 0, output.decode()
+        await system.until("answers", lambda: len(system.results) >= 100)
+
+
+async def test_the_two_terminals_of_the_first_steps(tmp_path: Path) -> None:
+    document = "docs/first-steps.md"
+    lines = [line.removesuffix(" &") for line in commands(document) if line.startswith(("halimede", "mosquitto_"))]
     assert len(lines) >= 8
     digits()
     (tmp_path / HOME).parent.mkdir(parents=True)
     async with running(tmp_path / HOME) as system:
         await system.follow("digits")
-        followers = [await typed(system, line) for line in lines if line.startswith(FOLLOWING)]
+        followers = [await typed(system, document, line) for line in lines if line.startswith(FOLLOWING)]
         outputs: dict[str, str] = {}
         for line in (line for line in lines if not line.startswith(FOLLOWING)):
             if "publish" in line:
                 await system.until("Running", lambda: system.phase == "Running")
             if line.startswith("halimede delete"):  # the last line of its block; the broker's tools come after it
                 continue
-            process, _ = await typed(system, line)
+            process, _ = await typed(system, document, line)
             output, _ = await asyncio.wait_for(process.communicate(), 60)
             outputs[line] = output.decode()
             assert process.returncode == 0, outputs[line]
         await system.until("answers", lambda: len(system.results) >= 101)
-        delete, _ = await typed(system, next(line for line in lines if line.startswith("halimede delete")))
+        delete, _ = await typed(system, document, next(line for line in lines if line.startswith("halimede delete")))
         output, _ = await asyncio.wait_for(delete.communicate(), 60)
         assert delete.returncode == 0, output.decode()
         await system.until("status cleared", lambda: system.status is None)

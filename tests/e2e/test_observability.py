@@ -21,13 +21,14 @@ from tests.scraping import scrape, value
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = ROOT / "docs" / "observability.md"
+DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
 #: figures of members of multi-edge services; and of all that this system has none of
 MULTI_EDGE = (
     "halimede_worker_joint_",
     "halimede_worker_shared_",
 )
 ELSEWHERE = (
+    "halimede_camera_",
     "halimede_serve_",
     "halimede_router_",
     "halimede_worker_deferred_",

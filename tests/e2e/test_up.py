@@ -180,7 +180,7 @@ def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(standi
 def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:
     models = ROOT / "examples" / "digits" / "models"
     if not (models / "small.onnx").exists():
-        pytest.skip("`make models` has not been run")
+        pytest.skip("`make train` has not been run")
     assert up.halimede("apply", "-f", "examples/digits").returncode == 0
     wait_for(lambda: up.child("halimede", "worker", "edge") and up.child("halimede", "worker", "cloud"), 40)
     every = up.descendants()

@@ -1,4 +1,4 @@
-"""docs/security.md, typed in from top to bottom: its commands work, and the files that it names are there."""
+"""docs/security.md and docs/emqx.md, typed in: their commands work, and the files that they name are there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.typed import halimede
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "security.md").read_text()
+TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("security.md", "emqx.md"))
 BLOCKS = re.findall(r"^```(?:sh|text)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 

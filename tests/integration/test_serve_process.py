@@ -113,7 +113,7 @@ async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
             assert answer.status == 200
         found = await scrape(session, made.http)
     assert {name for name in found if name.startswith("halimede_serve")} == METRICS
-    documented = (ROOT / "docs/observability.md").read_text()
+    documented = (ROOT / "docs/reference/metrics.md").read_text()
     for name in METRICS:
         assert f"`{name}" in documented, name
 

@@ -1,4 +1,4 @@
-"""docs/deploy.md and the README's Kubernetes section, typed in from top to bottom on an API server.
+"""docs/deploy.md and docs/kubernetes.md, typed in from top to bottom on an API server.
 
 What needs a kubelet, controllers or a Docker daemon is not run: that what it names is there is all that is checked.
 """
@@ -40,19 +40,16 @@ CLEANING = (
 )
 
 
-def blocks(document: str, heading: str = "") -> list[str]:
-    text = (ROOT / document).read_text()
-    if heading:
-        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [body for language, body in fenced(text) if language == "sh"]
+def blocks(document: str) -> list[str]:
+    return [body for language, body in fenced((ROOT / document).read_text()) if language == "sh"]
 
 
 def fenced(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def lines(document: str, heading: str = "") -> list[str]:
-    stripped = [re.split(r"\s+# ", line)[0].strip() for body in blocks(document, heading) for line in body.splitlines()]
+def lines(document: str) -> list[str]:
+    stripped = [re.split(r"\s+# ", line)[0].strip() for body in blocks(document) for line in body.splitlines()]
     return [line for line in stripped if line]
 
 
@@ -135,8 +132,8 @@ async def test_the_lines_of_the_deployment_guide(cluster: Api, tmp_path: Path) -
     assert {line.split()[2] for line in said if line.startswith("halimede")} == {"init", "secrets"}
 
 
-async def test_the_five_commands_of_the_readme(cluster: Api, tmp_path: Path) -> None:
-    found = lines("README.md", "On Kubernetes")
+async def test_kubernetes_in_five_commands(cluster: Api, tmp_path: Path) -> None:
+    found = lines("docs/kubernetes.md")
     assert len(found) == 5
     said = ""
     for line in found:
@@ -160,7 +157,7 @@ def test_what_is_not_run_names_what_is_there() -> None:
         assert all(each in names for each in objects), line
 
 
-@pytest.mark.parametrize("document", ["docs/deploy.md", "README.md"])
+@pytest.mark.parametrize("document", ["docs/deploy.md", "docs/kubernetes.md"])
 def test_folders_that_documents_name_are_there(document: str) -> None:
     for path in re.findall(r"(?<!exec )\bdeploy/[a-z][a-z-]*(?:/[a-z-]+)*(?:\.[a-z]+)?", (ROOT / document).read_text()):
         assert (DEPLOY.parent / path).exists(), path

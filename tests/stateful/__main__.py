@@ -1,4 +1,4 @@
-"""Run the model for long: `make simulate EXAMPLES=2000`. Prints what it did and writes it to build/model.json."""
+"""Run the model for long: `make model EXAMPLES=2000`. Prints what it did and writes it to build/model.json."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_whatever_happens_the_system_becomes_what_was_asked_for(examples: int) -
             max_examples=examples,
             stateful_step_count=STEPS,
             database=None,
-            derandomize=True,  # here the same each time; `make simulate` goes where nobody has been
+            derandomize=True,  # here the same each time; `make model` goes where nobody has been
             print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),

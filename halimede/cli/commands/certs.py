@@ -277,11 +277,14 @@ def secrets(
 
 
 def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, days: int) -> None:
-    """Make a site, or update its files to its ``site.yaml``."""
+    """Make a site, or update its files to its ``site.yaml``. ``install`` may be given again: users stay as they are."""
     options = {**given, **{key: value for key, value in others.items() if value}}
     with _usable(folder):
         there = _known(folder) if (folder / "nodes").is_dir() else _read(folder)
-        site = there if there and not options else read_site(options)
+        if there:
+            options.setdefault("install", there.install)
+            there = read_site({**_plain(there), "install": options["install"]})
+        site = there if there and options.keys() == {"install"} else read_site(options)
         if there and site != there:
             raise InvalidFieldError(
                 "FOLDER", str(folder), "it has another site: change it with `halimede certs add` and `remove`, or "

@@ -179,7 +179,11 @@ async def _http(
         yield counter("router_degraded_answers", "Hard requests that the edge answered, by reason.", reasons)
         yield counter("router_hard_requests", "Requests that mining found hard.", router.hard)
         yield counter("router_failed_requests", "Requests that neither model answered.", router.failed)
-        yield counter("router_mining_errors", "Answers that could not be judged, taken as hard.", router.mining_errors)
+        yield counter(
+            "router_mining_errors",
+            "Answers of the edge that mining could not read; they count as hard.",
+            router.mining_errors,
+        )
         text = "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open."
         yield gauge("router_circuit_state", text, CIRCUIT[router.circuit.state])
 

@@ -163,7 +163,7 @@ class NodeContext:
     def _environment(
         self, service: Resource[Service], placement: Placement, models: Mapping[str, MountedModel], worker: Worker
     ) -> WorkerEnvironment:
-        """Return the variables of a worker of ``service`` in the role of ``placement``: docs/worker-environment.md.
+        """Return the variables of a worker of ``service`` in the role of ``placement``: docs/reference/environment.md.
 
         Of the node's credentials, a worker gets only the folder of its own role.
         """

@@ -54,6 +54,19 @@ def test_init_makes_a_whole_site_and_says_what_to_do_next(tmp_path: Path) -> Non
     assert {"gm/tls.key", "nodes/edge0/lc/tls.crt", "operators/admin/ca.crt"} <= names
 
 
+def test_install_may_be_given_again_and_leaves_all_users_as_they_are(site: Path) -> None:
+    before = (site / "gm" / "tls.crt").read_bytes()
+    for where in ("/etc/mosquitto/h", "/srv/h"):
+        assert "made" not in run("init", "--install", where, site)
+        assert f"acl_file {where}/acl" in (site / "broker" / "mosquitto.conf").read_text()
+    given = ("--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com")
+    assert "made" not in run("init", *given, "--install", "/etc/mosquitto/h", site)
+    assert "made" not in run("init", *given, site)
+    assert "acl_file /etc/mosquitto/h/acl" in (site / "broker" / "mosquitto.conf").read_text()
+    assert "it has another site" in run("init", "--node", "edge1", "--install", "/srv/h", site, code=1)
+    assert (site / "gm" / "tls.crt").read_bytes() == before
+
+
 def test_the_same_command_again_changes_nothing(site: Path) -> None:
     before = content(site)
     assert "made" not in run("init", site)

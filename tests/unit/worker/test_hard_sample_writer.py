@@ -140,7 +140,7 @@ async def test_a_folder_that_cannot_be_made_costs_no_answer(tmp_path: Path) -> N
 
 
 def test_its_figures_are_documented(tmp_path: Path) -> None:
-    documented = (ROOT / "docs" / "observability.md").read_text()
+    documented = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     for metric in keeper(tmp_path).metrics():
         name = metric.name + ("_total" if metric.type == "counter" else "")
         assert f"| `{name}` | {metric.type} | edge |" in documented

@@ -1,0 +1,91 @@
+"""``halimede explain``: the fields of a kind, as ``kubectl explain`` shows those of Kubernetes. Needs no broker."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from halimede.api import Kind, kind_of, kinds
+from halimede.api.crd.fields import ResourceField, field_at
+from halimede.cli import completion
+from halimede.cli.runner import run
+from halimede.errors import InvalidFieldError
+
+#: columns of a text that is wrapped
+WIDTH = 100
+
+
+def explain(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND[.FIELD]...",
+            help="A kind, and the path of a field, such as ji.spec.edgeWorker.",
+            autocompletion=completion.kinds,
+        ),
+    ],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Show the fields of all levels.")] = False,
+    api_version: Annotated[
+        str, typer.Option("--api-version", metavar="GROUP/VERSION", help="The group, if several have the kind.")
+    ] = "",
+) -> None:
+    """Explain the fields of a kind: types, limits, defaults and meanings.
+
+    \b
+    Examples:
+      halimede explain ji
+      halimede explain ji.spec.edgeWorker
+      halimede explain model.spec.preprocess --recursive
+      halimede explain ji --api-version neptune.io/v1alpha1
+    """
+
+    async def command() -> None:
+        word, *names = path.split(".")
+        kind = kind_with(word, api_version)
+        try:
+            field = field_at(kind, names)
+        except InvalidFieldError as error:
+            raise error.moved("", f"{word}.") from None
+        print("\n".join(page(kind, field, recursive=recursive)))
+
+    run(command)
+
+
+def kind_with(word: str, api_version: str) -> Kind:
+    """Return the kind of a word, in a group if one is given. Raises InvalidFieldError."""
+    found = kind_of(word)
+    if not api_version:
+        return found
+    groups = {kind.api_version: kind for kind in kinds() if kind.plural == found.plural}
+    if api_version not in groups:
+        raise InvalidFieldError("--api-version", api_version, f"use one of {', '.join(groups)}")
+    return groups[api_version]
+
+
+def page(kind: Kind, field: ResourceField, *, recursive: bool) -> Iterator[str]:
+    """Yield the lines about a field: the kind, its own type and meaning, then its fields."""
+    short = f", short: {kind.short_names[0]}" if kind.short_names else ""
+    yield f"KIND:   {kind.kind} ({kind.api_version}{short})"
+    if field.path:
+        yield f"FIELD:  {field.path}  {_facts(field)}"
+    yield ""
+    yield from textwrap.wrap(field.meaning, WIDTH)
+    if field.rules:
+        yield "\nRULES:"
+        yield from (f"  {rule}" for rule in field.rules)
+    if field.fields():
+        yield "\nFIELDS:"
+        depth = field.path.count(".") + bool(field.path)
+        for each in field.walk() if recursive else field.fields():
+            indent = "  " * (each.path.count(".") - depth + 1)
+            yield f"{indent}{each.path.rpartition('.')[2]}  {_facts(each)}"
+            if not recursive:
+                yield from textwrap.wrap(each.meaning, WIDTH, initial_indent="      ", subsequent_indent="      ")
+
+
+def _facts(field: ResourceField) -> str:
+    default = f"default {field.default}" if field.default not in {"", "required"} else field.default
+    return "; ".join(filter(None, [f"<{field.type}>", field.limits, default]))

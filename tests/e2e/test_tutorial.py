@@ -1,0 +1,103 @@
+"""docs/tutorial.md, typed in from top to bottom: its files are written, its commands run, its systems start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from halimede.messages import Result
+from tests.e2e.running import ROOT, System, digits, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+TEXT = (ROOT / "docs" / "tutorial.md").read_text()
+#: the command needs a service that has its present generation
+AFTER_RUNNING = ("halimede publish", "python -m services.worker camera")
+#: the environment of the tests has both
+NOT_TYPED = (". .venv", "make train")
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """Yield files to save (their path and text) and lines to type ("" and the line), in the order of the page."""
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE):
+        if language == "yaml":
+            yield body.splitlines()[0].removeprefix("# "), body
+        elif language == "sh":
+            yield from (("", line) for line in body.splitlines() if not line.startswith(NOT_TYPED))
+
+
+async def typed(line: str, folder: Path, home: Path) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HALIMEDE_HOME": str(home), "COLUMNS": "160"}
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-c", line, cwd=folder, env=environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(120):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, f"{line}\n{output.decode()}"
+    return output.decode()
+
+
+async def runs_as_applied(system: System) -> None:
+    """Wait until the service runs with the generation that was applied last."""
+    body = await system.client.get("jointinferenceservices", "mine")
+    generation = body["metadata"]["generation"]
+
+    def done() -> bool:
+        return system.phase == "Running" and system.status.status.observed_generation == generation
+
+    await system.until("Running", done)
+
+
+async def answers(system: System, before: set[str], number: int) -> list[Result]:
+    """Wait for a number of results that were not there before; return them."""
+    await system.until(f"{number} answers", lambda: len(set(system.results) - before) >= number)
+    return [system.results[name] for name in set(system.results) - before]
+
+
+async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Path) -> None:
+    digits()
+    home, folder = tmp_path / "home", tmp_path / "clone"
+    folder.mkdir()
+    (folder / "examples").symlink_to(ROOT / "examples")
+    found = list(steps())
+    assert sum(bool(path) for path, _ in found) == 2
+    assert len(found) >= 25
+    answered, uploads = [], {}
+    async with AsyncExitStack() as stack:
+        system: System | None = None
+        for path, text in found:
+            if path:
+                (folder / path).write_text(text)
+            elif start := re.fullmatch(r'make up ARGS="--nodes (\S+)"', text):
+                await stack.aclose()
+                system = await stack.enter_async_context(running(home, start[1]))
+                await system.follow("mine")
+            else:
+                assert system, "the page starts the system before it types a command"
+                if text.startswith(AFTER_RUNNING):
+                    await runs_as_applied(system)
+                before = set(system.results)
+                shown = await typed(text, folder, home)
+                if text.startswith(AFTER_RUNNING):
+                    said = re.search(r"(\d+) frames sent", shown)
+                    sent = int(said[1]) if said else len(list((ROOT / "examples/digits/pictures").iterdir()))
+                    fresh = await answers(system, before, sent)
+                    uploads[len(answered)] = sum(result.by == "cloud" for result in fresh) / len(fresh)
+                    answered.append((text, {result.worker for result in fresh}))
+        assert system
+        await system.until("the page deletes its service", lambda: system.status is None)
+    assert len(answered) == 5
+    assert any("door" in text for text, _ in answered)
+    # a budget of 15 %, then of 5 %, held by two nodes
+    assert 0.08 < uploads[1] < 0.25
+    assert uploads[4] < 0.6 * uploads[1]
+    assert {worker for _, workers in answered[3:] for worker in workers} >= {"mine-edge-edge0", "mine-edge-edge1"}

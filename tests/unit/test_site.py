@@ -1,0 +1,39 @@
+"""`make docs`: a site with checked links, for which a browser fetches nothing from another server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import site
+
+pytestmark = pytest.mark.slow
+SITE = site.ROOT / "build" / "site"
+
+
+def test_the_site_is_built_in_strict_mode_and_fetches_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/site.py"], cwd=site.ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list(SITE.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        text = page.read_text()
+        fetched = re.findall(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"?(https?:[^\"\s>]*)", text)
+        assert not fetched, page
+    home = (SITE / "index.html").read_text()
+    assert all(f">\n  \n  {tab}" in home or tab in home for tab in ("Tutorial", "How-to", "Reference", "Explanation"))
+
+
+def test_a_link_to_a_source_file_becomes_text_and_a_broken_one_stays_for_the_check() -> None:
+    known = {Path("docs/a.md"), Path("docs/b.md")}
+    text = "[b](b.md#x), [code](../halimede/errors.py), [gone](gone.md)\n```text\n[c](../Makefile)\n```\n"
+    staged = site.staged(text, Path("docs/a.md"), {*known, Path("README.md")})
+    assert "[code]" not in staged
+    assert ", code, [gone](gone.md)" in staged
+    assert "[c](../Makefile)" in staged
