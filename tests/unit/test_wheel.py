@@ -18,8 +18,8 @@ from tests.wheels import build, build_wheel
 
 ROOT = Path(__file__).parents[2]
 #: what a Dockerfile copies into the stage that builds
-COPIED = ["pyproject.toml", "constraints.txt", "README.md", "halimede", "services", "examples/__init__.py"]
-COPIED += ["examples/digits"]
+COPIED = ["pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE", "halimede", "services"]
+COPIED += ["examples/__init__.py", "examples/digits"]
 
 
 @pytest.fixture(scope="module")
