@@ -51,7 +51,7 @@ test-all: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, the slow ones as 
 
 test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
 	@echo '==> pytest tests/kubernetes'
-	@$(BIN)/python -m pytest -n $(if $(KUBEBUILDER_ASSETS),2,4) --dist loadfile tests/kubernetes \
+	@$(BIN)/python -m pytest -n $(if $(KUBEBUILDER_ASSETS),2,4) --dist loadfile tests/kubernetes tests/seeds/test_facts.py \
 	  $(wildcard tests/faults/test_fault_1[234]* tests/attacks/test_attack_20*) $(ARGS)
 
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)

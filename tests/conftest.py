@@ -32,6 +32,7 @@ LONGEST = (
     "test_fault_23_two_clients_one_id",
     "test_demo_multi_edge",
     "test_tiers",
+    "test_removal",
     "test_fault_02_broker_stopped",
     "test_fault_05_a_narrow_way",
     "test_end_to_end",

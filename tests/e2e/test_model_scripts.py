@@ -13,15 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from examples.digits import train
+from examples.digits import data, train
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.cli.manifests import load as load_manifests
 from halimede.messages import StatusDocument
 from tests import typed
 from tests.e2e.running import DIGITS, System, digits, running
+from tests.e2e.test_model_formats import trained
+from tests.lite_files import write_classifier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -39,29 +42,38 @@ def postprocess(outputs, size):
 """
 
 
-def archive(to: Path, script: str) -> Path:
-    """Pack the small model and a script, as a user does with tar."""
+def archive(to: Path, script: str, model: Path = train.FOLDER / "small.onnx") -> Path:
+    """Pack a model and a script, as a user does with tar."""
     with tarfile.open(to, "w:gz") as packed:
-        packed.add(train.FOLDER / "small.onnx", "digits/model.onnx")
+        packed.add(model, f"digits/model{model.suffix}")
         member = tarfile.TarInfo("digits/processing.py")
         member.size = len(script)
         packed.addfile(member, io.BytesIO(script.encode()))
     return to
 
 
-def small(folder: Path, target: str) -> dict[str, Any]:
+def small(folder: Path, target: str, form: str = "onnx") -> dict[str, Any]:
     return {
         "apiVersion": "sedna.io/v1alpha1",
         "kind": "Model",
         "metadata": {"name": "digits-small", "namespace": "default"},
         "spec": {
-            "format": "onnx",
+            "format": form,
             "versions": [{"version": v, "url": f"{folder}/{v}.tar.gz"} for v in ("v1", "v2", "bad")],
             "targetVersion": target,
             "preprocess": [{"op": "script", "file": "processing.py"}],
             "postprocess": {"script": {"file": "processing.py"}},
         },
     }
+
+
+async def apply_digits(system: System, model: dict[str, Any]) -> None:
+    """Apply the example with another small model."""
+    for manifest in load_manifests([str(DIGITS)]):
+        if manifest.resource.metadata.name != "digits-small":
+            await system.client.apply(manifest.resource.body)
+    await system.client.apply(model)
+    await system.until("the service", lambda: system.phase == "Running")
 
 
 class Statuses:
@@ -100,11 +112,7 @@ async def test_scripts_come_with_the_archive_answer_and_change_with_the_version(
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         await system.follow("digits")
         await statuses.follow(system)
-        for manifest in load_manifests([str(DIGITS)]):
-            if manifest.resource.metadata.name != "digits-small":
-                await system.client.apply(manifest.resource.body)
-        await system.client.apply(small(tmp_path, "v1"))
-        await system.until("the service", lambda: system.phase == "Running")
+        await apply_digits(system, small(tmp_path, "v1"))
         await system.send(pictures)
         await system.until("all answers", lambda: set(system.sent) <= set(system.results))
         assert labels(system) == {"first"}
@@ -135,6 +143,27 @@ async def test_scripts_come_with_the_archive_answer_and_change_with_the_version(
         await system.until("all answers", lambda: set(system.sent) <= set(system.results))
         assert labels(system) == {"second"}, "the version before answers"
         assert precious.read_text() == "all of it"
+
+
+async def test_scripts_read_and_answer_for_a_tensorflow_lite_model(tmp_path: Path) -> None:
+    model = write_classifier(tmp_path / "net.tflite", *trained(0.05))
+    script = SCRIPT.replace("VERSION", "'lite'").replace('"probabilities"]', '"y"]')
+    archive(tmp_path / "v1.tar.gz", script, model)
+    async with running(tmp_path / "home", "edge0,cloud0") as system:
+        await system.follow("digits")
+        await apply_digits(system, small(tmp_path, "v1", "tflite"))
+        await system.send(digits()[:100])
+        await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+        assert labels(system) == {"lite"}
+        assert labels(system, "cloud") <= set("0123456789")
+        answers = {i: system.results[id_] for id_, i in system.sent.items()}
+        right = [
+            str(answer.prediction.label).split()[-1] == str(data.load().test_y[i])
+            for i, answer in answers.items()
+            if answer.prediction
+        ]
+        assert len(right) == 100
+        assert np.mean(right) > 0.9
 
 
 def ask(url: str, picture: bytes) -> dict[str, Any]:

@@ -138,6 +138,8 @@ async def test_fields_of_a_wrong_type_are_refused(api: Api) -> None:
 
 @pytest.mark.parametrize("name", ["9s", "Upper", "a.b", "s" * 64])
 async def test_a_services_name_is_a_label_of_dns(api: Api, name: str) -> None:
+    if name == "9s" and api.double is None:
+        pytest.skip("API servers with RelaxedServiceNameValidation accept it: the double is as strict as others")
     with pytest.raises(RefusedError) as refused:
         await api.client.create("Service", api.namespace, {"metadata": {"name": name}, "spec": {"ports": PORTS}})
     assert "metadata.name" in refused.value.causes

@@ -273,7 +273,7 @@ async def world(api: Api, *, play: bool = True, **settings: Any) -> AsyncIterato
     } | settings
     made = World(api, PodSettings(**chosen))
     for name in (made.edge, made.cloud):
-        await api.node(name, {"pool": name.split("-")[0]})
+        await api.node(name, {"pool": name.split("-")[0], "kubernetes.io/hostname": name})
     async with contextlib.AsyncExitStack() as stack:
         if play:
             await stack.enter_async_context(made.player)
