@@ -14,7 +14,7 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops docs
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -148,7 +148,7 @@ contract: setup ## Write topics.md, docs/reference, docs/schemas, docs/asyncapi.
 	@$(BIN)/python -m scripts.reference --write
 	@echo 'topics.md, docs/reference and deploy/crds are written.'
 
-docs: setup ## Build the documents as a site into build/site, and check all links
+docs: setup ## Build the documents as a site into build/pages, and check all links
 	@$(BIN)/python scripts/site.py
 
 licences: setup ## Write docs/licences.md, after a change of constraints.txt (downloads TensorFlow)

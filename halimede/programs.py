@@ -62,8 +62,8 @@ PROGRAMS = {
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a program of this installation."""
-    return [sys.executable, "-m", "halimede", name, *arguments]
+    """Return the command line that runs a program of this installation, whatever the working directory contains."""
+    return [sys.executable, "-P", "-m", "halimede", name, *arguments]
 
 
 def inherited() -> dict[str, str]:

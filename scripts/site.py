@@ -1,4 +1,4 @@
-"""Builds the site of the documents into build/site: ``make docs``.
+"""Builds the site of the documents into build/pages: ``make docs``.
 
 The documents are copied to build/site-source under their paths in the repository, so that links between them stay as
 they are. A link to a file that is no document, such as a source file, becomes plain text. MkDocs then checks all links
@@ -78,7 +78,7 @@ def main() -> int:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of another program
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if not code:
-        print("The site is in build/site: open build/site/index.html.")
+        print("The site is in build/pages: open build/pages/index.html.")
     return code
 
 

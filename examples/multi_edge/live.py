@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from examples.multi_edge.films import Film
+from halimede import home_folder, programs
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import HalimedeError
 
@@ -41,10 +41,9 @@ class System:
 @contextlib.asynccontextmanager
 async def system(home: Path, options: Sequence[str]) -> AsyncIterator[System]:
     """Run ``halimede up`` with three nodes."""
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    home_folder.clear(home)
     log = home / "services.log"
-    command = [sys.executable, "-m", "halimede", "up", "--nodes", ",".join(NODES), "--home", str(home), *options]
+    command = programs.command("up", "--nodes", ",".join(NODES), "--home", str(home), *options)
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)
     try:
@@ -92,7 +91,7 @@ class Cameras:
         options += ["--start", f"{self.start_ns / 1e9:.3f}", "--broker", self._where.broker]
         if self._where.credentials:
             options += ["--credentials", self._where.credentials]
-        command = [sys.executable, "-m", "halimede", "camera", *options]
+        command = programs.command("camera", *options)
         return await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)  # type: ignore[arg-type]
 
 
@@ -121,7 +120,7 @@ def processes_of(home: Path, node: str) -> list[int]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
             told = dict(e.partition(b"=")[::2] for e in (folder / "environ").read_bytes().split(b"\0"))
             state = told.get(b"HALIMEDE_STATE", b"").decode()
-            controller = words[2:4] == [b"halimede", b"lc"] and {str(home.absolute()).encode(), node.encode()} <= {
+            controller = words[3:5] == [b"halimede", b"lc"] and {str(home.absolute()).encode(), node.encode()} <= {
                 *words
             }
             if controller or state.startswith(f"{home.absolute()}/nodes/{node}/"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -132,6 +132,16 @@ def cameras_of(body: Mapping[str, Any]) -> list[str]:
         if not (source.get("path") or source.get("url")):
             found += source.get("cameras") or [worker["name"]]
     return found
+
+
+def camera_readers(bodies: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of the services that read each camera, by its namespace and name."""
+    readers: dict[tuple[str, str], list[str]] = {}
+    for body in bodies:
+        namespace, name = (str(body["metadata"][key]) for key in ("namespace", "name"))
+        for camera in cameras_of(body):
+            readers.setdefault((namespace, camera), []).append(name)
+    return readers
 
 
 def _pod(template: dict[str, Any]) -> PodSpec:

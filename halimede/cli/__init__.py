@@ -23,5 +23,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"halimede", "services", "examples"}:
             raise
-        sys.exit(f"halimede: the package {error.name} is missing: pip install 'halimede[cli]'")
+        sys.stderr.write(f"halimede: the package {error.name} is missing: pip install 'halimede[cli]'\n")
+        sys.exit(programs.USER_ERROR)
     sys.exit(start())

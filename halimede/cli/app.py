@@ -54,7 +54,7 @@ COMMANDS = {
 #: the groups of the list of all commands, in its order; each command is in exactly one
 GROUPS = {
     "Whole systems": "demo up",
-    "Resources": "apply get describe delete rollback",
+    "Resources": "apply get describe explain delete rollback",
     "Frames and answers": "publish record replay results trace seen hard",
     "State and maintenance": "status top doctor events logs nodes drain uncordon",
     "Models and data": "inspect calibrate evaluate upload blob",

@@ -9,10 +9,9 @@ from typing import Any
 from rich.table import Table
 
 from halimede import topics
-from halimede.api.placement import cameras_of
+from halimede.api.placement import camera_readers
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli import tables
 from halimede.cli.output import age, plain, table
 from halimede.messages import CameraStatus
 
@@ -45,11 +44,7 @@ def rows(reports: Iterable[tuple[str, CameraStatus]], services: Iterable[Mapping
 
     A camera that publishes frames itself reports no status: then services name it.
     """
-    readers: dict[tuple[str, str], list[str]] = {}
-    for body in services:
-        namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
-        for camera in cameras_of(body):
-            readers.setdefault((namespace, camera), []).append(name)
+    readers = camera_readers(services)
     found, reported = [], set()
     for topic, status in reports:
         names = topics.CAMERA_STATUS.parse(topic) or topics.NODE_CAMERA_STATUS.parse(topic) or {}

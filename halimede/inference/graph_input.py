@@ -57,7 +57,7 @@ def graph_input(path: Path, file_format: str) -> GraphInput | None:
         return None
     try:
         found: GraphInput | None = import_module(READERS[form]).graph_input(path)
-    except (ImportError, ModelError, OSError, ValueError, LookupError, TypeError, struct.error):
+    except (ImportError, ModelError, OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
         return None  # who opens the file reports it
     return found
 

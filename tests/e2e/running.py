@@ -102,9 +102,9 @@ class System:
             line = process.info["cmdline"] or []
             if (process.info["environ"] or {}).get("HALIMEDE_TEST_RUN") != str(self.home):
                 continue
-            if line[2:4] == ["halimede", "gm"]:
+            if line[3:5] == ["halimede", "gm"]:
                 found["gm"] = process
-            elif line[2:4] == ["halimede", "lc"]:
+            elif line[3:5] == ["halimede", "lc"]:
                 found["lc:" + line[line.index("--node") + 1]] = process
             elif "WORKER_NAME" in process.info["environ"]:
                 found["worker:" + process.info["environ"]["WORKER_NAME"]] = process

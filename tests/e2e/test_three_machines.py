@@ -64,7 +64,7 @@ until_() {
 """
 #: before a command: what it needs to see
 BEFORE = {
-    "python -m services.gm": "grep -q running /var/log/mosquitto/mosquitto.log",
+    "halimede gm": "grep -q running /var/log/mosquitto/mosquitto.log",
     "halimede nodes": "test $(halimede nodes -o json 2>&1 | grep -c 'online.*true') = 2",
     "halimede publish": "halimede get ji digits | grep -q Running",
     "halimede describe": "halimede describe ji digits | grep -qE 'inferenceNumber +101'",
@@ -96,8 +96,8 @@ def script(folder: Path) -> str:
         needs = next((needed for start, needed in BEFORE.items() if text.startswith(start)), "")
         if needs:
             lines.append(f"({home} until_ {shlex.quote(needs)})")
-        if text.startswith("python -m services."):
-            lines.append(f'({home} exec {text}) > "$T/{machine}-{text.split()[2]}.log" 2>&1 &')
+        if text.startswith(("halimede gm", "halimede lc")):
+            lines.append(f'({home} exec {text}) > "$T/{machine}-{text.split()[1]}.log" 2>&1 &')
         else:
             lines.append(f"({home} {text})")
     return "\n".join(lines)
@@ -116,7 +116,7 @@ def test_the_page_from_its_first_command_to_answers_of_both_nodes(tmp_path: Path
     path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "T": str(tmp_path), "COLUMNS": "160", "HALIMEDE_HOME": ""}
     whole = script(tmp_path)
-    assert whole.count("exec python -m services.lc") == 2
+    assert whole.count("exec halimede lc") == 2
     done = subprocess.run(
         [*SPACES, "bash", "-c", whole], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
         check=False,

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 TEXT = (ROOT / "docs" / "tutorial.md").read_text()
 #: the command needs a service that has its present generation
-AFTER_RUNNING = ("halimede publish", "python -m services.worker camera")
+AFTER_RUNNING = ("halimede publish", "halimede camera")
 #: the environment of the tests has both
 NOT_TYPED = (". .venv", "make train")
 

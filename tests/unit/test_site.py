@@ -12,7 +12,7 @@ import pytest
 from scripts import site
 
 pytestmark = pytest.mark.slow
-SITE = site.ROOT / "build" / "site"
+SITE = site.ROOT / "build" / "pages"
 
 
 def test_the_site_is_built_in_strict_mode_and_fetches_nothing() -> None:

@@ -306,6 +306,8 @@ class WaitingPublisher:
         self._client = client
         self._plan = plan
         self._found = not plan.wait_s
+        #: when it began to publish, on the monotonic clock
+        self.began = time.monotonic()
         self._first = asyncio.Lock()
 
     async def take(self, picture: CapturedPicture, sequence: int) -> bool:
@@ -315,13 +317,13 @@ class WaitingPublisher:
                 if not self._found:
                     plan, repeat = self._plan, partial(self._try, picture, sequence)
                     await wait_for_reader(self._client, plan.namespace, plan.camera, repeat, plan.wait_s)
-                    self._found = True
+                    self._found, self.began = True, time.monotonic()
                     return True
         return await self._publisher.take(picture, sequence)
 
     async def _try(self, picture: CapturedPicture, sequence: int) -> bool:
-        await self._publisher.take(picture, sequence)
-        heard, self._publisher.unheard = not self._publisher.unheard, 0
+        accepted = await self._publisher.take(picture, sequence)
+        heard, self._publisher.unheard = accepted and not self._publisher.unheard, 0
         return heard
 
 
@@ -356,15 +358,15 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
         publisher = CameraPublisher(
             client.bus, plan.namespace, name, qos=plan.qos, bare=plan.bare, patient=not live, stop=stop
         )
-        camera = Camera(settings, WaitingPublisher(publisher, client, plan).take)
-        began = time.monotonic()
+        waiting = WaitingPublisher(publisher, client, plan)
+        camera = Camera(settings, waiting.take)
         try:
             with first_error():
                 await camera.run(stop, once=True)
         except SourceError as error:
             raise HalimedeError(f"{address.shown}: {error}") from None
         finally:
-            _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - began)
+            _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - waiting.began)
     return reached(camera.tracker.frames, publisher.unheard)
 
 

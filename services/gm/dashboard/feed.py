@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from halimede import __version__
-from halimede.api.placement import SERVICES, cameras_of
+from halimede.api.placement import SERVICES, camera_readers
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError
 from halimede.messages import CameraStatus, HardSample, Histogram, TaskInfo
@@ -87,19 +87,19 @@ class DashboardFeed:
 
     async def _follow_cameras(self) -> None:
         """Receive the states of cameras while a page is open: each camera reports every two seconds."""
+        wanted = bool(self._watchers)  # pages open and close meanwhile
         try:
             for topic in (CAMERA_STATUS, NODE_CAMERA_STATUS):
-                if self._watchers:
+                await self._bus.unsubscribe(topic.filter())  # an attempt before may have ended half-way
+                if wanted:
                     await self._bus.subscribe(
                         topic.filter(), self._on_camera, queue=KEPT_CAMERAS, cleared=self._camera_gone
                     )
-                else:
-                    await self._bus.unsubscribe(topic.filter())
         except BusError as error:
             log.debug("cameras not followed", error=str(error))
             return
-        self._follows_cameras = bool(self._watchers)
-        if not self._follows_cameras:
+        self._follows_cameras = wanted
+        if not wanted:
             self._cameras.clear()
 
     def record(self) -> None:
@@ -228,10 +228,7 @@ class DashboardFeed:
 
     def _camera_rows(self) -> list[Row]:
         """Return the cameras that report, that services name, or of which there is a preview."""
-        readers: dict[tuple[str, str], list[str]] = {}
-        for stored in self._resources():
-            for camera in cameras_of(stored.resource.body):
-                readers.setdefault((stored.key.namespace, camera), []).append(stored.key.name)
+        readers = camera_readers(stored.resource.body for stored in self._resources())
         reported = {key[:2] for key in self._cameras}
         silent = {(*key, ""): CameraStatus(camera=key[1], state="running") for key in {**readers, **self._pictures}}
         found = [(key, told, True) for key, told in self._cameras.items()]

@@ -8,7 +8,6 @@ process is restarted only for changes of the process itself. While a new version
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -229,7 +228,7 @@ class NodeContext:
             "HALIMEDE_STATE": str(folder),
             "GRACE_S": f"{GRACE_S:g}",
             "LC_PERIOD": LC_PERIOD,
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), self.host.library])),
+            "PYTHONPATH": self.host.search_path(),
         }
         if self.credentials:
             env["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(spec.deploy_to_layer))

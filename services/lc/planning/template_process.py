@@ -64,6 +64,11 @@ class Host:
     uid: int = field(default_factory=os.getuid)
     gid: int = field(default_factory=os.getgid)
 
+    def search_path(self, first: str = "") -> str:
+        """Return PYTHONPATH of a process of ours: ``first``, the LC's own in absolute paths, and the library."""
+        own = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        return os.pathsep.join(filter(None, [first, *own, self.library]))
+
 
 def grace(template: Mapping[str, Any]) -> float:
     """Return the grace period of a pod in seconds."""
@@ -94,8 +99,7 @@ def to_process(
         raise RefusalError(f"{at}.workingDir", text)
     argv, ours = _command(container, program, env, at, host)
     if ours:
-        paths = [env.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), host.library]
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        env["PYTHONPATH"] = host.search_path(env.get("PYTHONPATH", ""))
     return ProcessSpec(
         argv=argv,
         env={**threads, **env},

@@ -230,7 +230,7 @@ def test_a_command_imports_nothing_heavy_that_it_does_not_need() -> None:
 def test_without_its_packages_it_says_what_to_install() -> None:
     script = "import sys\nsys.modules['typer'] = None\nfrom halimede.cli import main\nmain()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr.strip() == "halimede: the package typer is missing: pip install 'halimede[cli]'"
 
 
