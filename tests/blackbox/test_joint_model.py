@@ -44,9 +44,9 @@ def model(request: pytest.FixtureRequest, onnx_file: Path) -> Iterator[JointMode
 def test_easy_samples_are_the_small_models_and_hard_ones_the_big_ones(model: JointModel) -> None:
     easy, hard = model.predict(picture(EASY)), model.predict(picture(HARD))
     assert (easy.label, easy.by, easy.tier, easy.hard, easy.degraded, easy.reason) == (
-        "small", "edge", "edge", False, False, "",
+        "small", "edge", "edge", False, False, "easy",
     )  # fmt: skip
-    assert (hard.by, hard.tier, hard.hard, hard.degraded, hard.reason) == ("cloud", "cloud", True, False, "")
+    assert (hard.by, hard.tier, hard.hard, hard.degraded, hard.reason) == ("cloud", "cloud", True, False, "hard")
     assert hard.edge is not None
     assert hard.edge.label == "small"
     assert hard.ms >= hard.offload_ms > 0

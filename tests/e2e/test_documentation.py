@@ -249,7 +249,7 @@ def test_the_readme_is_one_screen() -> None:
 
 async def test_the_commands_of_the_readme(tmp_path: Path) -> None:
     lines = [line for line in commands("README.md") if line.startswith("halimede")]
-    assert [line.split()[1] for line in lines] == ["apply", "get", "publish", "status"]
+    assert [line.split()[1] for line in lines] == ["apply", "publish", "status"]
     digits()
     (tmp_path / HOME).parent.mkdir(parents=True)
     async with running(tmp_path / HOME) as system:

@@ -67,7 +67,7 @@ BEFORE = {
     "halimede gm": "grep -q running /var/log/mosquitto/mosquitto.log",
     "halimede nodes": "test $(halimede nodes -o json 2>&1 | grep -c 'online.*true') = 2",
     "halimede publish": "halimede get ji digits | grep -q Running",
-    "halimede describe": "halimede describe ji digits | grep -qE 'inferenceNumber +101'",
+    "halimede describe": "halimede describe ji digits | grep -qE 'inference number +101'",
 }
 
 
@@ -124,7 +124,7 @@ def test_the_page_from_its_first_command_to_answers_of_both_nodes(tmp_path: Path
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     assert "each acknowledged by the broker" in done.stdout
     # the last command of the page, once the samples are counted
-    assert re.search(r"inferenceNumber\s+101\b", done.stdout), done.stdout
+    assert re.search(r"inference number\s+101\b", done.stdout), done.stdout
 
 
 def test_a_mosquitto_of_root_cannot_read_below_a_folder_of_another_user(tmp_path: Path) -> None:

@@ -56,14 +56,14 @@ async def test_a_refusal_names_reason_and_field(client: Client) -> None:
 
 
 async def test_without_a_broker_it_says_what_to_start() -> None:
-    with pytest.raises(UnreachableError, match=r"no MQTT broker answers at 127\.0\.0\.1:9 .*make up"):
+    with pytest.raises(UnreachableError, match=r"no MQTT broker answers at 127\.0\.0\.1:9 .*halimede up"):
         async with Client.to(BrokerAddress(MqttSettings("127.0.0.1", 9), "--broker")):
             pass
 
 
 async def test_without_a_manager_it_says_what_to_start(broker: BrokerAddress) -> None:
     async with Client.to(broker, patience_s=0.1) as client:
-        with pytest.raises(UnreachableError, match=r"no global manager is connected .*make up"):
+        with pytest.raises(UnreachableError, match=r"no global manager is connected .*halimede up"):
             await client.nodes()
 
 

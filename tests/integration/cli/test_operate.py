@@ -159,7 +159,7 @@ async def test_doctor_without_a_gm_is_a_problem(broker: BrokerAddress, capsys: O
     assert await doctor.run_checks(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
     shown = capsys.readouterr().out
     assert "no global manager is connected" in shown
-    assert "make up" in shown
+    assert "halimede up" in shown
 
 
 @pytest.fixture

@@ -238,7 +238,7 @@ def test_a_mistake_is_one_line_with_what_to_do(
 
 @pytest.mark.slow
 def test_the_lines_of_docs_processing_md(tmp_path: Path) -> None:
-    if not (train.PICTURES / "camera.jpg").exists():
+    if not (train.HERE / train.PICTURES / "camera.jpg").exists():
         train.main()
     lines = [line for line in commands("docs/processing.md") if line.startswith("halimede")]
     assert len(lines) == 2

@@ -42,7 +42,7 @@ async def test_it_is_ready_when_this_generation_is_not_the_one_before() -> None:
     [
         (body("Degraded", 2), "ji/digits: Degraded: Why: because. What to do: "),
         (body("Running", 1), "ji/digits: its new generation has not been observed yet"),
-        (body("Running", 2, deletionTimestamp="2026-01-01T00:00:00Z"), "not ready within 0.3 s: ji/digits"),
+        (body("Running", 2, deletionTimestamp="2026-01-01T00:00:00Z"), "not ready in time: ji/digits"),
     ],
 )
 async def test_what_is_not_ready_in_time_is_said_with_its_condition(last: dict[str, Any], message: str) -> None:
