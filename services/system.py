@@ -12,7 +12,7 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -342,6 +342,7 @@ class System:
             ("broker", f"{self._broker.url} ({self._site.security.description})"),
             ("page", f"{self._page} (also health, metrics and Prometheus' /targets)"),
             ("nodes", ", ".join(self._layout.nodes)),
+            *earlier(home, self._layout.nodes),
             (
                 "status",
                 f"XDG_CONFIG_HOME={shlex.quote(str(self._site.clients))} mosquitto_sub -t '+/sedna/status/#' -v",
@@ -349,18 +350,24 @@ class System:
             ("run file", str(self._run_file.path)),
             ("logs", str(home / "logs")),
             *_example(),
-            ("", "halimede get ji -w"),
-            ("", "halimede results -f digits"),
             ("stop", "Ctrl-C"),
         ]
         return "halimede is up\n" + "\n".join(f"  {name:<9} {value}" for name, value in rows)
 
 
+def earlier(home: Path, nodes: Collection[str]) -> list[tuple[str, str]]:
+    """Return how to forget the nodes of earlier runs in this folder, which are offline now."""
+    names = sorted(path.name for path in (home / "nodes").glob("*/") if path.name not in nodes)
+    return [("earlier", f"{name} does not run now; to forget it: halimede delete node {name}") for name in names]
+
+
 def _example() -> list[tuple[str, str]]:
-    """Return the commands that apply the example: in a checkout it is there, an installed wheel writes it."""
-    if programs.CHECKOUT:
-        return [("try", "halimede apply -f examples/digits/")]
-    return [("try", "halimede demo --files digits"), ("", "halimede apply -f digits")]
+    """Return the commands that run the example: in a checkout it is there, an installed wheel writes it."""
+    folder, first = (
+        ("examples/digits", "make train") if programs.CHECKOUT else ("digits", "halimede demo --files digits")
+    )
+    applied, published = f"halimede apply -f {folder} --wait", f"halimede publish {folder}/pictures --camera cam0"
+    return [("try", first), ("", applied), ("", published)]
 
 
 def _credentials(folder: Path | None) -> list[str]:

@@ -22,7 +22,7 @@ from services.lc.paths import NodePaths
 from services.lc.supervisor.linux_process import MARK
 from services.main import main
 from services.processes import Child, Exit
-from services.system import RunFile, System, SystemLayout, labels, parse_nodes
+from services.system import RunFile, System, SystemLayout, earlier, labels, parse_nodes
 
 NEVER = asyncio.Event
 
@@ -32,6 +32,14 @@ def _logging_as_it_was() -> Iterator[None]:
     """``main`` sets up logging for its process; here that is the process of other tests as well."""
     yield
     structlog.reset_defaults()
+
+
+def test_nodes_of_an_earlier_run_are_named_with_the_command_that_forgets_them(tmp_path: Path) -> None:
+    for node in ("edge0", "edge1"):
+        (tmp_path / "nodes" / node).mkdir(parents=True)
+    ((_, text),) = earlier(tmp_path, ["edge0", "cloud0"])
+    assert text.endswith("halimede delete node edge1")
+    assert earlier(tmp_path / "new", ["edge0"]) == []
 
 
 def test_nodes_get_the_label_of_the_role_in_their_name() -> None:

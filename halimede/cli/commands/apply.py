@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from typer.core import TyperCommand
 from halimede.api import Resource, admit, kind_of
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import in_force
+from halimede.api.model_formats import FORMATS, format_of
 from halimede.api.processing import keeps_range
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
@@ -162,7 +164,7 @@ def _warn(manifest: Manifest) -> None:
     resource = manifest.resource
     if manifest.missing:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
-    if doubt := _unscaled(resource):
+    for doubt in filter(None, (_unscaled(resource), _misspelled_format(resource))):
         warn(f"{manifest.source}: {named(resource.key)}: {doubt}")
 
 
@@ -181,3 +183,12 @@ def _unscaled(resource: Resource[Any]) -> str:
     except (ModuleNotFoundError, HalimedeError):  # only the extras of workers read models; nodes report a wrong url
         return ""
     return unscaled(path, spec) if path else ""
+
+
+def _misspelled_format(resource: Resource[Any]) -> str:
+    """Return the warning that a Model's format looks like one that halimede reads: a user's own may have any name."""
+    form = resource.spec.format if resource.kind.plural == MODELS else ""
+    if not form or format_of(form) is not None:
+        return ""
+    near = get_close_matches(form.lower(), list(FORMATS), n=1, cutoff=0.6)
+    return f"spec.format: {form!r} is not a format that halimede reads: did you mean {near[0]}?" if near else ""

@@ -74,7 +74,7 @@ async def test_apply_that_waited_in_vain_ends_with_the_condition_that_holds_it_u
     said = capsys.readouterr()
     assert "jointinferenceservice/digits ready" not in said.out
     (held_up,) = [line for line in said.err.splitlines() if "ji/digits" in line]
-    assert held_up.startswith("Error: not ready within ")
+    assert held_up.startswith("Error: not ready in time: ")
     assert "ji/digits: Pending: NoNode: spec." in held_up
     assert "What to do: set nodeName or nodeSelector to match a node" in held_up
 

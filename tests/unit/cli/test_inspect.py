@@ -246,3 +246,17 @@ def test_the_lines_of_docs_processing_md(tmp_path: Path) -> None:
         done = inspect(*shlex.split(line.replace("build/", f"{tmp_path}/"))[2:])
         assert done.exit_code == 0, done.output
         assert "ANSWER TO" in done.output
+
+
+@pytest.mark.parametrize(("written", "warned"), [("onx", "did you mean onnx?"), ("pkl", ""), ("ONNX", "")])
+def test_apply_warns_of_a_format_that_is_nearly_one_that_halimede_reads(
+    tmp_path: Path, written: str, warned: str
+) -> None:
+    (tmp_path / "m.yaml").write_text(
+        "{apiVersion: sedna.io/v1alpha1, kind: Model, metadata: {name: m}, "
+        f"spec: {{url: 'https://example.org/m', format: {written}}}}}"
+    )
+    checked = CliRunner().invoke(app, ["apply", "-f", str(tmp_path / "m.yaml"), "--dry-run=client"])
+    assert checked.exit_code == 0, checked.output
+    assert warned in checked.stderr
+    assert bool(warned) == ("did you mean" in checked.stderr)
