@@ -78,9 +78,7 @@ def main() -> int:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of another program
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if not code:
-        print(
-            "The site is in build/pages: open index.html there, or, for the search too: python -m http.server -d build/pages"
-        )
+        print("The site is in build/pages: open index.html. Its search needs: python -m http.server -d build/pages")
     return code
 
 
