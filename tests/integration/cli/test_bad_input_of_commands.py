@@ -6,7 +6,6 @@ needs a line here.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 import shlex
@@ -23,9 +22,8 @@ from typer.testing import CliRunner
 
 from halimede.cli.app import COMMANDS, app, load
 from halimede.programs import PROGRAMS
-from services.broker import MosquittoProcess
-from services.site import LocalSite, Security
 from tests.graphs import FLOAT, write_graph
+from tests.password_broker import password_broker
 from tests.ports import free_port
 
 #: seconds in which a command reports a mistake: those of a connection, twice, and a busy machine
@@ -140,8 +138,7 @@ class Files:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     folder = tmp_path_factory.mktemp("files")
-    for name in ("pictures", "user"):
-        (folder / name).mkdir()
+    (folder / "pictures").mkdir()
     for name in ("picture.png", "pictures/a.png"):
         Image.new("RGB", (8, 8), "red").save(folder / name)
     (folder / "anything").write_bytes(b"anything")
@@ -151,15 +148,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     (folder / "model.yaml").write_text(MODEL)
     (folder / "manifest.yaml").write_text(MODEL.replace("name: m", "name: n") + SERVICE)
     assert halimede("certs", "init", str(folder / "site"), "--node", "edge0", "--passwords").exit_code == 0
-    site = LocalSite(folder / "home", ["edge0"], Security.PASSWORDS)
-    site.make()
-    assert site.operator
-    (folder / "user" / "username").write_text((site.operator / "username").read_text())
-    (folder / "user" / "password").write_text("wrong")
-    broker = MosquittoProcess(folder / "home", port=free_port(), access=site.access)
-    asyncio.run(broker.start())
-    yield Files(folder, f"127.0.0.1:{broker.port}", folder / "user")
-    asyncio.run(broker.stop())
+    with password_broker(folder) as broker:
+        yield Files(folder, broker.address, broker.wrong)
 
 
 @pytest.fixture(autouse=True)
