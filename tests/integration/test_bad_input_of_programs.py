@@ -204,3 +204,18 @@ def test_a_server_names_the_file_that_it_waits_for(tmp_path: Path) -> None:
     with running(tmp_path, "serve", "--file", str(tmp_path / "later.json"), "--http", "127.0.0.1:0") as process:
         line = logged(tmp_path, "no models yet: the server waits for its file", process)
         assert str(tmp_path / "later.json") in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("content", "reason"), [(None, "NotFound"), ("these are notes", "Garbage")])
+def test_a_camera_names_a_source_that_it_cannot_read_and_tries_it_again(
+    broker: PasswordBroker, tmp_path: Path, content: str | None, reason: str
+) -> None:
+    source = tmp_path / "film.mp4"
+    if content:
+        source.write_text(content)
+    line = ["--camera", f"door={source}", "--broker", broker.address, "--credentials", str(broker.operator)]
+    with running(tmp_path, "camera", *line) as process:
+        broken = logged(tmp_path, "camera broke off", process)
+        assert str(source) in broken
+        assert reason in broken
