@@ -53,7 +53,7 @@ STRANGERS: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", f"it is a PNG picture: {GIVE}"),
 )
 #: beginnings of texts that stand where a model should be, in small letters, and the message for each
-TEXTS_IN_PLACE: tuple[tuple[str, str], ...] = (
+TEXT_FORMATS: tuple[tuple[str, str], ...] = (
     ("version https://git-lfs", "it is a pointer of Git LFS: run `git lfs pull` where it comes from"),
     ("<!doctype html", "it is a web page: download the file itself"),
     ("<html", "it is a web page: download the file itself"),
@@ -81,11 +81,11 @@ def check_model(path: Path) -> None:
             try:
                 _check_records(path, records(content))
             except MalformedProtobufError as error:
-                why = _text_in_place(head) or str(error)
+                why = _text_format(head) or str(error)
                 raise ModelError(f"the model file {path} is not an ONNX model that can run here: {why}") from error
 
 
-def _text_in_place(head: bytes) -> str:
+def _text_format(head: bytes) -> str:
     """Return what a file is whose first bytes are text; empty if they are not."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head).lower()  # the last character may be cut
@@ -93,7 +93,7 @@ def _text_in_place(head: bytes) -> str:
         return ""
     if not all(character.isprintable() or character in "\t\r\n" for character in text):
         return ""
-    return next(what for begin, what in TEXTS_IN_PLACE if text.lstrip().startswith(begin))
+    return next(what for begin, what in TEXT_FORMATS if text.lstrip().startswith(begin))
 
 
 def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
