@@ -25,6 +25,12 @@ BUNDLE = HERE / "_bundle"
 CHECKOUT = None if BUNDLE.is_dir() else HERE.parent
 #: exit code of a mistake that the user can correct
 USER_ERROR = 2
+#: extras that have the packages of others
+COLLECTIONS = frozenset({"all", "dev"})
+#: distributions whose modules have another name
+DISTRIBUTIONS = {"PIL": "pillow", "google": "protobuf", "grpc": "grpcio", "sklearn": "scikit-learn"}
+#: packages of this installation: one that is missing is a bug
+OWN = frozenset({"halimede", "services", "examples"})
 #: file permissions that processes take from new files: stores and logs hold data that other users must not read
 PRIVATE = 0o077
 
@@ -55,7 +61,7 @@ PROGRAMS = {
     "gm": Program("services.gm.main:main", ("gm",), private=True),
     "lc": Program("services.lc.main:main", ("lc",), private=True),
     "worker": Program("services.worker.app:main", ("worker",), runs_user_code=True),
-    "camera": Program("services.worker.camera:main", ("camera",)),
+    "camera": Program("services.worker.camera:main", ("camera",), whole=True),
     "serve": Program("halimede.serving.server:main", ("serve",)),
     "router": Program("halimede.serving.router.server:main", ("serve",)),
 }
@@ -82,13 +88,31 @@ def run(name: str, arguments: Sequence[str]) -> int:
     try:
         if not missing:
             return _entry(program)(arguments) or 0
-    except ModuleNotFoundError as error:
-        missing = [(error.name or "").partition(".")[0]]
-        if missing[0] in {"halimede", "services", "examples"}:
+    except (ModuleNotFoundError, BaseExceptionGroup) as error:
+        missing = [missing_package(error)]
+        if not missing[0]:
             raise
-    text = f"not installed: {', '.join(missing)}: pip install 'halimede[{','.join(program.extras)}]'"
-    sys.stderr.write(f"halimede {name}: {text}\n")
+    sys.stderr.write(f"halimede {name}: {not_installed(missing, program.extras)}\n")
     return USER_ERROR
+
+
+def missing_package(error: BaseException) -> str:
+    """Return the package of others that an error, or the first one of a group, has not found; else empty text."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return "" if package in OWN else package
+
+
+def not_installed(packages: Sequence[str], extras: Sequence[str]) -> str:
+    """Return the message that packages are missing: with ``extras``, and the first one that has a package else."""
+    wanted = [*extras]
+    for package in packages:
+        name = _normal(DISTRIBUTIONS.get(package, package))
+        having = [extra for each, extra in _required() if _normal(each) == name]
+        if having and not set(having) & set(wanted):
+            wanted.append("worker" if "worker" in having else having[0])
+    return f"not installed: {', '.join(packages)}: pip install 'halimede[{','.join(wanted)}]'"
 
 
 def _entry(program: Program) -> Callable[[Sequence[str]], int | None]:
@@ -115,14 +139,22 @@ def mount(package: str) -> None:
 
 def _not_installed(extras: Sequence[str]) -> list[str]:
     """Return the distributions of some extras that are missing here; none where halimede itself is not installed."""
+    names = sorted({name for name, extra in _required() if extra in extras})
+    return [name for name in names if not _has(name)]
+
+
+def _required() -> list[tuple[str, str]]:
+    """Return the required distributions, each with an extra that has it; none where halimede is not installed."""
     try:
-        required = metadata.requires("halimede") or []
+        lines = metadata.requires("halimede") or []
     except metadata.PackageNotFoundError:
         return []
-    wanted = "|".join(map(re.escape, extras))
-    lines = [line for line in required if re.search(rf"""extra == ["']({wanted})["']""", line)]
-    names = sorted({re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines})
-    return [name for name in names if not _has(name)]
+    found = (re.match(r"""([A-Za-z0-9._-]+).*extra == ["']([a-z0-9-]+)["']""", line) for line in lines)
+    return [(each[1], each[2]) for each in found if each and each[2] not in COLLECTIONS]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _has(distribution: str) -> bool:

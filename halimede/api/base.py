@@ -29,6 +29,8 @@ MOST_ERRORS = 50
 NESTED = (dict, list)
 #: the order of a kind that refers to others
 LAST = 9
+#: the fields of a resource
+PARTS = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -178,11 +180,7 @@ def _checked(body: object, *, admission: bool) -> Resource[Any]:
             right = ", ".join(sorted(v for v, k in _kinds if k == word))
             raise InvalidFieldError("apiVersion", api_version, f"use {right} for kind {word}")
         raise InvalidFieldError("kind", word, "use one of " + ", ".join(sorted({k for _, k in _kinds})))
-    found = [
-        InvalidFieldError(str(field) or "''", body[field], "remove it: it is not a field of resources")
-        for field in sorted(body, key=str)
-        if field not in {"apiVersion", "kind", "metadata", "spec", "status"}
-    ]
+    found, misspelled = _unknown_parts(body)
     metadata = spec = None
     try:
         metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
@@ -191,15 +189,27 @@ def _checked(body: object, *, admission: bool) -> Resource[Any]:
             partial(check_label, "metadata.namespace", metadata.namespace),
         )
     except InvalidFieldError as error:
-        found.append(error)
+        found += [] if "metadata" in misspelled else [error]
     try:
         spec = convert(body.get("spec"), kind.spec, "spec")
         check_all(partial(kind.check, spec), *([partial(kind.admit, spec)] if admission else []))
     except InvalidFieldError as error:
-        found.append(error)
+        found += [] if "spec" in misspelled else [error]
     if metadata is None or spec is None or found:
         raise together(found)
     return Resource(kind, metadata, spec, body)
+
+
+def _unknown_parts(body: Mapping[object, object]) -> tuple[list[InvalidFieldError], set[str]]:
+    """Return the errors of fields that no resource has, and the missing parts that they probably are."""
+    found: list[InvalidFieldError] = []
+    meant = set[str]()
+    for name in sorted(set(body) - set(PARTS), key=str):
+        close = difflib.get_close_matches(str(name), PARTS, n=1)
+        fix = f"did you mean {close[0]}?" if close else "remove it: it is not a field of resources"
+        found.append(InvalidFieldError(str(name) or "''", body[name], fix))
+        meant.update(close)
+    return found, meant - set(body)
 
 
 def admit(body: object) -> Resource[Any]:
@@ -253,13 +263,15 @@ def _errors_of_struct(value: Mapping[str, object], wanted: type[Struct], path: s
     config = wanted.__struct_config__
     if config.tag_field and value.get(config.tag_field) != config.tag:
         return  # another type of a union
+    meant = set[str]()
     for name, part in value.items():
         if name in known:
             yield from _errors(part, known[name].type, f"{path}.{name}")
         elif config.forbid_unknown_fields and name != config.tag_field:
+            meant.update(difflib.get_close_matches(str(name), known, n=1))
             yield _explain(f"Object contains unknown field `{name}`", value, wanted, path)
     for name, field in known.items():
-        if field.required and name not in value:
+        if field.required and name not in value and name not in meant:  # a misspelled field is one error
             yield _explain(f"Object missing required field `{name}`", value, wanted, path)
 
 

@@ -18,11 +18,14 @@ def main() -> None:
         if sys.argv[1:] and sys.argv[1] in programs.PROGRAMS:
             sys.exit(programs.run(sys.argv[1], sys.argv[2:]))
         from halimede.cli.app import start  # they may be missing
+
+        code = start()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"halimede", "services", "examples"}:
+        package = programs.missing_package(error)
+        if not package:
             raise
-        sys.stderr.write(f"halimede: the package {error.name} is missing: pip install 'halimede[cli]'\n")
-        sys.exit(programs.USER_ERROR)
-    sys.exit(start())
+        sys.stderr.write(f"halimede: {programs.not_installed([package], ['cli'])}\n")
+        code = programs.USER_ERROR
+    sys.exit(code)

@@ -150,9 +150,10 @@ def root(
 
     \b
     Start a system on this machine with `halimede up`, then:
-      halimede apply -f examples/digits/
+      halimede demo --files digits
+      halimede apply -f digits/
       halimede get ji -w
-      halimede publish pictures/ --camera cam0
+      halimede publish digits/pictures/ --camera cam0
       halimede results -f digits
       halimede status
       halimede doctor

@@ -18,35 +18,44 @@ TOPIC_BYTES, FRAME_BYTES = 512, 512
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
-    """A file that is a picture."""
+    """A file that is a picture, and its bytes."""
 
     path: Path
     encoding: Encoding
+    size: int
 
 
-def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
+def find(paths: Sequence[str]) -> tuple[list[InlineImage], int]:
     """Return the pictures of files and folders (recursively, by name), and the number of other files in folders.
 
-    Raises HalimedeError for a path that is missing or not a picture, and TooLargeError above ``limit`` bytes.
+    Raises HalimedeError for a path that is missing or not a picture.
     """
     found: list[InlineImage] = []
     others = 0
     for path in map(Path, paths):
         if path.is_dir():
             for file in files_below(path):
-                picture = _probe(file, limit)
+                picture = _probe(file)
                 others += picture is None
                 found += [picture] if picture else []
             continue
         if not path.exists():
             raise HalimedeError(f"{path}: there is no such file or folder")
-        picture = _probe(path, limit)
+        picture = _probe(path)
         if picture is None:
             raise HalimedeError(f"{path}: this is neither JPEG nor PNG: convert it")
         found.append(picture)
     if not found:
         raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG file")
     return found, others
+
+
+def check_sizes(pictures: Sequence[InlineImage], limit: int) -> None:
+    """Raise TooLargeError for the first picture of more than ``limit`` bytes."""
+    for picture in pictures:
+        if picture.size > limit:
+            text = f"{picture.path}: {picture.size} bytes are more than the {limit} of a message: make it smaller"
+            raise TooLargeError(text)
 
 
 def sorted_by_folder(pictures: Sequence[InlineImage]) -> list[str]:
@@ -72,14 +81,10 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
     return codec.encode(topics.REQUEST, frame)
 
 
-def _probe(path: Path, most: int) -> InlineImage | None:
+def _probe(path: Path) -> InlineImage | None:
     try:
         size = path.stat().st_size
         encoding = probe(path)
     except OSError as error:
         raise HalimedeError(f"{path}: cannot be read: {error.strerror}") from error
-    if encoding is None:
-        return None
-    if size > most:
-        raise TooLargeError(f"{path}: {size} bytes are more than the {most} of a message: make it smaller")
-    return InlineImage(path, encoding)
+    return InlineImage(path, encoding, size) if encoding else None

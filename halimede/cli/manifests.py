@@ -22,12 +22,17 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from halimede import api
 from halimede.api.relative_paths import resolve
+from halimede.cli.output import warn
 from halimede.codec import MAX_JSON
 from halimede.errors import HalimedeError, InvalidFieldError, refuse
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
 MAX_DOCUMENTS = 10_000
+#: fields by which a file of a folder is taken for a manifest
+MARKS = ("apiVersion", "kind")
+#: other files of a folder that are named
+NAMED = 5
 
 #: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
@@ -78,18 +83,40 @@ def load(paths: Sequence[str], namespace: str = "", check: Check = api.parse) ->
 
 
 def sources(path: str) -> list[str]:
-    """Return the files of a path: itself, or all manifests below a folder."""
+    """Return the files of a path: itself, or all manifests below a folder. Names the folder's other files."""
     if path == STDIN:
         return [path]
     here = Path(path)
-    if here.is_dir():
-        files = sorted(str(file) for file in here.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-        if not files:
-            raise ManifestError(f"{path}: there is no .yaml, .yml or .json file in this folder")
-        return files
     if not here.exists():
         raise ManifestError(f"{path}: there is no such file or folder")
-    return [path]
+    return _in_folder(here) if here.is_dir() else [path]
+
+
+def _in_folder(folder: Path) -> list[str]:
+    files = sorted(str(file) for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    if not files:
+        raise ManifestError(f"{folder}: there is no .yaml, .yml or .json file in this folder")
+    found = [file for file in files if _is_manifest(file)]
+    if len(found) < len(files):
+        others = [file for file in files if file not in set(found)]
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        text = f"files without {' and '.join(MARKS)}: {', '.join(others[:NAMED])}{more}"
+        if not found:
+            raise ManifestError(f"{folder}: there is no manifest in this folder, only {text}")
+        warn(f"skipped {text}")
+    return found
+
+
+def _is_manifest(file: str) -> bool:
+    """Whether a file of a folder is meant as a manifest: a document in it has one of the marks, or is not readable."""
+    try:
+        data = _data(file)
+        if not any(mark.encode() in data for mark in MARKS):
+            return False
+        bodies = (body for _, body in _documents(file, _text(file)))
+        return any(isinstance(body, dict) and not body.keys().isdisjoint(MARKS) for body in bodies)
+    except ManifestError:
+        return True
 
 
 def _read(source: str, namespace: str, check: Check, wrong: list[ManifestError]) -> Iterator[Manifest]:
@@ -136,17 +163,21 @@ def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str,
 
 def _text(source: str) -> str:
     """Read at most the size that GM takes, as UTF-8."""
+    data = _data(source)
+    if len(data) > MAX_JSON:
+        raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
     try:
-        if source == STDIN:
-            data = sys.stdin.buffer.read(MAX_JSON + 1)
-        else:
-            with Path(source).open("rb") as file:
-                data = file.read(MAX_JSON + 1)
-        if len(data) > MAX_JSON:
-            raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ManifestError(f"{source}: byte {error.start} is not UTF-8: give a manifest") from error
+
+
+def _data(source: str) -> bytes:
+    try:
+        if source == STDIN:
+            return sys.stdin.buffer.read(MAX_JSON + 1)
+        with Path(source).open("rb") as file:
+            return file.read(MAX_JSON + 1)
     except OSError as error:
         raise ManifestError(f"{source}: cannot be read: {error.strerror}") from error
 

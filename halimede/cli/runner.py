@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from halimede import programs
 from halimede.cli import INTERRUPTED
 from halimede.errors import HalimedeError
 
@@ -45,6 +46,9 @@ def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     except Exception as error:
         if os.environ.get("HALIMEDE_DEBUG"):
             raise
+        if package := programs.missing_package(error):
+            fail(programs.not_installed([package], ["cli"]))
+            return FAILED
         fail(f"this is a bug in halimede: {type(error).__name__}: {error} (HALIMEDE_DEBUG=1 shows more)")
         return FAILED
     return code

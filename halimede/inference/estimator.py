@@ -62,21 +62,21 @@ class EstimatorModel(Model):
             close()
 
 
-def load_estimator(text: str) -> object:
-    """Import ``module:Class`` from ``sys.path``. Raises InvalidFieldError (field ESTIMATOR) if that fails."""
+def load_estimator(text: str, field: str = FIELD) -> object:
+    """Import ``module:Class`` from ``sys.path``. Raises InvalidFieldError with this field if that fails."""
     module_name, colon, attribute = text.strip().partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in module_name.split("."))):
-        raise InvalidFieldError(FIELD, text, "write module:Class, such as helmet.detector:Detector")
+        raise InvalidFieldError(field, text, "write module:Class, such as helmet.detector:Detector")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         fix = f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {_describe(error)}"
-        raise InvalidFieldError(FIELD, text, fix) from error
+        raise InvalidFieldError(field, text, fix) from error
     estimator = getattr(module, attribute, None)
     if not callable(getattr(estimator, "predict", None)):
         there = [name for name, value in vars(module).items() if callable(getattr(value, "predict", None))]
         fix = f"use one of {', '.join(there)}" if there else "none of its classes has a method predict"
-        raise InvalidFieldError(FIELD, text, f"{module_name} has no estimator {attribute}: {fix}")
+        raise InvalidFieldError(field, text, f"{module_name} has no estimator {attribute}: {fix}")
     return estimator
 
 

@@ -17,6 +17,7 @@ follow.
 
 from __future__ import annotations
 
+import codecs
 import mmap
 import re
 import stat
@@ -30,6 +31,7 @@ from typing import BinaryIO
 from halimede.inference.model import ModelError, UnsafeModelError
 
 EXPORT = "export it to ONNX"
+GIVE = "give the model's file"
 RUNS_CODE = "reading it runs the code in it"
 #: domains of operators that ONNX Runtime includes
 DOMAINS = frozenset({
@@ -47,6 +49,15 @@ STRANGERS: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "it is compressed: give an archive (.tar.gz, .zip) that holds the ONNX file, or the file itself"),
     (b"BZh", "it is compressed: give the ONNX file itself"),
     (b"\xfd7zXZ\x00", "it is compressed: give the ONNX file itself"),
+    (b"\xff\xd8\xff", f"it is a JPEG picture: {GIVE}"),
+    (b"\x89PNG\r\n\x1a\n", f"it is a PNG picture: {GIVE}"),
+)
+#: beginnings of texts that stand where a model should be, in small letters, and the message for each
+TEXT_FORMATS: tuple[tuple[str, str], ...] = (
+    ("version https://git-lfs", "it is a pointer of Git LFS: run `git lfs pull` where it comes from"),
+    ("<!doctype html", "it is a web page: download the file itself"),
+    ("<html", "it is a web page: download the file itself"),
+    ("", f"it is text: {GIVE}"),
 )
 #: pickle protocols 2 to 5 begin with their number, the older ones with text
 _pickled = re.compile(rb"\x80[\x02-\x05]|\(*c[\w.]+\n[\w.]+\n|\([dlip]\w*\d*\n|\(i[\w.]+\n[\w.]+\n")
@@ -70,7 +81,19 @@ def check_model(path: Path) -> None:
             try:
                 _check_records(path, records(content))
             except MalformedProtobufError as error:
-                raise ModelError(f"the model file {path} is not an ONNX model that can run here: {error}") from error
+                why = _text_format(head) or str(error)
+                raise ModelError(f"the model file {path} is not an ONNX model that can run here: {why}") from error
+
+
+def _text_format(head: bytes) -> str:
+    """Return what a file is whose first bytes are text; empty if they are not."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head).lower()  # the last character may be cut
+    except UnicodeDecodeError:
+        return ""
+    if not all(character.isprintable() or character in "\t\r\n" for character in text):
+        return ""
+    return next(what for begin, what in TEXT_FORMATS if text.lstrip().startswith(begin))
 
 
 def check_head(path: Path, head: bytes, file: BinaryIO) -> None:

@@ -71,7 +71,9 @@ class InputPort:
             return f"add a layout step ({'flat' if len(self.shape) == 1 else 'chw or hwc'})"
         if sample.size == 3 * wanted:
             return "add a grayscale step"
-        return "add a grayscale or resize step"
+        if wanted == 3 * sample.size:
+            return "add a channels step first, which makes three channels of a gray picture"
+        return "add a resize step, and a grayscale or channels step if the number of channels differs"
 
 
 @lru_cache(maxsize=1024)  # called for each sample, with few different shapes

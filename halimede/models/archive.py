@@ -98,11 +98,11 @@ def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
     if not candidates:
         files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5]) or "nothing"
         what = form.file.removeprefix("*")
-        text = f"the archive has no {what} file, only {files}: add {form.preferred}, or correct the format {form.name}"
+        text = f"there is no {what} file, only {files}: add {form.preferred}, or correct the format {form.name}"
         raise FetchError(FetchReason.NO_MODEL_FILE, text)
     names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
     fix = "keep one of them" if form.folder else f"name one of them {form.preferred}"
-    raise FetchError(FetchReason.NO_MODEL_FILE, f"the archive has several models ({names}): {fix}")
+    raise FetchError(FetchReason.NO_MODEL_FILE, f"there are several models ({names}): {fix}")
 
 
 def format_at(path: Path) -> ModelFormat:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def serve(settings: ServerSettings) -> None:
     """Serve until SIGTERM or SIGINT, then answer open requests within the grace period. Raises HalimedeError."""
     stop = stop_on_signal()
-    estimator = load_estimator(settings.estimator) if settings.estimator else None
+    estimator = load_estimator(settings.estimator, "--estimator") if settings.estimator else None
     how = RepositorySettings(settings.most, settings.threads, settings.instances, estimator)
     async with contextlib.AsyncExitStack() as stack:
         models = Repository(how)
@@ -88,10 +88,13 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
     if settings.file is None:
         await models.apply(settings.desired)
         _settle()
-        if reason := models.not_ready():
-            raise InvalidFieldError("MODEL", reason, _refused(models))
+        if models.not_ready():
+            refused = {name: one.message or one.reason for name, one in models.in_use().items() if one.reason}
+            raise InvalidFieldError("MODEL", ", ".join(refused), "; ".join(refused.values()))
         await asyncio.Event().wait()
     else:
+        if not settings.desired.models:
+            log.warning("no models yet: the server waits for its file", file=str(settings.file))
         while True:
             try:
                 async for wish in desired_state.changes(settings.file, "--file"):

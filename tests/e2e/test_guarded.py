@@ -193,3 +193,14 @@ async def test_insecure_is_said_loudly_and_asks_for_nothing(tmp_path: Path, monk
         assert system.settings.credentials is None
         assert "INSECURE" in (tmp_path / "home.log").read_text()
         assert not (system.home / "site").exists()
+
+
+async def test_a_home_is_used_again_with_another_protection_of_the_broker(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for options in ((), ("--tls",), ("--insecure",), ()):
+        async with running(home, "edge0", *options) as system:
+            async with asyncio.timeout(30):
+                while [node.online for node in await system.client.nodes()] != [True]:
+                    await asyncio.sleep(0.1)
+            if not options:
+                assert system.settings.credentials

@@ -27,11 +27,12 @@ from halimede import topics
 from halimede.messages import Frame
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
 from tests.e2e.test_documentation import HOME, commands
+from tests.password_broker import password_broker
 
 DOCUMENT = "docs/mqtt.md"
 TEXT = (ROOT / DOCUMENT).read_text()
 #: words of two pages without the code, and lines of a program
-WORDS, LINES = 900, 15
+WORDS, LINES = 900, 17
 #: what npm installs: the package that the document names
 NPM = "mqtt@5"
 NOT_AUTHORIZED, NO_SUBSCRIBER = 135, 16
@@ -49,7 +50,7 @@ def table(first: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
 
 
-def test_it_has_two_pages_and_programs_of_fifteen_lines() -> None:
+def test_it_has_two_pages_and_short_programs() -> None:
     prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
     assert len(prose.split()) <= WORDS
     programs = [*blocks("python"), *blocks("javascript")]
@@ -198,6 +199,31 @@ def users(system: System) -> None:
             assert consumer.next() == (status, json.loads(state))
             camera.die()
             assert consumer.next() == (status, json.loads(gone))
+
+
+def refused(folder: Path, *command: str) -> str:
+    """Run a program with a wrong password; return what it prints."""
+    (folder / "picture.jpg").touch()
+    with password_broker(folder) as broker:
+        words = [*command, "127.0.0.1", str(broker.port), str(broker.wrong), "picture.jpg"]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=ANSWER, check=False)
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"the broker at 127.0.0.1:{broker.port}")
+    assert done.stdout == ""
+    return line
+
+
+def test_the_python_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(blocks("python")[0])
+    assert "refuses this client: Not authorized" in refused(tmp_path, sys.executable, "client.py")
+
+
+@pytest.mark.slow
+def test_the_javascript_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "node_modules").symlink_to(npm_package(NPM))
+    (tmp_path / "client.mjs").write_text(blocks("javascript")[0])
+    assert "Not authorized" in refused(tmp_path, "node", "client.mjs")
 
 
 @pytest.mark.slow

@@ -47,6 +47,50 @@ def test_a_package_that_a_role_needs_is_named_too() -> None:
     assert done.stderr == "halimede worker: not installed: numpy: pip install 'halimede[worker]'\n"
 
 
+def test_a_package_of_another_extra_is_named_with_that_one_whenever_it_is_missed(tmp_path: Path) -> None:
+    script = "import sys; sys.modules['usearch'] = sys.modules['usearch.index'] = None"
+    told = {
+        "NAMESPACE": "default", "SERVICE_NAME": "a", "WORKER_NAME": "a-w-n", "NODE_NAME": "n", "PART": "w",
+        "APPLICATION": '{"name": "reid"}', "MODEL_URL": str(adds(tmp_path / "m.onnx", 1)),
+        "MEMBERS": '["w"]', "CAMERAS": '["cam0"]', "JOINT": "members", "HALIMEDE_BROKER": "127.0.0.1:9",
+    }  # fmt: skip
+    done = python(script, "worker", "member", **told)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "halimede worker: not installed: usearch: pip install 'halimede[worker,reid]'\n"
+
+
+def test_a_package_that_a_task_of_a_group_misses_is_one_line(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys; sys.modules['services.gm.main'] = made = type(sys)('made')\n"
+        "async def work():\n"
+        "    async with asyncio.TaskGroup() as group: group.create_task(late())\n"
+        "async def late(): import obstore.nothing_of_that_name\n"
+        "made.main = lambda words: asyncio.run(work())\n"
+    )
+    done = python(script, "gm")
+    assert (done.returncode, done.stderr) == (2, "halimede gm: not installed: obstore: pip install 'halimede[gm,s3]'\n")
+
+
+def test_what_is_missing_of_our_own_packages_is_a_bug_that_shows_itself() -> None:
+    script = "import sys; sys.modules['services.gm.main'] = made = type(sys)('made')\n"
+    script += "def main(words): import halimede.nothing_of_that_name\nmade.main = main\n"
+    done = python(script, "gm")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'halimede.nothing_of_that_name'" in done.stderr
+
+
+def test_cameras_are_not_started_without_the_package_that_only_their_readers_need(tmp_path: Path) -> None:
+    script = (
+        "from importlib import metadata\nversion = metadata.version\n"
+        "def gone(name):\n"
+        "    if name == 'av': raise metadata.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "metadata.version = gone\n"
+    )
+    done = python(script, "camera", "--camera", f"door={tmp_path}")
+    assert (done.returncode, done.stderr) == (2, "halimede camera: not installed: av: pip install 'halimede[camera]'\n")
+
+
 def test_a_system_does_not_start_without_the_packages_of_its_nodes(tmp_path: Path) -> None:
     script = (
         "from importlib import metadata\nversion = metadata.version\n"

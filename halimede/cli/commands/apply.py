@@ -74,15 +74,16 @@ def main(
     """Create or update the resources in manifests.
 
     All manifests are checked before anything is sent, and all their errors are shown. Models and Datasets go first. A
-    relative url in a Model or Dataset is relative to its manifest.
+    relative url in a Model or Dataset is relative to its manifest. In a folder, files without apiVersion and kind are
+    skipped and named.
 
     \b
     Examples:
-      halimede apply -f examples/digits/
+      halimede apply -f digits/
       halimede apply -f model.yaml -f service.yaml -n factory
       cat service.yaml | halimede apply -f -
-      halimede apply -f examples/digits/ --wait --timeout 60
-      halimede apply -f examples/digits/ --dry-run
+      halimede apply -f digits/ --wait --timeout 60
+      halimede apply -f digits/ --dry-run
     """
     if not files:
         raise typer.BadParameter("give -f FILE, -f FOLDER or -f - for standard input")

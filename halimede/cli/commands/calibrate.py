@@ -75,7 +75,7 @@ def calibrate(
 
     \b
     Examples:
-      halimede calibrate --service examples/digits/2-service.yaml --data labelled/ --target-upload 0.2
+      halimede calibrate --service digits/2-service.yaml --data labelled/ --target-upload 0.2
       halimede calibrate --service service.yaml --service models.yaml --data labelled.npz --max-risk 0.02
       halimede calibrate --service service.yaml --data labelled/ --deadline-ms 100 --link-kbps 2000
     """

@@ -41,7 +41,7 @@ def delete(
     \b
     Examples:
       halimede delete ji digits
-      halimede delete -f examples/digits/
+      halimede delete -f digits/
       halimede delete model/digits-small --no-wait
       halimede delete node edge7
     """

@@ -139,10 +139,12 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
     yield from _uploads(edge)
+    yield from _budget(edge)
     for tier in spec.get("tiers") or []:
         yield f"tier    {text(tier.get('name'))}: model {text(dig(tier, 'model', 'name'))}, on {_where(tier)}"
         yield f"        hard samples by {_mining(tier)}"
         yield from _uploads(tier)
+        yield from _budget(tier)
     yield f"cloud   model {choice(cloud.get('model'))}, on {_where(cloud)}"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"
@@ -183,6 +185,17 @@ def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
         yield f"        uploads {how}, at most {most} bytes each"
     elif encoding != "as-it-came":
         yield f"        uploads {how}"
+
+
+def _budget(worker: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines about the share of samples that go to the next tier."""
+    target, audits = worker.get("targetUploadRatio"), worker.get("auditShare")
+    if target is None:
+        yield "        no budget: the rule alone decides (targetUploadRatio sets one)"
+    else:
+        yield f"        budget: uploads of {target:.1%} of the samples in the long run"
+    if audits:
+        yield f"        audits: uploads of {audits:.1%} of the easy samples as well"
 
 
 def _mining(edge: Mapping[str, Any]) -> str:

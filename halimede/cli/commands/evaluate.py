@@ -61,7 +61,7 @@ def evaluate(
 
     \b
     Examples:
-      halimede evaluate --service examples/digits/2-service.yaml --data digits-test.npz
+      halimede evaluate --service digits/2-service.yaml --data digits-test.npz
       halimede evaluate --service service.yaml --service models.yaml --data test/ --rules Margin,Learned
       halimede evaluate --service service.yaml --data test/ --link-ms 40 --link-kbps 2000 --json | jq .cloud_only
     """

@@ -1,4 +1,7 @@
-"""``halimede get`` and ``halimede nodes``: resources of a kind, or nodes; with -w a table that stays up to date."""
+"""``halimede get`` and ``halimede nodes``: resources of a kind, or nodes; with -w a table that stays up to date.
+
+Without a kind, ``get`` lists the kinds.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from rich.live import Live
 from rich.table import Table
 
 from halimede import topics
-from halimede.api import Kind
-from halimede.cli import cameras, tables
+from halimede.api import Kind, kinds, plurals
+from halimede.cli import cameras, completion, tables
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import events
 from halimede.cli.options import CAMERA_KINDS, NODE_KINDS, Format
-from halimede.cli.output import clean, console, dump, listing, plain, to_yaml, warn
+from halimede.cli.output import clean, console, dump, listing, plain, table, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.messages import ResourceBody, StatusDocument
 
@@ -28,10 +31,15 @@ Rows = dict[tuple[str, str], ResourceBody]
 #: seconds to wait for the retained statuses of cameras
 CAMERAS_S = 0.5
 COLUMN_WIDTH = 16
+#: the short names of what ``get`` lists besides resources
+SHORT = ("no", "cam", "ev")
 
 
 def get(
-    kind: o.KindArgument,
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="[KIND]", help=o.KINDS, show_default=False, autocompletion=completion.kinds),
+    ] = "",
     name: o.NameArgument = "",
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
@@ -42,14 +50,21 @@ def get(
 ) -> None:
     """Show resources.
 
+    Without KIND it lists the kinds.
+
     \b
     Examples:
+      halimede get
       halimede get ji
       halimede get models -A -o wide
       halimede get ji digits -o yaml
       halimede get ji -w
       halimede get cameras
     """
+    if not kind:
+        if watch or everywhere:
+            raise typer.BadParameter("give a KIND with -w and -A: `halimede get` lists the kinds")
+        return run(lambda: show_kinds(output))
     if not name and kind in NODE_KINDS:
         return nodes(output, broker, credentials)
     if not name and kind in {"events", "event", "ev"}:
@@ -72,6 +87,24 @@ def get(
         return await show(o.address(broker, credentials), found, called, where, output)
 
     return run(command)
+
+
+async def show_kinds(form: Format) -> None:
+    """Show what ``get`` takes as KIND. It needs no broker."""
+    rows = [(kind.plural, kind.short_names[0], kind.kind, _groups(kind)) for kind in plurals()]
+    rows += [(name, short, "", []) for name, short in zip(completion.LISTS, SHORT, strict=True)]
+    if form in {Format.JSON, Format.YAML}:
+        dump([dict(zip(("name", "shortName", "kind", "apiVersions"), row, strict=True)) for row in rows], form)
+    elif form is Format.NAME:
+        for name, *_ in rows:
+            print(name)
+    else:
+        columns = ["KIND", "SHORT", "IN MANIFESTS", "API VERSIONS"]
+        console().print(table(columns, [(*words, ", ".join(groups)) for *words, groups in rows]))
+
+
+def _groups(kind: Kind) -> list[str]:
+    return [each.api_version for each in kinds() if each.kind == kind.kind]
 
 
 async def show_cameras(broker: BrokerAddress, name: str, namespace: str, form: Format) -> None:

@@ -106,6 +106,7 @@ def _file(model: Path, out: Path | None) -> Inspection:
     if not model.exists():
         raise InvalidFieldError("MODEL", str(model), "there is no such file or folder")
     path, name = _opened(model)
+    model = path if model.is_dir() else model
     session = open_session(path, name, threads=1)
     try:
         made = propose(session, path, name)
@@ -125,10 +126,18 @@ def _file(model: Path, out: Path | None) -> Inspection:
 def _opened(model: Path) -> tuple[Path, str]:
     """Return the file or folder of a model, which may be in an archive, and its format."""
     from halimede.evaluation.service import file_of
-    from halimede.models.archive import format_at, kind_of
+    from halimede.models.archive import format_at, kind_of, model_file
 
-    if not (model.is_file() and kind_of(model)):
-        return model, format_at(model).name
+    form = format_at(model)
+    try:
+        if model.is_dir():
+            return model_file(model, form), form.name
+        if not (model.is_file() and kind_of(model)):
+            return model, form.name
+    except OSError as error:
+        raise InvalidFieldError("MODEL", str(model), f"it cannot be read: {error.strerror}") from error
+    except HalimedeError as error:
+        raise InvalidFieldError("MODEL", str(model), str(error)) from error
     refused: HalimedeError | None = None
     for name in FORMATS:
         try:

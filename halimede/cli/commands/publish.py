@@ -181,8 +181,9 @@ class PublishSummary:
 async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
     """Send all pictures of a plan in order, with progress, and print a summary. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
+    pictures, others = images.find(plan.paths)
     async with Client.to(broker) as client:
-        pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
+        images.check_sizes(pictures, images.limit(client.bus.max_packet, bare=plan.bare))
         if others:
             warn(f"skipped {others} files that are neither JPEG nor PNG")
         if plan.order is None and (folders := images.sorted_by_folder(pictures)):
@@ -343,6 +344,8 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
     if missing := [each for each in NEEDED if importlib.util.find_spec(each) is None]:
         raise HalimedeError(f"videos need {', '.join(missing)}: pip install 'halimede[camera]'")
     address = given("SOURCE", plan.paths[0], os.environ)
+    if not address.live and not await asyncio.to_thread(Path(address.target).exists):
+        raise InvalidFieldError("SOURCE", address.shown, "there is no such file")
     live, stop = address.live, asyncio.Event()
     async with Client.to(broker) as client:
         settings = CameraSettings(

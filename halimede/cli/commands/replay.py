@@ -27,9 +27,6 @@ from halimede.errors import HalimedeError, RefusedError, TooLargeError, first_er
 from halimede.names import check_label
 from halimede.topic import Address
 
-#: no limit here, because the broker's limit is known only after connecting
-NO_LIMIT = 1 << 40
-
 
 def replay(
     folder: o.RecordingFolder,
@@ -54,7 +51,7 @@ def replay(
     Examples:
       halimede replay recordings/monday --camera cam0
       halimede replay recordings/monday --camera cam1 --speed 4 --wait
-      halimede replay examples/digits/pictures --camera cam0 --fps 10 --loop
+      halimede replay digits/pictures --camera cam0 --fps 10 --loop
     """
     if fps and speed != 1.0:
         raise typer.BadParameter("give --fps or --speed, not both")
@@ -125,14 +122,14 @@ def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
     if (folder / recording.INDEX).exists():
         entries, gap = recording.load(folder), 1 / plan.fps if plan.fps else 0.0
     else:
-        found, others = images.find([str(folder)], images.limit(NO_LIMIT, bare=False))
+        found, others = images.find([str(folder)])
         if others:
             warn(f"skipped {others} files that are neither JPEG nor PNG")
         entries = [
             RecordingEntry(
                 file=str(picture.path.relative_to(folder)),
                 offset_ms=0.0,
-                size=picture.path.stat().st_size,
+                size=picture.size,
                 encoding=picture.encoding,
                 id="0" * 32,  # as in a recorded frame, so that it gets an id and a sequence
             )

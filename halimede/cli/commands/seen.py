@@ -175,7 +175,8 @@ def features(picture: str, manifest: str) -> bytes:
     url = urlsplit(models[0].spec.url)
     if url.scheme not in {"", "file"}:
         raise InvalidFieldError("--model", models[0].spec.url, "download the model, and write its path as spec.url")
-    (found,), _ = images.find([picture], codec.MAX_BYTES)
+    (found,), _ = images.find([picture])
+    images.check_sizes([found], codec.MAX_BYTES)
     frame = Frame(id=bytes(16), encoding=found.encoding, data=memoryview(found.path.read_bytes()))
     model = open_model(Path(unquote(url.path)), models[0].spec)
     try:

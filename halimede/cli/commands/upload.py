@@ -29,7 +29,7 @@ def upload(
     A file becomes URL itself, or a name below it if that ends with a slash; the files of a folder keep their paths.
     S3 takes ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3_ENDPOINT_URL, S3_REGION from the environment, HTTP is asked by PUT.
 
-    \\b
+    \b
     Examples:
       halimede upload big.onnx s3://models/big/3/model.onnx
       halimede upload recordings/monday https://store.example/monday/

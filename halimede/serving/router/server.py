@@ -19,6 +19,7 @@ from halimede import log as logging
 from halimede.api import inferencemodel
 from halimede.api.mining import AFTER
 from halimede.bus import Bus, Delivery
+from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import NO_NODE
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
@@ -149,7 +150,8 @@ async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | N
         return
     for camera in given.camera:
         check_label("--camera", camera)
-    settings = MqttSettings.from_url(given.broker, variable="--broker", credentials=given.credentials)
+    shown = Credentials.at(given.credentials, "--credentials") if given.credentials else None
+    settings = MqttSettings.from_url(given.broker, variable="--broker", credentials=shown)
     client = check_name("--name", f"worker.{names.namespace}.{names.worker}")
     async with MqttBus(client, settings) as bus:
         bus.node = names.node or NO_NODE

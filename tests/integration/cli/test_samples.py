@@ -379,7 +379,7 @@ async def test_a_video_is_published_frame_by_frame(
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["/nonexistent.mp4"], "NotFound: there is nothing of that name"),
+        (["/nonexistent.mp4"], "SOURCE: '/nonexistent.mp4' is not accepted: there is no such file"),
         (["rtsp://me:hidden@cam/x"], "others can read command lines"),
         (["a.mp4", "b.mp4"], "give only one video, stream or device"),
         (["@/nonexistent"], "make it a small text file"),

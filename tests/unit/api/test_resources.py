@@ -256,11 +256,42 @@ def test_all_invalid_fields_are_named_at_once() -> None:
         "metadata.name",
         "spec.edgeWorker.hardExampleMining.parameters[0].value",
         "spec.edgeWorker.hardExampleMining.parameters[0].kye",
-        "spec.edgeWorker.hardExampleMining.parameters[0].key",
         "spec.edgeWorker.deadlineMs",
         "spec.edgeWorker.modle",
         "spec.cloudWorker.template",
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "meant"),
+    [
+        ("", "spce", "spec"),
+        ("", "metdata", "metadata"),
+        ("spec.", "cloudworker", "cloudWorker"),
+        ("spec.edgeWorker.", "tempalte", "template"),
+        ("spec.edgeWorker.model.", "nam", "name"),
+    ],
+)
+def test_a_misspelled_field_that_is_required_is_one_error_with_the_field_that_is_meant(
+    path: str, wrong: str, meant: str
+) -> None:
+    body = sedna_service()
+    there = body
+    for step in path.split(".")[:-1]:
+        there = there[step]
+    there[wrong] = there.pop(meant)
+    with pytest.raises(InvalidFieldError) as caught:
+        api.parse(body)
+    assert (caught.value.field, caught.value.fix) == (f"{path}{wrong}", f"did you mean {meant}?")
+    assert not caught.value.others
+
+
+def test_a_required_field_is_missing_where_its_misspelling_stands_as_well() -> None:
+    body = sedna_service()
+    body["spec"]["edgeWorker"]["modle"] = {"name": "x"}
+    assert fields_of(body) == ["spec.edgeWorker.modle"]
+    del body["spec"]["cloudWorker"]["template"]
+    assert fields_of(body) == ["spec.edgeWorker.modle", "spec.cloudWorker.template"]
 
 
 def test_all_fields_that_do_not_fit_together_are_named_at_once() -> None:

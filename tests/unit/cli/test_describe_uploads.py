@@ -39,6 +39,16 @@ def test_how_samples_go_up_is_said(edge: dict[str, Any], words: str) -> None:
     assert "by Learned uploads as jpeg" in said  # the tier's
 
 
+def test_the_budget_of_each_tier_is_shown() -> None:
+    edge, tier = described(targetUploadRatio=0.25, auditShare=0.05).split(" tier ", 1)
+    assert "budget: uploads of 25.0% of the samples in the long run" in edge
+    assert "audits: uploads of 5.0% of the easy samples as well" in edge
+    assert "budget" in tier
+    without = described(targetUploadRatio=None, auditShare=0.0).split(" tier ", 1)[0]
+    assert "no budget: the rule alone decides (targetUploadRatio sets one)" in without
+    assert "audits" not in without
+
+
 def test_what_goes_up_as_it_came_is_not_spoken_of() -> None:
-    assert described().count("uploads ") == 1
+    assert described().count("uploads as ") == 1
     assert "uploads unchanged" not in described(encoding="as-it-came")

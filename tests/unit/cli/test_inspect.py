@@ -212,7 +212,12 @@ def test_a_saved_model_names_the_package_that_it_needs(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("nowhere.onnx",), "MODEL: 'nowhere.onnx' is not accepted: there is no such file or folder"),
-        (("text.onnx",), "not an ONNX model"),
+        (("text.onnx",), "text.onnx is not an ONNX model that can run here: it is text: give the model's file"),
+        (("page.onnx",), "it is a web page: download the file itself"),
+        (("lfs.onnx",), "it is a pointer of Git LFS: run `git lfs pull`"),
+        (("picture.png",), "not an ONNX model: it is a PNG picture: give the model's file"),
+        (("folder",), "MODEL: 'folder' is not accepted: there is no .onnx file, only notes.txt"),
+        ((".",), "MODEL: '.' is not accepted: there are several models"),
         (("empty.yaml",), "contains no resource"),
         (("service.yaml",), "give a manifest with one Model: it has 0"),
         (("two.onnx",), "the model has 2 inputs (a, b): export it with one"),
@@ -224,7 +229,12 @@ def test_a_mistake_is_one_line_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], text: str
 ) -> None:
     means(tmp_path)
-    (tmp_path / "text.onnx").write_text("no model")
+    (tmp_path / "text.onnx").write_text("no model, and ë" * 100)
+    (tmp_path / "page.onnx").write_text("\n<!DOCTYPE html><title>Sign in</title>")
+    (tmp_path / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    Image.new("L", (4, 4)).save(tmp_path / "picture.png")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").touch()
     (tmp_path / "empty.yaml").write_text("")
     (tmp_path / "service.yaml").write_text(Path("examples/digits/2-service.yaml").read_text())
     add: Node = ("Add", ["a", "b"], ["y"], {})
@@ -234,6 +244,22 @@ def test_a_mistake_is_one_line_with_what_to_do(
     assert done.exit_code == 1
     assert text in done.output
     assert "bug in halimede" not in done.output
+
+
+def test_the_only_model_in_a_folder_is_inspected(tmp_path: Path) -> None:
+    path = means(tmp_path)
+    assert said(path.parent)["manifest"] == said(path)["manifest"]
+
+
+def test_a_gray_picture_of_a_model_of_colours_names_the_step_to_add(tmp_path: Path) -> None:
+    out, gray = tmp_path / "model.yaml", tmp_path / "gray.png"
+    Image.new("L", (4, 4), 99).save(gray)
+    assert inspect(means(tmp_path), "--out", out).exit_code == 0
+    done = inspect(out, gray)
+    assert done.exit_code == 1
+    assert "add a channels step first, which makes three channels of a gray picture" in done.output
+    out.write_text(out.read_text().replace("preprocess:\n", "preprocess:\n  - {op: channels, format: rgb}\n"))
+    assert inspect(out, gray).exit_code == 0
 
 
 @pytest.mark.slow

@@ -89,6 +89,43 @@ def test_a_folder_is_read_with_its_subfolders_in_order_of_names(tmp_path: Path) 
     assert names([str(tmp_path)]) == ["Model/a", "Model/b", "Model/c"]
 
 
+def test_files_of_a_folder_that_are_no_manifests_are_skipped_and_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, model("a"), "1.yaml")
+    others = {
+        "annotations.json": '{"images": [], "kind": 5}'.replace("kind", "mankind"),
+        "build.json": '{"tasks": [{"kind": "build", "apiVersion": 1}]}',
+        "data/labels.json": '["cat", "dog"]',
+        "empty.yaml": "# nothing yet",
+        "broken.json": "{",
+        "large.json": " " * ((4 << 20) + 1),
+        "text.yml": "just text",
+    }
+    for name, text in others.items():
+        write(tmp_path, text, name)
+    assert names([str(tmp_path)]) == ["Model/a"]
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    first = ", ".join(str(tmp_path / name) for name in sorted(others)[:5])
+    assert shown == f"skipped files without apiVersion and kind: {first} and 2 more\n"
+
+
+@pytest.mark.parametrize("text", ["kind: Model\n", "apiVersion: sedna.io/v1alpha1\n", "kind: [", "[]\n---\nkind: x\n"])
+def test_a_file_of_a_folder_with_either_of_them_is_meant_as_a_manifest(tmp_path: Path, text: str) -> None:
+    write(tmp_path, model("a"), "1.yaml")
+    wrong = write(tmp_path, text, "2.yaml")
+    assert error_of(str(tmp_path)).startswith(wrong)
+
+
+def test_a_file_without_them_is_an_error_where_it_is_given_itself_or_stands_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "{}", "data.json")
+    assert error_of(path).startswith(f"{path}:1: document 1: kind: '' is not accepted: use one of Dataset")
+    assert error_of(str(tmp_path)) == (
+        f"{tmp_path}: there is no manifest in this folder, only files without apiVersion and kind: {path}"
+    )
+
+
 def test_the_digits_example_is_accepted_as_it_stands() -> None:
     folder = Path(__file__).parents[3] / "examples" / "digits"
     assert names([str(folder)]) == ["Model/digits-small", "Model/digits-big", "JointInferenceService/digits"]
@@ -276,7 +313,6 @@ def test_all_errors_of_all_manifests_are_reported_at_once(tmp_path: Path) -> Non
     begins = [
         "1.yaml:3: document 1: metadata.name: 'A' is not accepted",
         "1.yaml:6: document 1: spec.fromat: 'onnx' is not accepted: did you mean format?",
-        "1.yaml:4: document 1: spec.format: None is not accepted: it is required",
         "2.yaml:3: document 1: metadata.name: 'B' is not accepted",
         "2.yaml:8: document 2: not valid YAML",
         "nowhere: there is no such file or folder",
