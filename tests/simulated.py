@@ -69,6 +69,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_done)
         return future
 
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        """Join the threads in real time: since Python 3.12 there is a deadline, to which simulated time would jump."""
+        self._jumping.busy_threads += 1
+        await super().shutdown_default_executor(*args)
+
     def _thread_done(self, _: asyncio.Future[Any]) -> None:
         self._jumping.busy_threads -= 1
 

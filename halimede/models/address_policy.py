@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -119,11 +119,8 @@ class AddressPolicy:
         found = _address(address)
         if found is None:
             return f"{address} is not an address"
-        name = host.lower().rstrip(".")
-        for face in _faces(found):
-            if not self._allows(name, face):
-                return _why(face)
-        return ""
+        reached = _embedded(found)
+        return "" if self._allows(host.lower().rstrip("."), reached) else _why(reached)
 
     def _allows(self, host: str, address: Address) -> bool:
         kind = kind_of(address)
@@ -160,20 +157,13 @@ def _why(address: Address) -> str:
     return f"{address} is {what}: to allow it, set {VARIABLE}={allow} on that machine"
 
 
-def _faces(address: Address) -> Iterator[Address]:
-    """Yield an address, or the IPv4 addresses that it stands for: several kinds of IPv6 addresses embed one."""
+def _embedded(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address stands for (mapped, NAT64, 6to4), or the address itself."""
     if isinstance(address, IPv4Address):
-        yield address
-        return
-    if address.ipv4_mapped:
-        yield address.ipv4_mapped
-        return
+        return address
     if address in NAT64:
-        yield IPv4Address(int(address) & 0xFFFFFFFF)
-        return
-    yield address
-    if address.sixtofour:
-        yield address.sixtofour
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _address(text: str) -> Address | None:

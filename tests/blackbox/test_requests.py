@@ -225,7 +225,7 @@ async def test_a_prediction_that_cannot_be_written_fails_alone(world: World, kin
     class Nested:
         def predict(self, data: object) -> object:
             value: list[object] = []
-            for _ in range(2000 if int(np.asarray(data).flat[0]) == POISON else 0):
+            for _ in range(100_000 if int(np.asarray(data).flat[0]) == POISON else 0):
                 value = [value]
             return value
 

@@ -95,7 +95,7 @@ def test_all_forms_of_a_picture_are_the_same_sample(model: JointModel, tmp_path:
         (np.broadcast_to(np.uint8(0), (60_000,) * 3), r"over 16 MiB"),
         (np.zeros(70_000, np.uint8), r"x: 'uint8 \(70000,\)' .*axes of at most 65535"),
         (np.zeros(4, np.longdouble), r"x: .*make it one of uint8"),
-        ("a\0b", r"it cannot be read: embedded null"),
+        ("a\0b", r"it cannot be read: .*embedded null"),
         ("/dev/zero", r"it is no file"),
     ],
 )
