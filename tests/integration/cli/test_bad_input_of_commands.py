@@ -112,7 +112,7 @@ TAKES_KIND = re.compile(r"\bKIND\b")
 def every_command() -> dict[str, Any]:
     """Return each command that is no program, and no group, by its words."""
     found = {}
-    for name in COMMANDS.keys() - PROGRAMS.keys():
+    for name in sorted(COMMANDS.keys() - PROGRAMS.keys()):
         command = load(name)
         below = getattr(command, "commands", None)
         found |= {f"{name} {each}": command for each, command in below.items()} if below else {name: command}
@@ -185,7 +185,7 @@ def with_words(*words: str, other_than: Sequence[str] = ()) -> list[Any]:
         pytest.param(command, line, word, id=f"{command} {line}: {word}")
         for command, lines in LINES.items()
         for line in lines
-        for word in words
+        for word in sorted(words)
         if f"{{{word}}}" in line and f"{command}: {word}" not in other_than
     ]
 
