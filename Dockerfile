@@ -27,6 +27,9 @@ COPY examples/digits examples/digits
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
     PIP_CONSTRAINT=/pip/constraints.txt /pip/bin/pip wheel --only-binary :all: --no-deps --wheel-dir /wheel .
 
+# of a stage that comes from its cache, buildah 1.28 mounts the base alone: this one has nothing to cache
+FROM wheel AS built
+
 # --- what images share ---
 
 FROM python AS base
@@ -78,7 +81,7 @@ RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt kubernetes \
     && find /venv/lib/python3*/site-packages/kubernetes -regex '.*/client/\(api\|models\)/.*' -type f \
     ! -name '__init__.*' -delete
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[gm,kubernetes]"
 ENV HALIMEDE_HTTP=127.0.0.1:8686
 USER 10001:10001
@@ -91,7 +94,7 @@ FROM common AS lc
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt obstore
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[lc,s3]"
 ENV HALIMEDE_HTTP=127.0.0.1:9100
 USER 10001:10001
@@ -104,7 +107,7 @@ FROM arrays AS serve
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt grpcio onnxruntime protobuf
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[serve,grpc]"
 ENV HALIMEDE_HTTP=127.0.0.1:8080
 USER 10001:10001
@@ -116,7 +119,7 @@ CMD ["--file", "/var/lib/halimede/models.json", "--http", ":8080", "--grpc", ":8
 
 # Cameras that speak no MQTT (RTSP, V4L2, MJPEG, files), as cameras of the bus. It writes nothing.
 FROM video AS camera
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[camera]" \
     # opens /dev/video*
     && usermod --append --groups video halimede
@@ -127,7 +130,7 @@ ENTRYPOINT ["python", "-m", "halimede", "camera"]
 # A worker for services that bring no image of their own; its argument is edge, tier or cloud, of multi-edge services
 # member or joint. It has all that fusion, balance and users' own applications need.
 FROM inference AS worker
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[worker,camera,otel]"
 ENV HALIMEDE_HTTP=127.0.0.1:9101
 USER 10001:10001
@@ -139,7 +142,7 @@ FROM inference AS worker-reid
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt usearch
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[worker,camera,reid,otel]"
 ENV HALIMEDE_HTTP=127.0.0.1:9101
 USER 10001:10001
@@ -151,7 +154,7 @@ FROM inference AS node
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt grpcio obstore protobuf
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
     /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[lc,s3,worker,camera,serve,grpc,otel]"
 ENV HALIMEDE_HTTP=127.0.0.1:9100
 USER 10001:10001
