@@ -15,7 +15,7 @@ PIP, WHEEL = "/pip/bin/pip --python /venv", "/wheel/*.whl"
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage. ``own``: its instructions as pairs of a word and the rest of the line, ``all``: those of its bases too."""
+    """A stage. ``own``: its instructions, as pairs of a word and the rest; ``all``: those of its bases too."""
 
     name: str
     base: str

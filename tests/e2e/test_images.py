@@ -53,7 +53,7 @@ class Image:
 
 
 def image_of(name: str, tmp_path: Path, *, pip: bool = False) -> Image:
-    """Do what the Dockerfile does; without ``pip`` the packages of the extras are linked to, not installed once more."""
+    """Do what the Dockerfile does; without ``pip`` the packages of the extras are linked to, not installed."""
     stage, venv, made = IMAGES[name], tmp_path / "venv", tmp_path / "build"
     made.mkdir()
     for word, line in stages()["wheel"].own:
