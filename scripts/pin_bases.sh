@@ -17,7 +17,7 @@ for file in "$@"; do
   for image in $(sed -nE 's/^FROM ([^ @]+:[^ @]+)( .*)?$/\1/p' "$file" | sort -u); do
     skopeo inspect --raw "docker://$image" >"$manifest" || die "$file: no digest of $image"
     digest=$(sha256sum "$manifest")
-    sed -i "s|^FROM $image\( \|$\)|FROM $image@sha256:${digest%% *}\1|" "$file"
+    sed -i -E "s#^FROM $image( |\$)#FROM $image@sha256:${digest%% *}\1#" "$file"
     printf '%s: %s@sha256:%s\n' "$file" "$image" "${digest%% *}"
   done
 done
