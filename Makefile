@@ -14,7 +14,12 @@ PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+#: the program that builds images, and what it builds: the targets that the Dockerfile's head names
+BUILD ?= docker build
+IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -140,6 +145,13 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> docs/reference is what the code says'
 	@$(BIN)/python -m scripts.reference --check
 	@echo 'All checks passed.'
+
+check-wheels: setup ## Check that all packages of the images have wheels for amd64 and arm64 (reads the package index)
+	@$(BIN)/python scripts/check_wheels.py
+
+images: ## Build all images, one after the other, so that they share layers (BUILD="podman build")
+	@for target in $(IMAGES); do \
+	  echo "==> halimede/$$target:$(VERSION)"; $(BUILD) --target $$target -t halimede/$$target:$(VERSION) . || exit 1; done
 
 contract: setup ## Write topics.md, docs/reference, docs/schemas, docs/asyncapi.json and deploy/crds from the code
 	@$(BIN)/python -m halimede.contract --write

@@ -1,7 +1,7 @@
 """A Python environment with exactly what some extras need, made of links to what is installed here already.
 
-What pip would find for a Dockerfile's line is what the constraints name, and that is what is installed here: only that
-nothing else is in reach has to be tried, and that takes no download. `test_install.py` runs pip itself, once.
+What pip would find for the extras of an image is what the constraints name, and that is what is installed here: only
+that nothing else is in reach has to be tried, and that takes no download. `test_install.py` runs pip itself, once.
 """
 
 from __future__ import annotations

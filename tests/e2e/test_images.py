@@ -1,9 +1,9 @@
-"""Each image without a daemon: what its Dockerfile installs and copies, in a clean folder, starts there."""
+"""Each image without a daemon: what the Dockerfile installs into it, in a clean folder, starts there."""
 
 from __future__ import annotations
 
 import os
-import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,97 +12,74 @@ from pathlib import Path
 
 import pytest
 
+from tests.dockerfile import PIP, Stage, images, stages
 from tests.e2e.closure import environment as environment_of
 from tests.e2e.running import ROOT
 from tests.wheels import build_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-#: the LC's is tried in test_install.py, beside what else is asked of an environment without more
-LC = ROOT / "services" / "lc" / "Dockerfile"
-FILES = [*sorted({*ROOT.glob("services/*/Dockerfile")} - {LC}), ROOT / "services" / "camera.Dockerfile"]
-#: both halves of it are tried in the others
-NODE = ROOT / "services" / "node.Dockerfile"
-
-
-def steps(text: str, word: str) -> list[str]:
-    return re.findall(rf"^{word} (.*)$", text.replace("\\\n", " "), re.MULTILINE)
+IMAGES = images()
 
 
 def place(line: str, root: Path, folder: Path) -> None:
-    """Do what a COPY does, into a folder that stands for the image."""
+    """Do what a COPY does, into a folder that stands for the stage."""
     *sources, target = line.split()
     for source in sources:
         to = folder / target.removeprefix("./").lstrip("/")
-        if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, to, ignore=shutil.ignore_patterns("__pycache__"))
+        if (root / source).is_dir():
+            shutil.copytree(root / source, to, ignore=shutil.ignore_patterns("__pycache__"))
             continue
         to = to / Path(source).name if target.endswith("/") else to
         to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / source, to)
-
-
-def extras(file: Path) -> set[str]:
-    (found,) = re.findall(r'"\.\[([a-z0-9,]+)\]"', file.read_text())
-    return set(found.split(","))
-
-
-def test_the_image_of_a_node_without_kubernetes_holds_lc_worker_and_server() -> None:
-    parts = (ROOT / "services" / name / "Dockerfile" for name in ("lc", "worker", "serve"))
-    assert extras(NODE) == set().union(*map(extras, parts))
+        shutil.copy(root / source, to)
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a Dockerfile makes, in a folder: its Python environment, its files, how it is started."""
+    """What the Dockerfile makes of a target, in a folder: its Python environment, and how it is started."""
 
-    file: Path
+    name: str
     venv: Path
-    root: Path
+    app: Path
     entry: list[str]
     environment: dict[str, str]
 
     def python(self, *words: str) -> subprocess.CompletedProcess[str]:
         line = [f"{self.venv}/bin/python", *words]
         return subprocess.run(
-            line, cwd=self.root / "app", env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            line, cwd=self.app, env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
 
 
-def image_of(file: Path, tmp_path: Path, *, pip: bool = False) -> Image:
-    """Do what a Dockerfile says; without ``pip`` what its extras need is linked to, not installed once more."""
-    build, image = file.read_text().replace("\\\n", " ").split("\nFROM ")[-2:]
-    venv, made = tmp_path / "venv", tmp_path / "build"
+def image_of(name: str, tmp_path: Path, *, pip: bool = False) -> Image:
+    """Do what the Dockerfile does; without ``pip`` the packages of the extras are linked to, not installed."""
+    stage, venv, made = IMAGES[name], tmp_path / "venv", tmp_path / "build"
     made.mkdir()
-    for line in steps(build, "COPY"):
-        place(line, ROOT, made)
+    for word, line in stages()["wheel"].own:
+        if word == "COPY":
+            place(line, ROOT, made)
+    wheel = build_wheel(made, tmp_path)
     if pip:
-        install(build, made, venv)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        install(stage, venv, wheel)
     else:
-        environment_of(venv, extras(file), build_wheel(made, tmp_path))
-    root = tmp_path / "image"
-    (root / "app").mkdir(parents=True)
-    for line in steps(image, "COPY"):
-        if not line.startswith("--from"):
-            place(line, ROOT, root)
-    told = dict(pair.split("=", 1) for line in steps(image, "ENV") for pair in line.split())
-    (entry,) = steps(image, "ENTRYPOINT")
-    module, *roles = re.findall(r'"([a-z.]+)"', entry)[1:]
-    environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}"}
+        environment_of(venv, stage.extras, wheel)
+    app = tmp_path / "image" / "app"
+    app.mkdir(parents=True)
+    environment = {**stage.environment, "PATH": f"{venv}/bin:{os.environ['PATH']}"}
     environment["HALIMEDE_HOME"] = str(tmp_path / "home")
-    return Image(file, venv, root, ["-m", module, *roles], environment)
+    return Image(name, venv, app, stage.entrypoint[1:], environment)
 
 
-def install(build: str, made: Path, venv: Path) -> None:
-    """Run a Dockerfile's own line."""
-    (run,) = steps(build, "RUN")
-    # the package itself is built in isolation, which another Python does already: a plain venv is what the image has
-    run = run.replace("--no-cache-dir ", "")
-    command = run.replace("python -m venv /venv", f"{sys.executable} -m venv {venv}").replace("/venv/", f"{venv}/")
+def install(stage: Stage, venv: Path, wheel: Path) -> None:
+    """Run the image's own lines of pip, with the pip and the folders of this machine."""
+    lines = [line[line.index(PIP) :] for line in stage.lines("RUN") if PIP in line]
+    command = " && ".join(lines).replace(PIP, shlex.join([sys.executable, "-m", "pip", "--python", str(venv)]))
+    command = command.replace("/pip/constraints.txt", str(ROOT / "constraints.txt"))
+    command = command.replace("/wheel/", f"{wheel.parent}/").replace("/venv/lib", f"{venv}/lib")
     quick = {**os.environ, "PIP_NO_COMPILE": "1"}  # half the time
-    done = subprocess.run(
-        ["sh", "-ec", command], cwd=made, env=quick, capture_output=True, text=True, timeout=500, check=False
-    )
+    done = subprocess.run(["sh", "-ec", command], env=quick, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not provide the extra" not in done.stderr
 
@@ -111,19 +88,22 @@ def starts(image: Image) -> None:
     """Start what is in it, and what else it has to hold."""
     shown = image.python(*image.entry, "--help")
     assert shown.returncode == 0, shown.stderr
+    # what OTEL_EXPORTER_OTLP_ENDPOINT among the `env` of pods.json asks for
+    traces = ["-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace"]
     needed = {
         "gm": ["-c", "from halimede.programs import mount; mount('services'); import services.gm.leader"],
         "lc": ["-m", "halimede.models", "--help"],
-        # what OTEL_EXPORTER_OTLP_ENDPOINT among the `env` of pods.json asks for
-        "worker": ["-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace"],
+        "worker": traces,
+        "node": traces,
     }
-    if words := needed.get(image.file.parent.name):
+    if words := needed.get(image.name):
         found = image.python(*words)
         assert found.returncode == 0, found.stderr
     # nothing was written where the image would be read-only
-    assert not list(image.root.rglob("__pycache__"))
+    assert not list(image.app.rglob("__pycache__"))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
-    starts(image_of(file, tmp_path))
+# the LC's is tried in test_install.py, with what else is asked of an environment without more
+@pytest.mark.parametrize("name", sorted(IMAGES.keys() - {"lc"}))
+def test_what_an_image_is_made_of_starts(name: str, tmp_path: Path) -> None:
+    starts(image_of(name, tmp_path))

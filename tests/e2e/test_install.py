@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_images import LC, Image, image_of, starts
+from tests.e2e.test_images import Image, image_of, starts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -18,7 +18,7 @@ HEAVY = ("numpy", "onnxruntime", "PIL", "kubernetes", "typer", "sklearn")
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """Return the LC's image: a virtual environment with what an LC needs from this checkout, and no more."""
-    return image_of(LC, tmp_path_factory.mktemp("lc"), pip=True)
+    return image_of("lc", tmp_path_factory.mktemp("lc"), pip=True)
 
 
 @pytest.fixture

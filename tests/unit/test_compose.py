@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import NotAllowedError
 from services.broker import MosquittoProcess
+from tests.dockerfile import tags
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,8 @@ def test_what_it_refers_to_is_there(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         assert set(service.get("depends_on", [])) <= set(compose["services"])
         if "build" in service:
-            assert (ROOT / service["build"]["dockerfile"]).is_file()
+            target = service["build"]["target"]
+            assert service["image"] == tags()[target]
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             made_here = source == "./build/site/operators"
@@ -88,10 +90,3 @@ def test_its_broker_keeps_the_limits_of_the_embedded_one() -> None:
     names = ("max_packet_size", "max_inflight_messages", "max_queued_messages", "persistence", "set_tcp_nodelay")
     embedded = MosquittoProcess(ROOT)._configuration(1883)
     assert {line for line in written if line.startswith(names)} == {x for x in embedded if x.startswith(names)}
-
-
-def test_dockerfiles_copy_what_exists() -> None:
-    for dockerfile in ROOT.glob("services/**/*Dockerfile"):
-        for line in dockerfile.read_text().splitlines():
-            if line.startswith("COPY ") and "--from" not in line:
-                assert all((ROOT / source).exists() for source in line.split()[1:-1]), f"{dockerfile}: {line}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from halimede.cameras.settings import read
 from halimede.observe import parse_bind
-from tests.rendering import ROOT
+from tests.dockerfile import tags
 from tests.unit.deploy.test_rendering import cameras, one
 
 
@@ -23,5 +23,4 @@ def test_its_pod_reads_one_camera(tmp_path: Path) -> None:
     assert (camera.fps, camera.max_width, settings.namespace) == (10.0, 1280, "default")
     assert parse_bind(settings.http) == ("", container["ports"][0]["containerPort"])
     assert deployment["strategy"]["type"] == "Recreate", "two readers would publish each frame twice"
-    head = (ROOT / "services" / "camera.Dockerfile").read_text().split("\nFROM")[0]
-    assert f"-t {container['image']} ." in head
+    assert container["image"] == tags()["camera"]
