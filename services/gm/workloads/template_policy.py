@@ -14,6 +14,7 @@ from typing import Any
 
 from halimede.errors import InvalidFieldError
 from services.gm.service_status import Problem
+from services.gm.workloads.node_placement import check_placement
 from services.gm.workloads.pod_settings import PodSettings, plain_path
 from services.gm.workloads.pod_status import FETCHES
 
@@ -46,6 +47,7 @@ def check_template(
     yield from _check_metadata(metadata, f"{at}.metadata")
     yield from _check_length(pod, "volumes", f"{at}.spec")
     yield from _check_volumes(pod, f"{at}.spec", settings)
+    yield from (Problem("InvalidTemplate", str(error)) for error in check_placement(pod, f"{at}.spec"))
     for name in ("initContainers", "containers"):
         for i, container in enumerate(_list(pod.get(name))):
             here = f"{at}.spec.{name}[{i}]"

@@ -147,14 +147,6 @@ def test_a_sidecar_in_trouble_is_told_and_the_worker_runs() -> None:
     assert view.message == "container agent: no"
 
 
-def test_a_pod_on_a_node_that_nobody_reaches_goes_on() -> None:
-    status = worker(RUNNING, conditions=[{"type": "Ready", "status": "True"}])
-    view = seen({**status, "reason": "NodeLost"})
-    assert (view.phase, view.ready, view.reason) == ("Running", False, "NodeLost")
-    assert "edge0" in view.message
-    assert seen(status).reason == ""
-
-
 def test_which_pods_run_the_present_template() -> None:
     old = pod(worker(RUNNING), name="old")
     old["metadata"]["labels"]["halimede.io/template"] = "earlier"
