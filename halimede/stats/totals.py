@@ -52,5 +52,6 @@ def vanished(before: TaskInfo, now: TaskInfo) -> TaskInfo | None:
         return None
     if anew or not before.start_time:
         return msgspec.structs.replace(before, **MOMENTARY)
-    less = {name: max(0, getattr(before, name) - getattr(now, name)) for name in COUNTS}
-    return TaskInfo(**less | MOMENTARY, **{f: getattr(before, f) for f in ("start_time", "current_time", "update_time")})
+    less = {name: max(0, getattr(before, name) - getattr(now, name)) for name in COUNTS} | MOMENTARY
+    times = {"start_time": before.start_time, "current_time": before.current_time, "update_time": before.update_time}
+    return msgspec.structs.replace(TaskInfo(), **less, **times)

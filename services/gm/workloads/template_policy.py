@@ -66,6 +66,10 @@ def check_template(
 
 def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Problem]:
     """Yield a problem if a folder or file of the node is not allowed."""
+    if "://" in path or path.partition(":")[0].strip("/") in {"http", "https"}:
+        fix = "it is an address, and this is a folder of the node: name a Model with this url, or use source.url"
+        yield _problem("InvalidTemplate", field, path, fix)
+        return
     parts = PurePosixPath(path).parts
     if path.startswith("/") and ".." not in parts:
         plain = plain_path(path)

@@ -115,3 +115,12 @@ def test_a_node_that_leaves_the_cluster_goes_unless_a_controller_spoke_for_it() 
     assert nodes.register("edge1", None) == Change(labels=True)
     assert nodes.register("edge2", None) == Change()
     assert set(nodes) == {"edge0"}
+
+
+def test_a_node_that_the_cluster_does_not_reach_changes_what_its_services_are() -> None:
+    nodes = Nodes()
+    nodes.register("edge0", RegisteredNode({"zone": "a"}))
+    assert nodes.register("edge0", RegisteredNode({"zone": "a"}, "it is silent")) == Change(ready=True)
+    nodes.saw(presence(1))
+    assert (nodes["edge0"].online, nodes["edge0"].unready) == (True, "it is silent")
+    assert nodes.register("edge0", RegisteredNode({"zone": "a"})) == Change(ready=True)
