@@ -224,11 +224,7 @@ class Reconciler:
             return
         observed = replace(self._snapshots.at(stored, entry), heartbeat=key in self._heartbeats)
         if self._pods and entry.roles and not stored.deleting:
-            observed = await self._snapshots.at_pods(observed, entry, self._pods)
-            if observed.pods and None in observed.pods.workers.secrets.values():
-                self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
-            if due := self._snapshots.history.due(key, asyncio.get_running_loop().time()):
-                self.queue.add(key, at=due)
+            observed = await self._observe_pods(observed, entry, self._pods)
         actions, work = first(entry.resource, observed), _Work()
         await asyncio.gather(*(self._hold(action, work) for action in actions if isinstance(action, Hold)))
         try:
@@ -266,6 +262,16 @@ class Reconciler:
             self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
         if work.failure:
             raise work.failure
+
+    async def _observe_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
+        """Add a service's pods, and reconcile it again when time alone will have changed what is known of them."""
+        key, now = entry.resource.key, asyncio.get_running_loop().time()
+        observed = await self._snapshots.at_pods(observed, entry, settings)
+        if observed.pods and None in observed.pods.workers.secrets.values():
+            self.queue.add(key, at=now + SECRET_PATIENCE)
+        if due := self._snapshots.history.due(key, now):
+            self.queue.add(key, at=due)
+        return observed
 
     async def _hold(self, action: Hold, work: _Work) -> None:
         try:

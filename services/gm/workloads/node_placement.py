@@ -24,7 +24,7 @@ EDGE_TAINT, CONTROL_PLANE_TAINT = "node-role.kubernetes.io/edge", "node-role.kub
 SHAPE_FIX = "write it as Kubernetes has it: kubectl explain pod.spec.affinity.nodeAffinity"
 
 
-def place_pod(pod: Body, node: str, *, edge: bool) -> None:
+def bind_pod(pod: Body, node: str, *, edge: bool) -> None:
     """Bind a pod's spec to ``node`` (empty: to none), and add the tolerations of a pod that stays; changes ``pod``.
 
     ``edge``: the pod runs at the edge. ``check_placement`` must have accepted the spec.
@@ -41,7 +41,7 @@ def place_pod(pod: Body, node: str, *, edge: bool) -> None:
 
 
 def check_placement(pod: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]:
-    """Yield the fields of a template that ``place_pod`` could not add to: they have no type of their own."""
+    """Yield the fields of a template that ``bind_pod`` could not add to: they have no type of their own."""
     field, given = f"{at}.affinity", pod.get("affinity")
     for name in ("nodeAffinity", REQUIRED):
         if given is not None and not isinstance(given, Mapping):

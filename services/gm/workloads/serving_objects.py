@@ -42,7 +42,7 @@ from services.gm.workloads.model_init_container import (
     literal,
     needs_secret,
 )
-from services.gm.workloads.node_placement import place_pod
+from services.gm.workloads.node_placement import bind_pod
 from services.gm.workloads.object_names import TEMPLATE, Body
 from services.gm.workloads.pod_settings import OUR_SERVER, PLACE, PodSettings
 from services.gm.workloads.template_policy import check_host_path, check_image
@@ -125,7 +125,7 @@ def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body 
         # in the cloud the scheduler chooses unless the spec selects nodes
         "nodeSelector": pod(spec).node_selector if spec.node_selector or edge else {},
     }
-    place_pod(asked, spec.node_name, edge=edge)
+    bind_pod(asked, spec.node_name, edge=edge)
     asked = {name: value for name, value in asked.items() if value not in ([], {})}
     labels = object_names.labels(service, "serve")
     described: Body = {"labels": labels, "annotations": made_of.annotations}
