@@ -130,5 +130,5 @@ def _conf(site: Site, bridge: Bridge, folder: Path, port: int, link: int) -> str
     text = re.sub(r"^listener \d+$", f"listener {port} 127.0.0.1", text, flags=re.MULTILINE)
     # the certificate is for localhost
     text = re.sub(r"^address .*$", f"address localhost:{link}", text, flags=re.MULTILINE)
-    text = text.replace("log_dest stdout", f"log_dest file {folder / 'place.log'}")
+    text = text.replace("log_dest stderr", f"log_dest file {folder / 'place.log'}")
     return text + ("user root\n" if os.geteuid() == 0 else "")

@@ -51,7 +51,7 @@ def configuration(
         "persistence true",
         f"persistence_location {data or place / 'data'}/",
         f"autosave_interval {SAVED_S}",
-        "log_dest stdout",
+        "log_dest stderr",
         *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
         *connections(site, bridge, place, address(site), login=login),
     ]

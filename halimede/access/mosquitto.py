@@ -58,7 +58,7 @@ def listener_lines(folder: Path, *, tls: bool) -> tuple[str, ...]:
 def configuration(site: Site, folder: Path) -> str:
     """Return a whole configuration file of a broker that serves other machines."""
     broker = Path(site.install) if site.install else folder / "broker"
-    lines = [f"listener {port(site)}", *broker_lines(broker, tls=not site.passwords), *LIMITS, "log_dest stdout"]
+    lines = [f"listener {port(site)}", *broker_lines(broker, tls=not site.passwords), *LIMITS, "log_dest stderr"]
     lines += [f"log_type {kind}" for kind in ("error", "warning", "notice", "information")]
     return head(broker / "mosquitto.conf", broker) + "\n".join(lines) + "\n"
 

@@ -23,7 +23,7 @@ from halimede.api.schema import (
     PrinterColumn,
     ValidationRule,
 )
-from halimede.errors import InvalidFieldError, check_all
+from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.messages import Label
 from halimede.names import check_label, check_name
 
@@ -35,6 +35,7 @@ SELECTOR_FIX = "give a task, labels or metadata"
 #: names that users may not give to workers: objects of workers of other kinds have them
 RESERVED = ("cloud", "edge", "joint", "serve")
 NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
+VARIABLE_FIX = "it is a variable that nothing has replaced: write the value, or pass the file through envsubst"
 UNIQUE_FIX = "give each worker a different name"
 ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
@@ -257,6 +258,9 @@ def check_dataset(dataset: DatasetRef | None) -> None:
 
 def _check_template(at: str, template: dict[str, Any]) -> None:
     pod = convert(template, PodTemplate, at).spec
+    places = {f"{at}.spec.nodeName": pod.node_name}
+    places |= {f"{at}.spec.nodeSelector.{label}": value for label, value in pod.node_selector.items()}
+    refuse([InvalidFieldError(field, text, VARIABLE_FIX) for field, text in places.items() if text.startswith("$")])
     if pod.node_name:
         check_name(f"{at}.spec.nodeName", pod.node_name)
 

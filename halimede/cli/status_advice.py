@@ -38,6 +38,16 @@ REMEDIES = {
     "SettingsRefused": "the previous settings run on: correct what the message names, and apply the service again",
     "RolloutFailed": "the previous version runs on: apply a corrected one, or roll back (`halimede rollback --help`)",
 }
+#: remedies where Kubernetes runs the workers: its reasons stand in no other system
+REMEDIES |= dict.fromkeys(
+    ("CrashLoopBackOff", "OOMKilled", "Error", "FetchFailed"),
+    "`kubectl logs --namespace {ns} --selector app.kubernetes.io/managed-by=halimede --prefix --previous`",
+)
+REMEDIES |= dict.fromkeys(
+    ("Unschedulable", "ContainerCreating", "ImagePullBackOff", "ErrImagePull", "FailedMount", "FailedCreatePodSandBox"),
+    "`kubectl describe pods --namespace {ns} --selector app.kubernetes.io/managed-by=halimede`",
+)
+REMEDIES["NodeUnreachable"] = "wait, its workers go on; see `kubectl get nodes`, and the node's link to the cluster"
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
 LOGS = ", `halimede logs {name} -n {ns}`"
@@ -98,6 +108,10 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
     tasks = []
     for node in nodes:
         about = f"node/{node.name}"
+        if not node.online and node.trouble:
+            do = f"see `kubectl describe node {node.name}`; its workers go on meanwhile, and frames are answered there"
+            tasks.append(Task(about, node.trouble, do))
+            continue
         if not node.online:
             do = f"start its local controller; if it is gone for good: `halimede delete node {node.name}`"
             tasks.append(Task(about, "it is offline", do))

@@ -6,10 +6,14 @@ from collections.abc import Collection
 
 import msgspec
 
-from halimede.messages import TaskInfo
+from halimede.messages import Count, TaskInfo
 from halimede.stats import histogram
 
 COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
+#: counts that never fall while the file lives in which a worker keeps them
+GROWING = [count.field for count in Count if count.field]
+#: what only holds for the moment
+MOMENTARY = {"queued": 0, "drifting": 0}
 
 
 def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
@@ -35,3 +39,19 @@ def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
         queue_latency=histogram.merge(info.queue_latency for info in infos),
         compute_latency=histogram.merge(info.compute_latency for info in infos),
     )
+
+
+def vanished(before: TaskInfo, now: TaskInfo) -> TaskInfo | None:
+    """Return the part of a worker's earlier counts that its present ones do not contain; None: they contain all.
+
+    A worker whose file of counts is gone counts from 0, with another start; then all earlier counts have vanished. If
+    an older copy of the file came back, as after a power cut, only the difference has.
+    """
+    anew = bool(before.start_time and now.start_time) and before.start_time != now.start_time
+    if not anew and all(getattr(before, name) <= getattr(now, name) for name in GROWING):
+        return None
+    if anew or not before.start_time:
+        return msgspec.structs.replace(before, **MOMENTARY)
+    less = {name: max(0, getattr(before, name) - getattr(now, name)) for name in COUNTS} | MOMENTARY
+    times = {"start_time": before.start_time, "current_time": before.current_time, "update_time": before.update_time}
+    return msgspec.structs.replace(TaskInfo(), **less, **times)

@@ -18,7 +18,8 @@ from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import NO_NODE
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, hide_secrets
+from halimede.system import termination_message
 from halimede.system.runtime import rare_collections, stop_on_signal
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
@@ -72,7 +73,11 @@ def main(
     except (InvalidFieldError, WorkerError) as error:
         reason = f"{error.reason}: " if isinstance(error, WorkerError) else ""
         print(f"halimede {program} worker: {reason}{error}", file=sys.stderr)
+        termination_message.write(f"{reason}{error}")
         return MISTAKE
+    except Exception as error:
+        termination_message.write(hide_secrets(f"{type(error).__name__}: {error}"))
+        raise
     return 0
 
 

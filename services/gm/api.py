@@ -31,6 +31,7 @@ from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
 from services.gm.control_plane import ControlPlane
 from services.gm.controllers import CONTROLLERS
+from services.gm.nodes import Node
 from services.gm.rate_limit import RateLimit
 from services.gm.reference_index import ReferenceEntry
 
@@ -257,7 +258,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         infos = (
             NodeInfo(
                 name=node.name,
-                online=node.online,
+                online=node.online and not node.unready,
                 epoch=node.epoch,
                 version=node.presence.version if node.presence else "",
                 cpus=node.presence.cpus if node.presence else 0,
@@ -268,7 +269,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 unknown=self._unknown(node.name),
                 workers=workers[node.name],
                 http=node.presence.http if node.presence else "",
-                trouble=node.presence.trouble if node.presence and node.online else "",
+                trouble=_trouble(node),
             )
             for name, node in sorted(plane.nodes.items())
             if request.name in {"", name}
@@ -303,6 +304,13 @@ def _cut(items: Iterable[Any], limit: int, room: int) -> tuple[list[Any], bool]:
             return taken, True
         taken.append(item)
     return taken, False
+
+
+def _trouble(node: Node) -> str:
+    """Return what is wrong with a node, as the cluster or its local controller sees it."""
+    if node.unready:
+        return f"Kubernetes does not reach it ({node.unready})"
+    return node.presence.trouble if node.presence and node.online else ""
 
 
 def _refused(reason: Any, error: Exception, field: str = "") -> ApiReply:

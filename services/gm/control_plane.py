@@ -94,8 +94,8 @@ class ControlPlane:
                 case WorkersChanged(key):
                     self._scheduled(key)
                     self.queue.add(key)
-                case NodeSeen(name, labels):
-                    await self.node_changed(name, self.nodes.register(name, labels))
+                case NodeSeen(name, node):
+                    await self.node_changed(name, self.nodes.register(name, node))
 
     async def watch(self) -> None:
         """Take nodes as offline that did not appear after the broker was reachable again; runs until cancelled."""
@@ -110,8 +110,10 @@ class ControlPlane:
                 await self.node_changed(node, self.nodes.lost(node))
 
     async def node_changed(self, node: str, change: Change) -> None:
-        """Process that a node came online, went offline or got other labels."""
+        """Process that a node came online, went offline, became ready or not, or got other labels."""
         keys: set[Key] = self.index.node_changed(node) if change.labels else set()
+        if change.ready:
+            keys |= set(self.index.assigned(node))
         if change.online:
             keys |= self.downstream.keys(node)
             keys |= set(self.index.assigned(node))

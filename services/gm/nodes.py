@@ -18,6 +18,7 @@ import msgspec
 
 from halimede.api.placement import HOSTNAME
 from halimede.messages import Presence
+from services.gm.cluster.port import RegisteredNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,19 @@ class Node:
     presence: Presence | None = None
     #: an operator has drained it
     drained: bool = False
-    #: its labels in the cluster; None: the cluster does not know it
-    registered: Mapping[str, str] | None = None
+    #: the cluster's own view of it; None: the cluster does not know it
+    registered: RegisteredNode | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
         """Its labels, and its name under Kubernetes' label for host names."""
-        return {HOSTNAME: self.name, **(self.presence.labels if self.presence else {}), **(self.registered or {})}
+        told = self.presence.labels if self.presence else {}
+        return {HOSTNAME: self.name, **told, **(self.registered.labels if self.registered else {})}
+
+    @property
+    def unready(self) -> str:
+        """Why the cluster does not reach it, or takes it as not ready; empty where there is no cluster."""
+        return self.registered.unready if self.registered else ""
 
     @property
     def controlled(self) -> bool:
@@ -50,6 +57,7 @@ class Change:
 
     online: bool = False
     labels: bool = False
+    ready: bool = False
 
 
 NOTHING = Change()
@@ -68,7 +76,7 @@ class Nodes(Mapping[str, Node]):
         self._unconfirmed: set[str] = set()
         self._stores: dict[str, list[str]] = {}
         self._drained: set[str] = set()
-        self._registered: dict[str, Mapping[str, str]] = {}
+        self._registered: dict[str, RegisteredNode] = {}
 
     def __getitem__(self, name: str) -> Node:
         return self._nodes[name]
@@ -88,14 +96,14 @@ class Nodes(Mapping[str, Node]):
         """Add a node from GM's store, in the stored state."""
         self._put(Node(presence.node, presence.online, presence.epoch, presence))
 
-    def register(self, name: str, labels: Mapping[str, str] | None) -> Change:
-        """Set the labels that the cluster has for a node; None: the cluster no longer knows it."""
-        if labels is not None:
-            self._registered[name] = labels
+    def register(self, name: str, node: RegisteredNode | None) -> Change:
+        """Set the cluster's view of a node; None: the cluster no longer knows it."""
+        if node is not None:
+            self._registered[name] = node
         elif self._registered.pop(name, None) is None:
             return NOTHING
         old = self._nodes.get(name) or Node(name, online=False, epoch=0)
-        if labels is None and not old.controlled:
+        if node is None and not old.controlled:
             self.remove(name)
             return Change(labels=True)
         return self._put(old)
@@ -209,7 +217,11 @@ class Nodes(Mapping[str, Node]):
         for item in after - before:
             self._by_label.setdefault(item, set()).add(node.name)
         appeared = old is None and node.registered is not None
-        return Change(online=node.online != (old is not None and old.online), labels=before != after or appeared)
+        return Change(
+            online=node.online != (old is not None and old.online),
+            labels=before != after or appeared,
+            ready=node.unready != (old.unready if old else ""),
+        )
 
     def _discard(self, item: tuple[str, str], name: str) -> None:
         self._by_label[item].discard(name)

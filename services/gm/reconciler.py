@@ -53,7 +53,9 @@ from services.gm.reports import NodeReports
 from services.gm.service_status import Problem
 from services.gm.status_topics import StatusTopics
 from services.gm.workloads.object_names import digest
+from services.gm.workloads.pod_history import PodHistory
 from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.pod_status import starting, templates
 from services.gm.workqueue import TICK, WorkQueue, reached
 
 log = structlog.get_logger()
@@ -86,6 +88,7 @@ class SnapshotReader:
     pods: bool
     #: problems of the last attempt to write the objects
     troubles: dict[Key, tuple[Problem, ...]] = field(default_factory=dict)
+    history: PodHistory = field(default_factory=PodHistory)
 
     def at(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
         """Return the snapshot of a resource for all nodes, or for only one (to decide what it shall hold)."""
@@ -117,8 +120,10 @@ class SnapshotReader:
     async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Add the objects of a service in the cluster, and the Secrets that it names."""
         key = entry.resource.key
-        workers = self.cluster.workers(key)
-        observed = replace(observed, pods=Pods(workers, settings))
+        workers, now = self.cluster.workers(key), asyncio.get_running_loop().time()
+        self.history.observe(key, workers.pods, templates(workers.objects), now)
+        late, held = self.history.late(key, now), self.history.held(key, workers.pods)
+        observed = replace(observed, pods=Pods(workers, settings, late=late, held=held))
         wanted = CONTROLLERS[key.plural].secret_names(entry.resource, observed)
         troubles = self.troubles.get(key, ())
         secrets: Mapping[str, dict[str, Any] | None] = {}
@@ -127,7 +132,9 @@ class SnapshotReader:
         except HalimedeError as error:
             # the Secrets are unknown: running pods are kept
             troubles = (Problem("SecretsNotRead", str(error)), *troubles)
-        return replace(observed, pods=Pods(replace(workers, secrets=secrets), settings, troubles))
+        events = await self.cluster.pod_warnings(key.namespace, late & starting(workers.pods))
+        workers = replace(workers, secrets=secrets)
+        return replace(observed, pods=Pods(workers, settings, troubles, late, events, held))
 
     def _existing(self, key: Key) -> Resource[Any] | None:
         entry = self.index.get(key)
@@ -213,12 +220,11 @@ class Reconciler:
             self._snapshots.troubles.pop(key, None)
             self._refused.pop(key, None)
             self._heartbeats.discard(key)
+            self._snapshots.history.forget(key)
             return
         observed = replace(self._snapshots.at(stored, entry), heartbeat=key in self._heartbeats)
         if self._pods and entry.roles and not stored.deleting:
-            observed = await self._snapshots.at_pods(observed, entry, self._pods)
-            if observed.pods and None in observed.pods.workers.secrets.values():
-                self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
+            observed = await self._observe_pods(observed, entry, self._pods)
         actions, work = first(entry.resource, observed), _Work()
         await asyncio.gather(*(self._hold(action, work) for action in actions if isinstance(action, Hold)))
         try:
@@ -256,6 +262,16 @@ class Reconciler:
             self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
         if work.failure:
             raise work.failure
+
+    async def _observe_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
+        """Add a service's pods, and reconcile it again when time alone will have changed what is known of them."""
+        key, now = entry.resource.key, asyncio.get_running_loop().time()
+        observed = await self._snapshots.at_pods(observed, entry, settings)
+        if observed.pods and None in observed.pods.workers.secrets.values():
+            self.queue.add(key, at=now + SECRET_PATIENCE)
+        if due := self._snapshots.history.due(key, now):
+            self.queue.add(key, at=due)
+        return observed
 
     async def _hold(self, action: Hold, work: _Work) -> None:
         try:

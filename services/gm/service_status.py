@@ -7,10 +7,11 @@ What the phases of a service mean:
 
 - Running: every expected worker runs the present generation.
 - Degraded: an edge worker runs, so samples are answered, but something else differs from the spec. If a worker ran in
-  this generation when its node went offline, it is assumed to run still.
+  this generation when its node went offline, it is assumed to run still; so is one whose node Kubernetes does not
+  reach, by the last report of that node's local controller.
 - Pending: no edge worker runs yet, or no cloud worker of a joint inference service has ever started; something is
   missing, offline or still starting. Recovers by itself or when that appears.
-- Failed: no edge worker runs, and a worker has failed.
+- Failed: no edge worker runs, a worker has failed, and none may run on a node that is not reached.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from halimede.stats.totals import add_up
 from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
 from services.gm.reference_index import Roles
-from services.gm.workloads.pod_status import PodView
+from services.gm.workloads.pod_status import UNREACHED, PodView
 
 #: nodes in one status: the limit keeps it far below the size limits of messages and of objects
 MAX_SHOWN_NODES = 100
@@ -81,8 +82,8 @@ class Share:
 
     @property
     def online(self) -> bool:
-        """Whether the node is online."""
-        return self.known is not None and self.known.online
+        """Whether the node is online, and reached by the cluster if there is one."""
+        return self.known is not None and self.known.online and not self.known.unready
 
     @property
     def reported(self) -> NodeStatus | None:
@@ -100,12 +101,14 @@ class Share:
 class ReadinessTally:
     """The counts and problems of all nodes, each list in the order of the nodes.
 
-    ``active`` workers run; ``edges`` includes edge workers that ran when their node went offline; ``clouds`` are the
-    cloud workers that have started, whether or not they run.
+    ``active`` workers run; ``edges`` includes edge workers that ran when their node went offline; ``doubtful`` are edge
+    workers that may run on a node that is not reached; ``clouds`` are the cloud workers that have started, whether or
+    not they run.
     """
 
     active: int = 0
     edges: int = 0
+    doubtful: int = 0
     clouds: int = 0
     failed: list[Problem] = field(default_factory=list)
     offline: list[Problem] = field(default_factory=list)
@@ -113,22 +116,26 @@ class ReadinessTally:
 
 
 def judge(tally: ReadinessTally, missing: Sequence[Problem], *, started: bool = True) -> Readiness:
-    """Return the phase of a service, with the first problem and the number of others.
+    """Return the phase of a service, with the first problem, all that is missing or refused, and the number of others.
 
     ``started``: a cloud worker has started, or the service needs none.
     """
-    problems = [*missing, *tally.failed, *tally.offline, *tally.waiting]
-    if not problems:
+    seen = [*tally.failed, *tally.offline, *tally.waiting]
+    if not missing and not seen:
         return Readiness("Running", "AllWorkersRun", f"{tally.active} workers are running")
     if tally.edges and started:
         phase = "Degraded"
-    elif tally.edges or missing or not tally.failed:
+    elif tally.edges or tally.doubtful or missing or not tally.failed:
         phase = "Pending"
     else:
         phase = "Failed"
-    first, others = problems[0], list(dict.fromkeys(problem.reason for problem in problems[1:]))
-    more = f" (and {len(problems) - 1} more: {', '.join(others[:NAMED])})" if others else ""
-    return Readiness(phase, first.reason, first.message + more)
+    # what a user has to correct is named in full: whoever corrects one field must not then hear of the next
+    named = missing or seen[:1]
+    rest = seen if missing else seen[1:]
+    others = list(dict.fromkeys(problem.reason for problem in rest))
+    more = f" (and {len(rest)} more: {', '.join(others[:NAMED])})" if others else ""
+    text = "; ".join(dict.fromkeys(problem.message for problem in named))
+    return Readiness(phase, named[0].reason, text + more)
 
 
 def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
@@ -186,23 +193,42 @@ def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus
 
 def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: ReadinessTally) -> None:
     """Count pods. ``wanted`` is the number of pods of each worker; a worker without a Deployment is left out."""
+    unreached: dict[str, list[PodView]] = {}
     for role, number in sorted(wanted.items(), reverse=True):
         pods = [view for view in views if view.of == role]
-        up = [view for view in pods if view.phase == "Running" and view.ready]
+        if sum(view.up and view.current and not view.leaving for view in pods) >= number:
+            pods = [view for view in pods if not view.leaving]  # others have replaced them
+        up = [view for view in pods if view.up]
         tally.active += len(up)
         tally.edges += sum(view.role in ANSWERING for view in up)
         tally.clouds += sum(role == CLOUD and (view.phase != "Pending" or view.restarts > 0) for view in pods)
         tally.failed += [_pod_trouble(view, "WorkerFailed") for view in pods if view.phase == "Failed"]
-        if sum(view.current for view in up) >= number:
-            continue
-        starting = [view for view in pods if view not in up and view.phase != "Failed"]
-        if starting:
-            tally.waiting.append(_pod_trouble(starting[0], "WorkerNotUp"))
-        elif up:
-            text = f"{role} worker: {sum(view.current for view in up)} of {number} pods run the current generation"
-            tally.waiting.append(Problem(UPDATING, text))
-        elif not pods:
-            tally.waiting.append(Problem("WorkerNotUp", f"{role} worker: no pod yet"))
+        for view in pods:
+            if view.unreached:
+                tally.doubtful += view.role in ANSWERING
+                unreached.setdefault(view.node, []).append(view)
+        if sum(view.current for view in up) < number:
+            tally.waiting += _lacking(role, number, [view for view in pods if not view.unreached], up)
+    tally.offline += [_unreached(node, there) for node, there in sorted(unreached.items())]
+
+
+def _lacking(role: str, number: int, pods: Sequence[PodView], up: Sequence[PodView]) -> Iterator[Problem]:
+    """Yield why fewer pods of the present generation are up than there shall be; ``up`` are those of any."""
+    starting = [view for view in pods if not view.up and view.phase != "Failed"]
+    current = sum(view.current for view in up)
+    if starting and not (up and starting[0].starting and not starting[0].late):
+        yield _pod_trouble(starting[0], "WorkerNotUp")
+    elif up:
+        text = f"{role} worker: {current} of {number} pods run the current generation"
+        yield Problem(UPDATING, text)
+    elif not pods:
+        yield Problem("WorkerNotUp", f"{role} worker: no pod yet")
+
+
+def _unreached(node: str, pods: Sequence[PodView]) -> Problem:
+    """Return the problem of a node that Kubernetes does not reach: what runs there continues to run."""
+    run = f"{sum(view.up for view in pods)} of {len(pods)} workers there run, by the last report of the node"
+    return Problem(UNREACHED, f"Kubernetes does not reach node {node} ({pods[0].message}): {run}")
 
 
 def _pod_trouble(view: PodView, otherwise: str) -> Problem:

@@ -92,8 +92,10 @@ class PodLogs(Logs):
         except InvalidFieldError as error:
             return LogsReply(error=str(error))
         how = f"kubectl logs --namespace {namespace} {request.worker}"
+        every = f"kubectl logs --namespace {namespace} --selector app.kubernetes.io/managed-by=halimede --prefix"
         listed = f"kubectl get pods --namespace {namespace} --field-selector spec.nodeName={node}"
-        return LogsReply(error=f"node {node} runs its workers as pods: use `{how}`; `{listed}` lists them")
+        text = f"node {node} runs its workers as pods: use `{how}`, or `{every}` for all; `{listed}` lists them"
+        return LogsReply(error=text)
 
 
 def read_part(path: Path, offset: int, limit: int) -> LogsReply:

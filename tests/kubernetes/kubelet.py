@@ -20,6 +20,7 @@ import msgspec
 
 from tests.kubernetes.client import Body, Client, RefusedError
 from tests.kubernetes.containers import BACK_OFF, Image, Run, now
+from tests.kubernetes.placed import named_node
 from tests.kubernetes.player import HASH, Player, _exactly, _is_ready, _owned
 from tests.kubernetes.sandbox import Network, Sandbox
 from tests.kubernetes.volumes import Giver, NotYetError
@@ -240,8 +241,8 @@ class Controllers(Player):
         """Choose a node that fits, the one that had the fewest pods; empty: there is none."""
         nodes = (await self._client.list("Node"))["items"]
         wanted = spec.get("nodeSelector", {}).items()
-        if (named := spec.get("nodeName")) and named != self.node:
-            return str(named)
+        if named := named_node(spec):
+            return named
         fits = [node["metadata"]["name"] for node in nodes if wanted <= node["metadata"].get("labels", {}).items()]
         return min(fits, key=lambda name: sum(pod["spec"].get("nodeName") == name for pod in pods), default="")
 

@@ -19,6 +19,7 @@ import msgspec
 
 from tests.kubernetes.client import Body, Client, RefusedError
 from tests.kubernetes.garbage import collect
+from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import State, running
 
 HASH = "pod-template-hash"
@@ -40,6 +41,8 @@ class Player:
         self.node = _NODE
         #: False: nobody deletes pods for good (the kubelet is away)
         self.alive = True
+        #: whether pods of an earlier template stay until new ones are ready, as Deployments do by default
+        self.keeps_old = False
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name="player")
@@ -88,6 +91,8 @@ class Player:
         if meta.get("deletionTimestamp"):
             await self._client.delete("Pod", self._namespace, meta["name"], _exactly(meta, gracePeriodSeconds=0))
             return
+        if pod.get("status", {}).get("phase") == "Failed":
+            return  # for good
         state = next((state for matches, state in self._states if matches(pod)), running)
         status = state(pod)
         if not _holds(status, pod.get("status", {})):
@@ -100,12 +105,15 @@ class Player:
         if meta.get("deletionTimestamp"):
             return
         mark = hashlib.sha256(msgspec.json.encode(spec["template"], order="sorted")).hexdigest()[:10]
-        own = [pod for pod in pods if _owned(pod, meta["uid"]) and not pod["metadata"].get("deletionTimestamp")]
+        own = [pod for pod in pods if _owned(pod, meta["uid"]) and _is_active(pod)]
         new = [pod for pod in own if pod["metadata"].get("labels", {}).get(HASH) == mark]
         wanted = spec.get("replicas", 1)
         for _ in range(wanted - len(new)):
             await self._client.create("Pod", self._namespace, self._pod(deployment, mark))
-        for pod in [pod for pod in own if pod not in new] + new[wanted:]:
+        old = [pod for pod in own if pod not in new]
+        if self.keeps_old and sum(map(_is_ready, new)) < wanted:
+            old = []
+        for pod in old + new[wanted:]:
             name = pod["metadata"]["name"]
             await self._client.delete("Pod", self._namespace, name, _exactly(pod["metadata"]))
         await self._report(deployment, new[:wanted])
@@ -125,7 +133,7 @@ class Player:
         meta, template = deployment["metadata"], deployment["spec"]["template"]
         labels = {**template["metadata"].get("labels", {}), HASH: mark}
         owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
-        spec = template["spec"] if template["spec"].get("nodeName") else {**template["spec"], "nodeName": self.node}
+        spec = {**template["spec"], "nodeName": named_node(template["spec"]) or self.node}
         name = f"{meta['name'][:200]}-{mark}-{secrets.token_hex(3)[:5]}"
         annotations = template["metadata"].get("annotations", {})
         return {
@@ -145,6 +153,11 @@ def _exactly(meta: Body, **more: Any) -> Body:
 
 def _owned(pod: Body, uid: str) -> bool:
     return any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", ()))
+
+
+def _is_active(pod: Body) -> bool:
+    """Whether a pod is one of its Deployment's: a failed one stays for inspection, and another takes its place."""
+    return not pod["metadata"].get("deletionTimestamp") and pod.get("status", {}).get("phase") != "Failed"
 
 
 def _is_ready(pod: Body) -> bool:

@@ -8,7 +8,7 @@ import copy
 import pytest
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
-from services.gm.cluster.port import FINALIZER, ConflictError, NodeSeen
+from services.gm.cluster.port import FINALIZER, ConflictError, NodeSeen, RegisteredNode
 from tests.integration.gm_world import SERVICES
 from tests.kubernetes.adapter import MODELS, PATIENCE, adapter
 from tests.kubernetes.apiserver import Api
@@ -230,13 +230,18 @@ async def test_nodes_are_told_of_when_they_come_go_or_get_other_labels(api: Api)
     name = api.unique("node")
     await api.node(name, {"pool": "edge"})
     async with adapter(api) as a:
-        await a.heard(NodeSeen(name, {"pool": "edge", **_default_labels(a, name)}))
+        await a.heard(NodeSeen(name, RegisteredNode({"pool": "edge", **_default_labels(a, name)})))
         a.happened.clear()
         await api.client.patch("Node", None, name, {"status": {"conditions": []}}, "status")
         await api.client.patch("Node", None, name, {"metadata": {"annotations": {"x": "y"}}})
         await api.client.patch("Node", None, name, {"metadata": {"labels": {"pool": "cloud"}}})
         await eventually(lambda: a.happened, PATIENCE)
-        assert [what.labels["pool"] for what in a.happened if isinstance(what, NodeSeen)] == ["cloud"]
+        seen = [what.node for what in a.happened if isinstance(what, NodeSeen)]
+        assert [node.labels["pool"] for node in seen if node] == ["cloud"]
+        labels = seen[-1].labels if seen[-1] else {}
+        unready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "it is silent"}
+        await api.client.patch("Node", None, name, {"status": {"conditions": [unready]}}, "status")
+        await a.heard(NodeSeen(name, RegisteredNode(labels, "NodeStatusUnknown: it is silent")))
         await api.client.delete("Node", None, name)
         await a.heard(NodeSeen(name, None))
 
@@ -245,7 +250,7 @@ def _default_labels(a: object, name: str) -> dict[str, str]:
     """A server may add some."""
     for what in a.happened:  # type: ignore[attr-defined]
         if isinstance(what, NodeSeen) and what.name == name:
-            return dict(what.labels or {})
+            return dict(what.node.labels if what.node else {})
     return {}
 
 

@@ -12,6 +12,7 @@ from services.gm.workloads.pod_settings import parse
 from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
+from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import HOST, running, unready
 from tests.kubernetes.world import PATIENCE, World, shipped, world
 from tests.simulated import eventually
@@ -105,7 +106,7 @@ async def test_the_seeds_samples_run_as_one_pod_on_their_node(api: Api, sample: 
         status = await serving(w, name, group)
         made = await w.made("Deployment", name)
         pod = made["spec"]["template"]["spec"]
-        assert (made["spec"]["replicas"], pod["nodeName"]) == (1, w.edge)
+        assert (made["spec"]["replicas"], named_node(pod)) == (1, w.edge)
         assert made["metadata"]["ownerReferences"][0]["apiVersion"] == group
         port = body["spec"]["servingPort"]
         assert (status["servingVersion"], status["url"]) == ("4", f"http://{name}.{w.namespace}.svc:{port}")

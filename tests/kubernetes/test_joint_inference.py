@@ -10,6 +10,7 @@ from services.gm.cluster.port import FINALIZER
 from tests.integration.gm_world import MODELS, SERVICES, metric, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import RefusedError
+from tests.kubernetes.placed import named_node
 from tests.kubernetes.world import world
 from tests.simulated import eventually
 
@@ -31,7 +32,7 @@ async def test_an_applied_service_becomes_deployments_and_runs(api: Api) -> None
         labels = made["spec"]["template"]["metadata"]["labels"]
         assert labels["jointinferenceservice.sedna.io/name"] == "helmet"
         assert labels["jointinferenceservice.sedna.io/worker-type"] == "edge"
-        assert made["spec"]["template"]["spec"]["nodeName"] == w.edge
+        assert named_node(made["spec"]["template"]["spec"]) == w.edge
         assert await w.object("Deployment", CLOUD)
         assert await w.object("Service", "helmet-cloud")
         await eventually(lambda: len(edge.sent("insert")) == 2)
@@ -88,7 +89,7 @@ async def test_a_service_moves_with_its_node_name(api: Api) -> None:
             await w.apply(w.service(edge=other))
             await w.reaches("Running", generation=2)
             made = await w.made("Deployment", EDGE)
-            assert made["spec"]["template"]["spec"]["nodeName"] == other
+            assert named_node(made["spec"]["template"]["spec"]) == other
             key = Key(SERVICES, w.namespace, "helmet")
             await eventually(lambda: key in new.holds and key not in old.holds)
 

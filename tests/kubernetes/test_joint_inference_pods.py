@@ -9,6 +9,7 @@ import pytest
 from halimede.names import Key
 from tests.integration.gm_world import MODELS, model
 from tests.kubernetes.apiserver import Api
+from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import State, crash_loop, image_pull, pending, running, unschedulable
 from tests.kubernetes.world import world
 from tests.simulated import eventually
@@ -104,13 +105,13 @@ async def test_a_hand_that_deletes_or_edits_what_gm_made_changes_nothing_for_lon
             return now is not None and now["metadata"]["uid"] != first["metadata"]["uid"]
 
         await eventually(again, 20)
-        patch = {"spec": {"template": {"spec": {"nodeName": w.cloud}}}}
+        patch = {"spec": {"template": {"spec": {"affinity": None}}}}
         await api.client.patch("Deployment", w.namespace, CLOUD, {"spec": {"replicas": 3}})
         await api.client.patch("Deployment", w.namespace, EDGE, patch)
 
         async def reverted() -> bool:
             edge, cloud = await w.made("Deployment", EDGE), await w.made("Deployment", CLOUD)
-            return bool(edge["spec"]["template"]["spec"]["nodeName"] == w.edge and cloud["spec"]["replicas"] == 1)
+            return bool(named_node(edge["spec"]["template"]["spec"]) == w.edge and cloud["spec"]["replicas"] == 1)
 
         await eventually(reverted, 20)
 

@@ -10,16 +10,20 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from halimede.api.inferencemodel import KUBEEDGE
 from halimede.names import Key
+from services.gm.workloads import pod_history
 from tests.integration.gm_world import DATASETS, MODELS, MULTI_EDGE, SERVICES, dataset, model, multi_edge
 from tests.integration.inference_models import PLURAL as SERVED
 from tests.integration.inference_models import inference_model
 from tests.kubernetes.apiserver import Api, User, on_double
 from tests.kubernetes.double.access import Access, Rule
+from tests.kubernetes.podstates import running
+from tests.kubernetes.recorded import left
 from tests.kubernetes.test_joint_inference_groups import neptune
 from tests.kubernetes.world import PATIENCE, World, gm_rules, world
 from tests.simulated import eventually
@@ -69,8 +73,14 @@ async def whole_life(w: World, user: User) -> None:
             exposed = inference_model(ingress={"host": "faces.example"})
             other = {**inference_model("other"), "apiVersion": KUBEEDGE}
             several = multi_edge(north=w.edge, south=w.edge)
-            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other, several)
+            w.player.behave(left("being-created"), "crossing")
+            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other)
             await w.reaches("Running", name="faces", plural=SERVED)
+            with mock.patch.object(pod_history, "LATE_S", 0.1):  # it looks for the events of a pod that takes long
+                await w.apply(several)
+                await w.reaches("Pending", name="crossing", plural=MULTI_EDGE)
+                await eventually(lambda: _events_read(w), 2 * PATIENCE)
+            w.player.behave(running, "crossing")
             await w.reaches("Running", name="crossing", plural=MULTI_EDGE)
             await w.reaches("Running", name="other", plural=SERVED, version=KUBEEDGE)
             await w.reaches("Running")
@@ -96,6 +106,11 @@ async def whole_life(w: World, user: User) -> None:
             async with w.node(w.edge):
                 await eventually(lambda times=times: _told(w, times), PATIENCE)
         assert gm.lost == 0
+
+
+def _events_read(w: World) -> bool:
+    """Whether GM has looked for events; nobody tells that of a real server."""
+    return w.api.double is None or any((r.resource, r.verb) == ("events", "list") for r in w.api.control.log)
 
 
 async def changed_by_hand(w: World) -> None:

@@ -36,6 +36,7 @@ from tests.integration.inference_models import KUBEEDGE, SEDNA, inference_model,
 from tests.integration.lc_world import fetch_at_once
 from tests.kubernetes.apiserver import Api, on_double, on_server
 from tests.kubernetes.client import Body, RefusedError
+from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import failed, pending, running
 from tests.kubernetes.volumes import Giver
 from tests.kubernetes.world import DEPLOY, PATIENCE, World, path_of, shipped, world
@@ -175,7 +176,7 @@ class Cluster:
         pod = (await self.w.made("Deployment", name))["spec"]["template"]["spec"]
         container = pod["containers"][0]
         env = {each["name"]: each.get("value") for each in container["env"]}
-        return {"env": env, "node": pod["nodeName"], "image": container["image"], "command": container["command"]}
+        return {"env": env, "node": named_node(pod), "image": container["image"], "command": container["command"]}
 
 
 @asynccontextmanager

@@ -393,6 +393,11 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
         return []
     broker = f"mqtt{'' if site.passwords else 's'}://{bridge.address(site)}"
     steps = []
+    if site.pools:
+        steps.append(
+            f"on Kubernetes, in place of copies: halimede certs secrets {folder} | kubectl apply --server-side -f -"
+            " (services in other namespaces than default: --workers-in NAMESPACE)"
+        )
     if certificates.CA in report.made:
         paths = "" if site.install else "; its paths are those of this machine: `--install DIR` sets others"
         steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (see "

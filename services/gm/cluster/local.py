@@ -206,6 +206,14 @@ class LocalCluster:
         """There are no Secrets: return None for each name."""
         return dict.fromkeys(names)
 
+    async def pod_warnings(
+        self,
+        namespace: str,  # noqa: ARG002
+        uids: Collection[str],  # noqa: ARG002
+    ) -> Mapping[str, tuple[str, str]]:
+        """Return nothing: there are no pods."""
+        return {}
+
     async def ensure(self, body: dict[str, Any]) -> None:
         """Do nothing: nodes start the workers."""
 

@@ -146,11 +146,19 @@ class WorkersChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisteredNode:
+    """A node as the cluster has it: its labels, and why it is not ready (empty: it is, or that is not known yet)."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    unready: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node of the cluster is new or has other labels; None: it was deleted."""
+    """A node of the cluster is new or has changed; None: it was deleted."""
 
     name: str
-    labels: Mapping[str, str] | None
+    node: RegisteredNode | None
 
 
 #: a change in a cluster: the key of a resource that was created, edited or deleted, or one of the others
@@ -227,6 +235,9 @@ class Cluster(Protocol):
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
         """Return the metadata of Secrets; None for those that do not exist."""
+
+    async def pod_warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        """Return the last warning about each pod that has one: its reason and its message. Raises nothing."""
 
     async def ensure(self, body: dict[str, Any]) -> None:
         """Create an object, or update it to ``body``.

@@ -21,7 +21,9 @@ from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import UPDATING, Problem, Readiness, Share, conclude
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import Ensure, Remove, differences
+from services.gm.workloads.pod_history import Hold as PodHold
 from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.pod_status import NodeView, PodNews
 
 __all__ = [
     "Action",
@@ -114,14 +116,24 @@ Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finaliz
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """A service in a cluster that runs its workers as pods: its objects and pods, and the settings of new pods.
+    """A service in a cluster that runs its workers as pods.
 
-    ``troubles`` are the problems of the last attempt to write the objects.
+    Attributes:
+        workers: the objects and pods.
+        settings: of new pods.
+        troubles: the problems of the last attempt to write the objects.
+        late: the uids of pods that have been starting for long.
+        events: the last warning about each of those: its reason and its message.
+        held: workers whose pods fail one after the other, and how their next pods are made to wait.
+
     """
 
     workers: ClusterWorkers
     settings: PodSettings
     troubles: tuple[Problem, ...] = ()
+    late: frozenset[str] = frozenset()
+    events: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    held: Mapping[str, PodHold] = field(default_factory=dict)
 
     def planned(self, built: Built) -> dict[Ref, dict[str, Any]]:
         """Return the desired objects merged into the existing ones: the cache may not have the latest writes yet."""
@@ -177,6 +189,24 @@ class Observed:
         known = self.nodes.get(node)
         return known is not None and known.online
 
+    @property
+    def pod_news(self) -> PodNews:
+        """What is known of the service's pods besides their statuses."""
+        if self.pods is None:
+            return PodNews()
+        names = {pod.get("spec", {}).get("nodeName") for pod in self.pods.workers.pods} - {None}
+        nodes = {name: _node_view(self.nodes.get(name), self.reports.get(name)) for name in names}
+        return PodNews(nodes, self.pods.late, self.pods.events)
+
+
+def _node_view(node: Node | None, report: NodeReport | None) -> NodeView:
+    told = report.status if report and report.live else None
+    running = frozenset(w.name for w in told.workers if w.phase == "Running") if told and told.workers else None
+    if told and not told.workers and told.phase != "Running":
+        running = frozenset()
+    why = (told.reason, told.message) if told and told.reason in PREPARING else ("", "")
+    return NodeView(node.unready if node else "", running, *why)
+
 
 class Controller(Protocol):
     """The rules of one kind. All methods are pure. The default methods are those of a kind without workers."""
@@ -205,6 +235,8 @@ class Controller(Protocol):
 
 
 CONTROLLERS: dict[str, Controller] = {}
+#: reasons of a local controller that also say why a pod on its node is still being created
+PREPARING = frozenset({"ModelNotReady", "DatasetNotReady"})
 #: fields of a status that are ignored in comparisons: they have times, or repeat another field
 TIMED = frozenset({"conditions", "update_time", "number_of_samples"})
 

@@ -69,7 +69,10 @@ class InferenceModelController(Controller):
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return a Deployment, a Service, and an Ingress if one is specified."""
-        return build(desired, observed.pods.workers.secrets, observed.pods.settings) if observed.pods else None
+        if observed.pods is None:
+            return None
+        of = observed.pods
+        return build(desired, of.workers.secrets, of.settings).holding(of.held, of.workers.objects)
 
     def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
         """Return the Secrets that its versions are downloaded with."""
@@ -110,7 +113,9 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     objects = {**workers.objects, **shall}
     number = replicas(built, workers.objects)
     missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed)]
-    status = _summed(desired, observed, [], missing, pods=read_pods(objects, workers.pods), number=number)
+    status = _summed(
+        desired, observed, [], missing, pods=read_pods(objects, workers.pods, observed.pod_news), number=number
+    )
     if not number.get(ROLE):
         return status, "", ModelInUse()
     before = observed.status.serving_version if observed.status else ""

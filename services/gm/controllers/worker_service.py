@@ -68,7 +68,8 @@ class WorkersController(Controller):
         """Return the objects of its workers, in a cluster that runs pods."""
         if observed.pods is None:
             return None
-        return build(desired, observed.references, observed.pods.workers.secrets, observed.pods.settings)
+        of = observed.pods
+        return build(desired, observed.references, of.workers.secrets, of.settings).holding(of.held, of.workers.objects)
 
     def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
         """Return the Secrets of its workers, and of the Models that they download."""
@@ -85,7 +86,7 @@ class WorkersController(Controller):
         else:
             workers = observed.pods.workers
             missing = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
-            pods = read_pods({**workers.objects, **observed.pods.planned(built)}, workers.pods)
+            pods = read_pods({**workers.objects, **observed.pods.planned(built)}, workers.pods, observed.pod_news)
             wanted = replicas(built, workers.objects)
         asked = observed.asked or desired
         status = service_status(
@@ -283,7 +284,7 @@ def _by_pods(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
     """Yield each worker's pods; the local controllers of their nodes report the counts."""
     assert observed.pods is not None  # noqa: S101
     pods = observed.pods.workers
-    views = read_pods(pods.objects, pods.pods)
+    views = read_pods(pods.objects, pods.pods, observed.pod_news)
     infos = {
         worker.name: worker.task_info
         for report in observed.reports.values()
@@ -298,7 +299,7 @@ def _by_pods(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
 
 
 def _of_pod(place: Placement, view: PodView) -> WorkerSummary:
-    phase = "Pending" if view.phase == "Running" and not view.ready else view.phase
+    phase = "Unknown" if view.unreached else "Pending" if view.phase == "Running" and not view.ready else view.phase
     return WorkerSummary(
         name=place.name, role=place.role, node=view.node, phase=phase, reason=view.reason, message=view.message
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from halimede.api import Resource, placements
@@ -24,6 +24,7 @@ from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import WAYS, Brought, deliver, host_file, needs_secret
 from services.gm.workloads.object_names import DIGEST, Body, Role, worker_of
+from services.gm.workloads.pod_history import Hold
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_template import BIG_MODEL_PORT, check_mounts, pod_template
 from services.gm.workloads.template_policy import check_host_path, check_template
@@ -35,6 +36,8 @@ VERSIONS = {
     "HorizontalPodAutoscaler": "autoscaling/v2",
     "Ingress": "networking.k8s.io/v1",
 }
+#: the gate of new pods of a worker whose pods fail one after the other
+GATE = "halimede.io/failing"
 AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
 
 
@@ -45,6 +48,11 @@ class Built:
     objects: tuple[Body, ...] = ()
     kept: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
+
+    def holding(self, held: Mapping[str, Hold], existing: Mapping[Ref, Mapping[str, Any]]) -> Built:
+        """Return it with Deployments that make no pods of workers in ``held``, or whose new pods wait."""
+        objects = tuple(_held(body, held.get(worker_of(body)), existing.get(Ref.of(body))) for body in self.objects)
+        return replace(self, objects=objects)
 
 
 def build(
@@ -204,6 +212,22 @@ def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *
         "ownerReferences": [object_names.owner(service)],
     }
     return {"apiVersion": VERSIONS[kind], "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _held(body: Body, how: Hold | None, existing: Mapping[str, Any] | None) -> Body:
+    """Return a Deployment without pods, or one whose new pods are not scheduled: that waits while a pod has a gate."""
+    # an autoscaler does nothing while there are no replicas
+    ended = existing is not None and existing["spec"].get("replicas") == 0 and "replicas" not in body["spec"]
+    if body["kind"] != "Deployment" or not (how or ended):
+        return body
+    spec, metadata = dict(body["spec"]), {k: v for k, v in body["metadata"].items() if k != "annotations"}
+    if how != "gate":
+        spec["replicas"] = 0 if how else 1
+    else:
+        pod = spec["template"]["spec"]
+        gated = {**pod, "schedulingGates": [*pod.get("schedulingGates", []), {"name": GATE}]}
+        spec["template"] = {**spec["template"], "spec": gated}
+    return signed({**body, "metadata": metadata, "spec": spec})
 
 
 def signed(body: Body) -> Body:

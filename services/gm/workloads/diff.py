@@ -49,9 +49,12 @@ KEPT: Mapping[str, frozenset[str]] = {
     "": frozenset({"spec"}),
     "spec": frozenset({
         "template", "scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "ports", "selector", "replicas",
-        "containers", "initContainers", "volumes", "nodeName", "nodeSelector", "imagePullSecrets", "rules", "tls",
+        "containers", "initContainers", "volumes", "nodeSelector", "affinity", "tolerations", "imagePullSecrets",
+        "schedulingGates", "rules", "tls",
     }),
     "template": frozenset({"metadata", "spec"}),
+    "affinity": frozenset({"nodeAffinity"}),
+    "nodeAffinity": frozenset({"requiredDuringSchedulingIgnoredDuringExecution"}),
     "containers": frozenset({
         "image", "command", "args", "env", "envFrom", "volumeMounts", "resources", "securityContext", "livenessProbe",
         "readinessProbe", "ports",

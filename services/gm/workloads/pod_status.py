@@ -2,12 +2,15 @@
 
 The fields of a pod become one phase, one reason and one sentence, and whether the pod runs the present template of its
 Deployment. The label ``halimede.io/template`` shows that, so that ReplicaSets need not be watched.
+
+Of a node that Kubernetes does not reach, the pods' statuses are old: Kubernetes marks them as not ready, whatever runs
+there. Then the last report of the node's local controller counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from halimede.errors import hide_secrets
@@ -21,6 +24,8 @@ FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION})
 MAX_MESSAGE = 1024
 #: phases of pods that are never restarted
 ENDED = frozenset({"Failed", "Succeeded"})
+#: the reason of a pod on a node that Kubernetes does not reach
+UNREACHED = "NodeUnreachable"
 #: reasons of a waiting container that are not problems
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
@@ -32,6 +37,9 @@ class PodView:
     ``phase`` is Running once the worker's container runs, ``ready`` is True when Kubernetes sends it traffic;
     ``current`` is True if it was made from the present template. ``reason`` and ``message`` are empty without a
     problem.
+
+    ``unreached``: Kubernetes does not reach its node; then phase and readiness are those that are known otherwise.
+    ``leaving``: it is being deleted, and its node cannot know that. ``late``: it has been starting for long.
     """
 
     role: Role
@@ -44,6 +52,19 @@ class PodView:
     message: str = ""
     current: bool = True
     worker: str = ""
+    unreached: bool = False
+    leaving: bool = False
+    late: bool = False
+
+    @property
+    def up(self) -> bool:
+        """Whether it answers."""
+        return self.phase == "Running" and self.ready
+
+    @property
+    def starting(self) -> bool:
+        """Whether it is not up, and nothing is known that prevents it."""
+        return not self.up and self.phase != "Failed" and self.reason in STARTING | {""}
 
     @property
     def of(self) -> str:
@@ -51,13 +72,52 @@ class PodView:
         return self.worker or self.role
 
 
-def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What is known of a node besides its pods.
+
+    Attributes:
+        unready: why Kubernetes does not reach it; empty: it does.
+        running: the workers that run by the last report of its local controller; None: it has not reported any.
+        reason, message: why no worker runs there, by that report; empty: none.
+
+    """
+
+    unready: str = ""
+    running: frozenset[str] | None = None
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNews:
+    """What is known of a service's pods besides their statuses.
+
+    Attributes:
+        nodes: by name.
+        late: the uids of pods that have been starting for long.
+        events: of those, the last warning: its reason and its message.
+
+    """
+
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
+    events: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+NO_NEWS = PodNews()
+
+
+def read_pods(
+    objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], news: PodNews = NO_NEWS
+) -> tuple[PodView, ...]:
     """Return the pods of a service by role, worker and name, without pods that were replaced.
 
     ``objects`` are the service's existing objects.
     """
-    deployments = dict(_deployments(objects))
-    views = [view for pod in _present(pods) if (view := _view(pod, deployments))]
+    deployments, known = dict(_deployments(objects)), tuple(pods)
+    views = [view for pod in _living(known, news) if (view := _view(pod, deployments, news))]
+    views += _ended(known, deployments)
     views += _unmade(objects)
     return tuple(sorted(views, key=lambda view: (ROLES.index(view.role), view.worker, view.name)))
 
@@ -76,33 +136,79 @@ def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
 
 
 def nodes_by_worker(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the nodes of each worker's pods. A pod that is being deleted counts: it still reports."""
+    """Return the nodes of each worker's pods. A pod that is being deleted counts: it still reports.
+
+    A pod that has failed counts until another one has a node: its node keeps what the service needs.
+    """
     nodes: dict[str, set[str]] = {}
-    known = tuple(pods)
-    for pod in (*_present(known), *(pod for pod in known if _metadata(pod).get("deletionTimestamp"))):
+    ended: dict[str, set[str]] = {}
+    for pod in pods:
         worker, role = worker_of(pod), (_metadata(pod).get("labels") or {}).get(WORKER_TYPE, "")
         if role in ROLES and (node := (pod.get("spec") or {}).get("nodeName")):
-            nodes.setdefault(worker, set()).add(node)
-    return {worker: frozenset(names) for worker, names in nodes.items()}
+            (ended if _has_ended(pod) else nodes).setdefault(worker, set()).add(node)
+    return {worker: frozenset(names) for worker, names in (ended | nodes).items()}
 
 
-def _present(pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield pods except those that are being deleted, and ended ones that another pod has replaced.
+def has_started(pod: Mapping[str, Any]) -> bool:
+    """Whether a container of a pod has ever run, init containers apart."""
+    status = pod.get("status") or {}
+    statuses = status.get("containerStatuses") or []
+    ran = (_ending(each) or each.get("restartCount") or "running" in (each.get("state") or {}) for each in statuses)
+    return status.get("phase") == "Running" or any(ran)
 
-    Kubernetes keeps evicted pods for inspection long after their successors run.
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether Kubernetes takes a pod as ready."""
+    return bool(_condition(pod.get("status") or {}, "Ready").get("status") == "True")
+
+
+def lives(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has not ended, and shall not."""
+    return not _has_ended(pod) and not _metadata(pod).get("deletionTimestamp")
+
+
+def has_failed(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has failed and is never restarted: another one is made in its place."""
+    return (pod.get("status") or {}).get("phase") == "Failed" and not _metadata(pod).get("deletionTimestamp")
+
+
+def _has_ended(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ENDED
+
+
+def _living(pods: Iterable[Mapping[str, Any]], news: PodNews) -> Iterator[Mapping[str, Any]]:
+    """Yield pods that may run: one that is being deleted only where its node cannot know that."""
+    for pod in pods:
+        node = (pod.get("spec") or {}).get("nodeName") or ""
+        unreached = node in news.nodes and bool(news.nodes[node].unready)
+        if lives(pod) or (unreached and not _has_ended(pod)):
+            yield pod
+
+
+def _ended(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _Deployed]) -> Iterator[PodView]:
+    """Yield the last pod of each worker that has failed, until another one of the present template has run.
+
+    Kubernetes keeps failed pods for inspection long after their successors run, and a node may refuse each successor.
     """
-    ended: dict[str, Mapping[str, Any]] = {}
+    ended: dict[str, list[Mapping[str, Any]]] = {}
     replaced = set()
     for pod in pods:
         worker = worker_of(pod)
-        if _metadata(pod).get("deletionTimestamp"):
+        if _metadata(pod).get("deletionTimestamp") or not _is_current(pod, deployments):
             continue
-        if (pod.get("status") or {}).get("phase") not in ENDED:
+        if _has_ended(pod):
+            ended.setdefault(worker, []).append(pod)
+        elif has_started(pod):
             replaced.add(worker)
-            yield pod
-        elif worker not in ended or _born(ended[worker]) <= _born(pod):
-            ended[worker] = pod
-    yield from (pod for worker, pod in ended.items() if worker not in replaced)
+    for worker, several in ended.items():
+        if worker not in replaced and (view := _view(max(several, key=_born), deployments, NO_NEWS)):
+            more = f" ({len(several)} pods have failed)" if len(several) > 1 else ""
+            yield replace(view, message=view.message + more)
+
+
+def _is_current(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> bool:
+    deployed = deployments.get(worker_of(pod))
+    return deployed is not None and (_metadata(pod).get("labels") or {}).get(TEMPLATE, "") == deployed.template
 
 
 def _born(pod: Mapping[str, Any]) -> str:
@@ -127,6 +233,20 @@ def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str
         yield worker_of(body), _Deployed(marks.get(TEMPLATE, ""), containers[0].get("name", ""))
 
 
+def templates(objects: Mapping[Ref, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the digest of the present pod template of each worker that has a Deployment."""
+    return {worker: deployed.template for worker, deployed in _deployments(objects)}
+
+
+def starting(pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the uids of pods that have a node and no container yet that runs: only their events may say why."""
+    return frozenset(
+        _metadata(pod)["uid"]
+        for pod in pods
+        if lives(pod) and (pod.get("spec") or {}).get("nodeName") and not has_started(pod)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _PodState:
     """The state of a pod."""
@@ -136,7 +256,7 @@ class _PodState:
     message: str = ""
 
 
-def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodView | None:
+def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], news: PodNews) -> PodView | None:
     meta, status = _metadata(pod), pod.get("status") or {}
     known = meta.get("labels") or {}
     role = known.get(WORKER_TYPE)
@@ -146,11 +266,13 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
     node = (pod.get("spec") or {}).get("nodeName") or ""
     containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
     said, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
-    if said.phase == "Running" and status.get("reason") == "NodeLost":
-        said, ready = (
-            _PodState("Running", "NodeLost", f"Kubernetes does not reach node {node}: its processes continue to run"),
-            False,
-        )
+    at = news.nodes.get(node, NodeView())
+    if at.unready:
+        name, posted = meta.get("name", ""), _condition(status, "ContainersReady").get("status") == "True"
+        ready = posted if at.running is None else name in at.running
+        said = _PodState("Running" if ready else "Pending", UNREACHED, at.unready)
+    elif said.phase == "Pending" and said.reason in STARTING:
+        said = _explained(said, at, news.events.get(meta.get("uid", "")))
     return PodView(
         role=role,
         name=meta.get("name", ""),
@@ -160,9 +282,19 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
         restarts=containers[0].get("restartCount", 0) if containers else 0,
         reason=said.reason,
         message=_short(said.message),
-        current=deployed is not None and known.get(TEMPLATE, "") == deployed.template,
+        current=_is_current(pod, deployments),
         worker=known.get(WORKER, ""),
+        unreached=bool(at.unready),
+        leaving=bool(meta.get("deletionTimestamp")),
+        late=meta.get("uid", "") in news.late,
     )
+
+
+def _explained(said: _PodState, at: NodeView, event: tuple[str, str] | None) -> _PodState:
+    """Return why a pod is still being created: by its events, else by its node's local controller, if they know."""
+    if event:
+        return _PodState("Pending", *event)
+    return _PodState("Pending", at.reason, at.message) if at.reason else said
 
 
 def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _PodState:
@@ -219,8 +351,8 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState |
 
 def _ending(container: Mapping[str, Any]) -> _PodState | None:
     """Return how a container ended, now or before it began to wait."""
-    for field in ("state", "lastState"):
-        if ended := (container.get(field) or {}).get("terminated"):
+    for when in ("state", "lastState"):
+        if ended := (container.get(when) or {}).get("terminated"):
             said = (ended.get("message") or "").strip()
             return _PodState(
                 "Failed", ended.get("reason") or "Error", said or f"it ended with exit code {ended.get('exitCode')}"

@@ -28,6 +28,7 @@ from services.gm.workloads.model_init_container import (
     literal,
     mounted,
 )
+from services.gm.workloads.node_placement import bind_pod
 from services.gm.workloads.object_names import OURS, TEMPLATE, Body
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.template_policy import writable
@@ -88,6 +89,7 @@ def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSetti
 
 def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:
     """Set the fields of the pod that a worker needs."""
+    bind_pod(pod, place.pod.node_name, edge=place.role == "edge")
     pod["restartPolicy"] = "Always"
     pod["terminationGracePeriodSeconds"] = place.pod.termination_grace_period_seconds
     pod.setdefault("automountServiceAccountToken", False)

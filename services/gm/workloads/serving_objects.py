@@ -42,6 +42,7 @@ from services.gm.workloads.model_init_container import (
     literal,
     needs_secret,
 )
+from services.gm.workloads.node_placement import bind_pod
 from services.gm.workloads.object_names import TEMPLATE, Body
 from services.gm.workloads.pod_settings import OUR_SERVER, PLACE, PodSettings
 from services.gm.workloads.template_policy import check_host_path, check_image
@@ -107,7 +108,7 @@ def container_port(spec: InferenceModelSpec) -> int:
 
 def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
     """Return the template of its pods, with its digest as a label."""
-    spec, version = service.spec, target(service.spec)
+    spec, version, edge = service.spec, target(service.spec), service.spec.deploy_to_layer == "edge"
     made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
     container: Body = made_of.container
     container["env"] = [NODE_NAME, *container.get("env", []), *msgspec.to_builtins(spec.env)]
@@ -121,8 +122,10 @@ def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body 
         "terminationGracePeriodSeconds": GRACE_S,
         "automountServiceAccountToken": False,
         "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
-        **_placed(spec),
+        # in the cloud the scheduler chooses unless the spec selects nodes
+        "nodeSelector": pod(spec).node_selector if spec.node_selector or edge else {},
     }
+    bind_pod(asked, spec.node_name, edge=edge)
     asked = {name: value for name, value in asked.items() if value not in ([], {})}
     labels = object_names.labels(service, "serve")
     described: Body = {"labels": labels, "annotations": made_of.annotations}
@@ -138,14 +141,6 @@ class _Parts:
     annotations: dict[str, str]
     init: tuple[Body, ...] = ()
     volumes: tuple[Body, ...] = ()
-
-
-def _placed(spec: InferenceModelSpec) -> Body:
-    """Return the node or selector of its pods. In the cloud the scheduler chooses unless the spec names a node."""
-    asked = pod(spec)
-    if asked.node_name:
-        return {"nodeName": asked.node_name}
-    return {"nodeSelector": asked.node_selector} if spec.node_selector or spec.deploy_to_layer == "edge" else {}
 
 
 def _from_image(spec: InferenceModelSpec) -> _Parts:

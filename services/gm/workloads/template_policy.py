@@ -14,6 +14,7 @@ from typing import Any
 
 from halimede.errors import InvalidFieldError
 from services.gm.service_status import Problem
+from services.gm.workloads.node_placement import check_placement
 from services.gm.workloads.pod_settings import PodSettings, plain_path
 from services.gm.workloads.pod_status import FETCHES
 
@@ -46,6 +47,7 @@ def check_template(
     yield from _check_metadata(metadata, f"{at}.metadata")
     yield from _check_length(pod, "volumes", f"{at}.spec")
     yield from _check_volumes(pod, f"{at}.spec", settings)
+    yield from (Problem("InvalidTemplate", str(error)) for error in check_placement(pod, f"{at}.spec"))
     for name in ("initContainers", "containers"):
         for i, container in enumerate(_list(pod.get(name))):
             here = f"{at}.spec.{name}[{i}]"
@@ -64,6 +66,10 @@ def check_template(
 
 def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Problem]:
     """Yield a problem if a folder or file of the node is not allowed."""
+    if "://" in path or path.partition(":")[0].strip("/") in {"http", "https"}:
+        fix = "it is an address, and this is a folder of the node: name a Model with this url, or use source.url"
+        yield _problem("InvalidTemplate", field, path, fix)
+        return
     parts = PurePosixPath(path).parts
     if path.startswith("/") and ".." not in parts:
         plain = plain_path(path)

@@ -59,8 +59,10 @@ class PodRows:
         for service, uid, role, counts in self._db.execute("SELECT service, uid, role, counts FROM retired").fetchall():
             yield (Key.parse(service), uid), role, msgspec.json.decode(counts, type=TaskInfo)
 
-    def write(self, heard: Iterable[tuple[Owner, Worker, PodRecord]]) -> None:
-        """Store the last reports, the latest last."""
+    def write(
+        self, heard: Iterable[tuple[Owner, Worker, PodRecord]], sums: Iterable[tuple[Owner, Role, TaskInfo]] = ()
+    ) -> None:
+        """Store the last reports, the latest last, and changed sums of pods' earlier counts."""
         with self._db:
             (number,) = self._db.execute("SELECT coalesce(max(number), 0) FROM pods").fetchone()
             rows = [
@@ -68,6 +70,8 @@ class PodRows:
                 for more, (owner, worker, record) in enumerate(heard, 1)
             ]
             self._db.executemany("REPLACE INTO pods VALUES (?, ?, ?, ?, ?)", rows)
+            added = [(str(owner[0]), owner[1], role, msgspec.json.encode(counts)) for owner, role, counts in sums]
+            self._db.executemany("REPLACE INTO retired VALUES (?, ?, ?, ?)", added)
 
     def retire(self, owner: Owner, worker: Worker, role: Role, counts: TaskInfo | None) -> None:
         """Drop a pod's name; ``counts`` is the sum of its role from now on."""

@@ -23,7 +23,7 @@ from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.models import FetchError, local_path
 from halimede.names import Key
-from halimede.stats.totals import add_up
+from halimede.stats.totals import add_up, vanished
 from services.lc.models.lookup import Models
 from services.lc.paths import Worker
 from services.lc.planning.plan import ObservedWorker, Plan
@@ -51,6 +51,8 @@ RETURNS_S = 3600.0
 MAX_LIVE = 256
 #: ended or silent pods whose names are remembered: all may become silent at once
 MAX_GONE = MAX_LIVE + KEPT
+#: starts of counters of one pod that are remembered, in case the broker delivers one of their reports again
+MAX_ENDED = 4
 #: a worker is silent after this number of its report periods, and at least so many seconds
 SILENT_PERIODS, SILENT_S = 3, 30.0
 #: report period of a worker that does not report one (Sedna's default)
@@ -205,8 +207,13 @@ class PodWorkers:
         rows, now = self._store.pods, asyncio.get_running_loop().time()
         try:
             if self._unwritten:
-                rows.write([(owner, worker, self._record(owner, worker)) for owner, worker in self._unwritten])
+                # together: a report that replaces larger counts, and the sum that has these from now on
+                sums = [(o, role, s.retired[role]) for o, s in self._services.items() for role in s.unwritten]
+                heard = [(owner, worker, self._record(owner, worker)) for owner, worker in self._unwritten]
+                rows.write(heard, sums)
                 self._unwritten.clear()
+                for service in self._services.values():
+                    service.unwritten.clear()
             self._urgent = False
             for owner, service in self._services.items():
                 for worker in service.surplus(now):
@@ -223,12 +230,23 @@ class PodWorkers:
 
 @dataclass(slots=True)
 class Pod:
-    """One pod: its last report, its last counters, and the time of the report."""
+    """One pod: its last report, its last counters, and the time of the report.
+
+    ``ended``: the starts of counters that the same pod had before, since its folder was made anew.
+    """
 
     info: WorkerInfo
     role: Role
     heard_at: float
     gone: bool = False
+    ended: tuple[str, ...] = ()
+
+    def overtaken(self, counts: TaskInfo) -> bool:
+        """Whether the broker has delivered a report again that is older than the last one."""
+        last = self.info.task_info
+        if last is None or counts.start_time in self.ended:
+            return last is not None
+        return counts.start_time == last.start_time and counts.current_time < last.current_time
 
     @property
     def patience_s(self) -> float:
@@ -263,15 +281,28 @@ class PodCounts:
 
     pods: dict[Worker, Pod] = field(default_factory=dict)
     retired: dict[Role, TaskInfo] = field(default_factory=dict)
+    #: roles whose sums have changed and are not stored yet
+    unwritten: set[Role] = field(default_factory=set)
 
     def update(self, worker: Worker, role: Role, info: WorkerInfo, now: float) -> bool:
-        """Record a pod's report; return False if there are too many pods for a new one."""
+        """Record a pod's report; return False if there are too many pods for a new one.
+
+        Counts that are less than before are those of a folder that was made anew: the earlier ones stay in the sum.
+        """
         known = self.pods.get(worker)
         if (known is None or known.gone) and len(self.live) >= MAX_LIVE:
             return False
-        counts = info.task_info or info.owner_info or (known.info.task_info if known else None)
+        counts, ended = info.task_info or info.owner_info, known.ended if known else ()
+        if known and (counts is None or known.overtaken(counts)):
+            counts = known.info.task_info
+        elif known and counts and (before := known.info.task_info) and (lost := vanished(before, counts)):
+            self._add(known.role, lost)
+            starts = (*ended, before.start_time)
+            ended = tuple(each for each in starts if each not in {"", counts.start_time})[-MAX_ENDED:]
+            log.warning("pod state lost", worker=str(worker), counts=lost.inference_number)
         self.pods.pop(worker, None)
-        self.pods[worker] = Pod(msgspec.structs.replace(info, task_info=counts, owner_info=None), role, now)
+        told = msgspec.structs.replace(info, task_info=counts, owner_info=None)
+        self.pods[worker] = Pod(told, role, now, ended=ended)
         if info.status == "completed":
             self.end(worker)
         return True
@@ -300,6 +331,11 @@ class PodCounts:
         pod = self.pods[worker]
         infos = [info for info in (self.retired.get(pod.role), pod.info.task_info) if info]
         return pod.role, add_up(infos) if infos else None
+
+    def _add(self, role: Role, counts: TaskInfo) -> None:
+        """Add counts to the sum of a role."""
+        self.retired[role] = add_up([*(info for info in [self.retired.get(role)] if info), counts])
+        self.unwritten.add(role)
 
     def retire(self, worker: Worker, role: Role, counts: TaskInfo | None) -> None:
         """Drop a pod's name; ``counts`` is the sum of its role from now on."""

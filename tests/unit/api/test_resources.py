@@ -348,3 +348,10 @@ def test_a_body_of_many_errors_costs_no_more_than_some() -> None:
     body = sedna_service()
     body["spec"]["edgeWorker"] |= {f"field{i}": i for i in range(20_000)}
     assert len(fields_of(body)) == MOST_ERRORS
+
+
+@pytest.mark.parametrize(("field", "value"), [("nodeName", "$EDGE_NODE"), ("nodeSelector", {"zone": "${ZONE}"})])
+def test_a_variable_that_a_shell_has_left_is_named(field: str, value: Any) -> None:
+    with pytest.raises(InvalidFieldError, match="it is a variable that nothing has replaced") as caught:
+        api.parse(put(sedna_service(), f"spec.edgeWorker.template.spec.{field}", value))
+    assert caught.value.field.startswith(f"spec.edgeWorker.template.spec.{field}")

@@ -169,3 +169,10 @@ def test_a_site_of_hundreds_of_nodes_is_made_and_its_steps_are_not_all_shown(tmp
 
 def _lines(site: Path) -> list[str]:
     return CliRunner().invoke(app, ["certs", "show", str(site), "-o", "json"]).output.splitlines()
+
+
+def test_init_with_pools_names_the_command_for_kubernetes(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    shown = run("init", "--node", "edge0", "--pools", "--passwords", folder)
+    assert f"halimede certs secrets {folder} | kubectl apply --server-side -f -" in shown
+    assert "kubectl" not in run("init", "--node", "edge0", tmp_path / "other")

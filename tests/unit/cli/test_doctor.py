@@ -16,6 +16,7 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
+from halimede.cli import status_advice
 from halimede.cli.cameras import statuses
 from halimede.cli.commands import doctor
 from halimede.cli.doctor import Check, broker, machine, system
@@ -295,3 +296,23 @@ async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
         await bus.wait_connected(1)
         checks = [check async for check in broker.speed(bus, MqttSettings(host))]
     assert [check.level for check in checks if check.name == "congestion"] == ["warning"] * said
+
+
+def test_a_node_that_kubernetes_does_not_reach_is_named_with_its_own_next_step() -> None:
+    trouble = "Kubernetes does not reach it (NodeStatusUnknown: Kubelet stopped posting node status.)"
+    (task,) = status_advice.on_nodes([NodeInfo(name="edge0", online=False, trouble=trouble)], "1")
+    assert (task.about, task.what) == ("node/edge0", trouble)
+    assert "kubectl describe node edge0" in task.do
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("CrashLoopBackOff", "kubectl logs"),
+        ("FailedMount", "kubectl describe pods"),
+        ("NodeUnreachable", "kubectl get"),
+    ],
+)
+def test_where_workers_are_pods_the_next_step_is_one_of_kubectl(reason: str, command: str) -> None:
+    (task,) = status_advice.on_resources("ji", [body("a", "Failed", reason)])
+    assert command in task.do

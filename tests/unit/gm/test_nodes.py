@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from halimede.messages import Presence
+from services.gm.cluster.port import RegisteredNode
 from services.gm.nodes import Change, Nodes
 
 
@@ -94,23 +95,32 @@ def test_the_stores_of_a_name_are_bounded_and_forgotten_with_the_node() -> None:
 
 def test_a_node_that_the_cluster_knows_needs_no_controller_and_keeps_its_labels_when_one_comes() -> None:
     nodes = Nodes()
-    assert nodes.register("edge0", {"zone": "a"}) == Change(labels=True)
+    assert nodes.register("edge0", RegisteredNode({"zone": "a"})) == Change(labels=True)
     assert nodes["edge0"].labels["zone"] == "a"
     assert (nodes["edge0"].controlled, nodes["edge0"].online, nodes.described("edge0")) == (False, False, True)
     nodes.saw(presence(1, labels={"own": "b"}))
     assert nodes["edge0"].controlled
     assert set(nodes.matching({"zone": "a", "own": "b"})) == {"edge0"}
-    assert nodes.register("edge0", {"zone": "b"}) == Change(labels=True)
-    assert nodes.register("edge0", {"zone": "b"}) == Change()
+    assert nodes.register("edge0", RegisteredNode({"zone": "b"})) == Change(labels=True)
+    assert nodes.register("edge0", RegisteredNode({"zone": "b"})) == Change()
     assert nodes["edge0"].online
 
 
 def test_a_node_that_leaves_the_cluster_goes_unless_a_controller_spoke_for_it() -> None:
     nodes = Nodes()
-    nodes.register("edge0", {})
-    nodes.register("edge1", {})
+    nodes.register("edge0", RegisteredNode())
+    nodes.register("edge1", RegisteredNode())
     nodes.saw(presence(1))
     assert nodes.register("edge0", None) == Change()
     assert nodes.register("edge1", None) == Change(labels=True)
     assert nodes.register("edge2", None) == Change()
     assert set(nodes) == {"edge0"}
+
+
+def test_a_node_that_the_cluster_does_not_reach_changes_what_its_services_are() -> None:
+    nodes = Nodes()
+    nodes.register("edge0", RegisteredNode({"zone": "a"}))
+    assert nodes.register("edge0", RegisteredNode({"zone": "a"}, "it is silent")) == Change(ready=True)
+    nodes.saw(presence(1))
+    assert (nodes["edge0"].online, nodes["edge0"].unready) == (True, "it is silent")
+    assert nodes.register("edge0", RegisteredNode({"zone": "a"})) == Change(ready=True)

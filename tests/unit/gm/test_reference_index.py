@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from halimede.api import matches, parse
 from halimede.messages import Presence
 from halimede.names import Key
+from services.gm.cluster.port import RegisteredNode
 from services.gm.controllers import CONTROLLERS
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceEntry, ReferenceIndex
@@ -100,7 +101,7 @@ def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() ->
 def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
     nodes = Nodes()
     for name in ("edge0", "edge1", "cloud0", "cloud1"):
-        nodes.register(name, {"pool": name[:-1]})
+        nodes.register(name, RegisteredNode({"pool": name[:-1]}))
     index = ReferenceIndex(nodes, pods=True)
     entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
     key = entry.resource.key

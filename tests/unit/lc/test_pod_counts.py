@@ -274,3 +274,71 @@ async def test_more_pods_than_a_report_has_room_for_are_not_taken(tmp_path: Path
         await eventually(lambda: counted(node) == MAX_LIVE)
         await asyncio.sleep(2)
         assert len(node.gm.statuses[HELMET].workers) == MAX_LIVE
+
+
+def life(number: int, start: str = "2026-01-01T00:00:00Z", at: int = 0) -> dict[str, Any]:
+    """Return what a pod says that has counted ``number`` samples since ``start``, ``at`` seconds after midnight."""
+    time = f"2026-01-02T00:{at // 60:02}:{at % 60:02}Z"
+    return {"task_info": TaskInfo(inference_number=number, served=number, start_time=start, current_time=time)}
+
+
+SECOND_START, THIRD_START = "2026-01-02T00:00:09Z", "2026-01-02T00:00:30Z"
+
+
+@simulated
+@pytest.mark.parametrize("killed", [False, True])
+async def test_counts_never_fall_when_the_folder_of_a_pod_is_made_anew_under_its_name(
+    killed: bool, tmp_path: Path
+) -> None:
+    """As edgecore does after a power cut: the pod is the same one, and its emptyDir is empty."""
+    async with world(tmp_path) as node:
+        async with node.lc(killed=killed):
+            await node.gm.insert(model(), service())
+            await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+            await says(node, PODS[0], **life(1176, at=1))
+            await eventually(lambda: counted(node) == 1176)
+            await says(node, PODS[0], **life(0, SECOND_START, at=10))
+            await says(node, PODS[0], **life(4, SECOND_START, at=11))
+            await eventually(lambda: counted(node) == 1180)
+            await says(node, PODS[0], **life(2, THIRD_START, at=31))
+            await eventually(lambda: counted(node) == 1182)
+            await asyncio.sleep(6)
+        async with node.lc():
+            await node.gm.reaches(HELMET, "Running")
+            assert counted(node) == 1182
+            await says(node, PODS[0], **life(5, THIRD_START, at=60))
+            await eventually(lambda: counted(node) == 1185)
+            assert named(node.gm.statuses[HELMET]) == {PODS[0].name: "Running"}
+
+
+@simulated
+async def test_an_older_copy_of_the_counts_that_a_power_cut_leaves_counts_on_from_there(tmp_path: Path) -> None:
+    async with ready(tmp_path) as node:
+        await says(node, PODS[0], **life(100, at=1))
+        await eventually(lambda: counted(node) == 100)
+        await says(node, PODS[0], **life(95, at=20))
+        await asyncio.sleep(3)
+        assert counted(node) == 100
+        await says(node, PODS[0], **life(97, at=30))
+        await eventually(lambda: counted(node) == 102)
+
+
+@simulated
+async def test_counts_without_a_start_that_fall_are_those_of_another_life(tmp_path: Path) -> None:
+    async with ready(tmp_path) as node:
+        await says(node, PODS[0], number=50)
+        await eventually(lambda: counted(node) == 50)
+        await says(node, PODS[0], number=1)
+        await eventually(lambda: counted(node) == 51)
+
+
+@simulated
+async def test_a_report_that_the_broker_delivers_again_counts_nothing_twice(tmp_path: Path) -> None:
+    async with ready(tmp_path) as node:
+        await says(node, PODS[0], **life(10, at=1))
+        await says(node, PODS[0], **life(12, at=2))
+        await eventually(lambda: counted(node) == 12)
+        for again in (life(10, at=1), life(12, at=2), life(3, SECOND_START, at=10), life(12, at=2), life(10, at=1)):
+            await says(node, PODS[0], **again)
+        await says(node, PODS[0], **life(4, SECOND_START, at=11))
+        await eventually(lambda: counted(node) == 16)

@@ -170,5 +170,5 @@ async def test_logs_are_kubectls(tmp_path: Path) -> None:
     body = LogsRequest(namespace="default", worker="helmet-edge-edge0", offset=0, limit=1)
     request = Delivery(topics.LOGS_REQUEST.at(**names), names, body, Packet("x", b""))
     reply = await logs._answer(request)
-    assert "kubectl logs --namespace default helmet-edge-edge0" in reply.error
+    assert "kubectl logs --namespace default --selector app.kubernetes.io/managed-by=halimede" in reply.error
     assert "spec.nodeName=edge0" in reply.error

@@ -196,11 +196,17 @@ class KubernetesClient:
         accept = METADATA_ONLY if metadata_only else JSON
         return await self._call("GET", api, namespace, name, accept=accept, timeout_s=timeout_s)
 
-    async def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
-        """Yield all objects of all namespaces page by page, with the version of the list. On GoneError list again."""
-        query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
+    async def pages(
+        self, api: ApiResource, *, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> AsyncIterator[tuple[list[Object], str]]:
+        """Yield all objects (of all namespaces) page by page, with the version of the list. On GoneError list again.
+
+        ``selector`` and ``fields`` select by labels and by fields.
+        """
+        chosen = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(PAGE), **{name: text for name, text in chosen.items() if text}}
         while True:
-            page = await self._call("GET", api, query=query)
+            page = await self._call("GET", api, namespace, query=query)
             metadata = page.get("metadata") or {}
             yield page.get("items") or [], metadata.get("resourceVersion", "")
             if not (going_on := metadata.get("continue")):

@@ -26,11 +26,12 @@ from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import EVENTS, LEASES, MANAGER, NODES, SECRETS, Object
 from services.gm.cluster.kubernetes.client import KubernetesApiError, KubernetesClient, NotFoundError, UnavailableError
-from services.gm.cluster.kubernetes.conversion import Custom, node_labels, trimmed
+from services.gm.cluster.kubernetes.conversion import Custom, registered_node, trimmed
 from services.gm.cluster.kubernetes.custom_resources import CustomResources
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, Leadership, check_leading
 from services.gm.cluster.kubernetes.owned_objects import OwnedObjects
+from services.gm.cluster.kubernetes.pod_warnings import PodWarnings
 from services.gm.cluster.port import (
     ClusterWorkers,
     EventType,
@@ -39,6 +40,7 @@ from services.gm.cluster.port import (
     NodeReport,
     NodeSeen,
     Ref,
+    RegisteredNode,
     StoredResource,
     WorkersChanged,
 )
@@ -136,9 +138,10 @@ class KubernetesCluster:
         self._customs = CustomResources(client, elector, self._announce, self._report_trouble)
         self._made = OwnedObjects(client, lambda key: self._announce(WorkersChanged(key)))
         self._secrets = Secrets(client)
+        self._warnings = PodWarnings(client)
         self._events = Events(client, elector)
         self._repeats = EventDeduplicator()
-        self._nodes = Informer(client, NODES, node_labels, self._node_changed)
+        self._nodes = Informer(client, NODES, registered_node, self._node_changed)
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -233,6 +236,10 @@ class KubernetesCluster:
         """Return the metadata of Secrets; None for those that do not exist. Requests only what is not cached."""
         return await self._secrets.get(namespace, names)
 
+    async def pod_warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        """Return the last warning about each pod that has one."""
+        return await self._warnings.get(namespace, uids)
+
     async def changes(self) -> AsyncIterator[Happening]:
         """Yield changes to one consumer, first the nodes that exist."""
         while True:
@@ -321,8 +328,8 @@ class KubernetesCluster:
 
     def _node_changed(
         self,
-        old: CachedObject[Mapping[str, str]] | None,
-        new: CachedObject[Mapping[str, str]] | None,
+        old: CachedObject[RegisteredNode] | None,
+        new: CachedObject[RegisteredNode] | None,
         _: bool,  # noqa: FBT001
     ) -> None:
         node = new or old

@@ -6,7 +6,7 @@ a thousand pods and as many Deployments must fit into little memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import ApiResource, Object
-from services.gm.cluster.port import FINALIZER, StoredResource
+from services.gm.cluster.port import FINALIZER, RegisteredNode, StoredResource
 from services.gm.workloads.object_names import OWNER_LABELS
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -89,9 +89,14 @@ def trimmed_pod(body: Object) -> Object:
     }
 
 
-def node_labels(body: Object) -> Mapping[str, str]:
-    """Return a node's labels."""
-    return body["metadata"].get("labels") or {}
+def registered_node(body: Object) -> RegisteredNode:
+    """Return a node's labels, and why it is not ready by its condition ``Ready``."""
+    conditions = (body.get("status") or {}).get("conditions") or []
+    ready: Object = next((each for each in conditions if each.get("type") == "Ready"), {})
+    why = ""
+    if ready.get("status", "True") != "True":
+        why = ": ".join(part for part in (ready.get("reason"), ready.get("message")) if part) or "it is not ready"
+    return RegisteredNode(body["metadata"].get("labels") or {}, why)
 
 
 def custom(api: ApiResource, body: Object) -> Custom:
@@ -104,7 +109,7 @@ def custom(api: ApiResource, body: Object) -> Custom:
         # what is being deleted needs no more than its name: it must still be removed from the nodes
         stored = StoredResource(parse(body) if metadata.get("deletionTimestamp") else admit(body), status)
     except InvalidFieldError as error:
-        problem = str(error)
+        problem = "; ".join(map(str, (error, *error.others)))
     return Custom(
         api=api,
         namespace=metadata.get("namespace", ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
@@ -11,11 +13,13 @@ from services.gm.cluster.kubernetes.cluster import reports_of
 from services.gm.cluster.kubernetes.conversion import (
     custom,
     finalizer_patch,
+    registered_node,
     service_of,
     service_of_pod,
     status_patch,
     trimmed_pod,
 )
+from services.gm.cluster.port import RegisteredNode
 from tests.unit.gm.kubernetes.shelf import merge
 
 MODELS = ApiResource("sedna.io/v1alpha1", "Model", "models")
@@ -184,3 +188,23 @@ def test_reports_are_what_a_status_says_of_nodes_that_have_said_something() -> N
     assert reports["away"].status.output.task_info == counts  # type: ignore[union-attr]
     assert (reports["failed"].status.reason, reports["failed"].status.message) == ("WorkerFailed", "it fell")
     assert {(report.status.uid, report.status.observed_generation) for report in reports.values()} == {("u1", 3)}
+
+
+def test_a_resource_that_cannot_be_read_names_all_its_fields() -> None:
+    spec = {"url": "ftp://x/m.onnx", "format": "onnx", "targetVersion": "9"}
+    metadata = {"name": "m", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": 1}
+    body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": metadata, "spec": spec}
+    found = custom(ApiResource("sedna.io/v1alpha1", "Model", "models"), body)
+    assert found.stored is None
+    assert "spec.url" in found.problem
+    assert "spec.targetVersion" in found.problem
+
+
+def test_a_node_is_ready_until_its_condition_says_otherwise() -> None:
+    def node(*conditions: dict[str, Any]) -> RegisteredNode:
+        return registered_node({"metadata": {"name": "n"}, "status": {"conditions": list(conditions)}})
+
+    assert node() == node({"type": "Ready", "status": "True", "reason": "KubeletReady"}) == RegisteredNode({}, "")
+    assert node({"type": "MemoryPressure", "status": "True"}).unready == ""
+    assert node({"type": "Ready", "status": "Unknown", "message": "silent"}).unready == "silent"
+    assert node({"type": "Ready", "status": "False"}).unready == "it is not ready"

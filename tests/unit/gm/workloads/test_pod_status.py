@@ -140,19 +140,27 @@ def test_a_pod_that_ended_for_good_counts_until_another_is_in_its_place() -> Non
     assert [view.name for view in read_pods(OBJECTS, [old, pod(role="cloud", name="d")])] == ["b", "d"]
 
 
+def test_a_pod_that_failed_is_shown_until_another_has_run() -> None:
+    """A node that refuses each pod leaves one that failed, and one that is not there yet, at every moment."""
+    refused = pod({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"}, name="a")
+    coming = pod({"phase": "Pending"}, name="b")
+    assert [(view.name, view.reason) for view in read_pods(OBJECTS, [refused, coming])] == [
+        ("a", "OutOfcpu"),
+        ("b", "ContainerCreating"),
+    ]
+    several = read_pods(OBJECTS, [refused, {**refused, "metadata": {**refused["metadata"], "name": "c"}}, coming])
+    assert "(2 pods have failed)" in several[-1].message or "(2 pods have failed)" in several[0].message
+    crashed = pod(worker({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 1}, 1, phase="Running"), name="b")
+    assert [view.name for view in read_pods(OBJECTS, [refused, crashed])] == ["b"]
+    refused["metadata"]["labels"]["halimede.io/template"] = "earlier"
+    assert [view.name for view in read_pods(OBJECTS, [refused, coming])] == ["b"]
+
+
 def test_a_sidecar_in_trouble_is_told_and_the_worker_runs() -> None:
     bad = {"name": "agent", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}
     view = seen({"containerStatuses": [bad, {"name": "worker", "state": RUNNING}]})
     assert (view.phase, view.reason) == ("Running", "ImagePullBackOff")
     assert view.message == "container agent: no"
-
-
-def test_a_pod_on_a_node_that_nobody_reaches_goes_on() -> None:
-    status = worker(RUNNING, conditions=[{"type": "Ready", "status": "True"}])
-    view = seen({**status, "reason": "NodeLost"})
-    assert (view.phase, view.ready, view.reason) == ("Running", False, "NodeLost")
-    assert "edge0" in view.message
-    assert seen(status).reason == ""
 
 
 def test_which_pods_run_the_present_template() -> None:

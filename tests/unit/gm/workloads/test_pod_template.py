@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from halimede.worker.settings import read
+from tests.kubernetes.placed import named_node
 from tests.unit.gm.workloads.world import (
     SETTINGS,
     UID,
@@ -127,7 +128,7 @@ def test_the_template_is_kept_whole() -> None:
 def test_what_a_pod_gets_beside() -> None:
     spec = pod(built())
     worker = spec["containers"][0]
-    assert (spec["nodeName"], spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("edge0", "Always", False)
+    assert (named_node(spec), spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("edge0", "Always", False)
     volumes = {v["name"]: v for v in spec["volumes"]}
     assert volumes["halimede-broker"]["secret"] == {"secretName": "halimede-edge-worker"}
     assert volumes["halimede-state"]["emptyDir"] == {"sizeLimit": "16Mi"}
@@ -214,7 +215,7 @@ def test_the_neptune_form_gets_its_frameworks_image_its_script_and_its_parameter
     worker = spec["containers"][0]
     assert worker["image"] == "registry.example/tf:1.18"
     assert (worker["command"], worker["workingDir"]) == (["python3", "run.py"], "/data/code")
-    assert spec["nodeName"] == "edge0"
+    assert named_node(spec) == "edge0"
     assert environment(built(neptune()))["nms_threshold"] == "0.6"
     assert pod(built(neptune(), settings=replace(SETTINGS, images={})))["containers"][0]["image"] == "tensorflow:1.18"
     said = service(edge=template({"image": "tensorflow:1.18"}))
@@ -239,8 +240,8 @@ def test_text_of_users_is_never_expanded_in_what_we_say() -> None:
 
 
 def test_nulls_mean_nothing() -> None:
-    of = built(service(edge=template({**container(), "lifecycle": None}, affinity=None, initContainers=None)))
-    assert "affinity" not in pod(of)
+    of = built(service(edge=template({**container(), "lifecycle": None}, hostname=None, initContainers=None)))
+    assert "hostname" not in pod(of)
     assert "lifecycle" not in pod(of)["containers"][0]
 
 

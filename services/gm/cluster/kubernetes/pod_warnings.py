@@ -1,0 +1,56 @@
+"""Reads the events of single pods: a volume that cannot be mounted, for example, is in no field of a pod's status.
+
+It is alone because a watch of all events of a cluster would need much memory: only pods that have been starting for
+long are looked up, each at most every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+import structlog
+
+from services.gm.cluster.kubernetes.api_paths import EVENTS, Object
+from services.gm.cluster.kubernetes.client import KubernetesApiError, KubernetesClient
+
+log = structlog.get_logger()
+#: seconds for which an answer is used, pods whose answers are kept, and pods that are looked up at one time
+FRESH_S, MAX_KNOWN, AT_ONCE = 8.0, 1000, 4
+
+
+class PodWarnings:
+    """The last warning about each pod, by its uid: its reason and its message."""
+
+    def __init__(self, client: KubernetesClient) -> None:
+        self._client = client
+        self._known: dict[str, tuple[float, tuple[str, str] | None]] = {}
+
+    async def get(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        """Return the last warning about each pod that has one. What cannot be read is left out."""
+        now = asyncio.get_running_loop().time()
+        stale = [uid for uid in sorted(uids) if now - self._known.get(uid, (-FRESH_S, None))[0] >= FRESH_S]
+        for uid in stale[:AT_ONCE]:
+            try:
+                self._known[uid] = now, await self._last(namespace, uid)
+            except KubernetesApiError as error:
+                log.info("events not read", namespace=namespace, pod=uid, error=str(error))
+                break
+        while len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return {uid: known for uid in uids if (known := self._known.get(uid, (0.0, None))[1])}
+
+    async def _last(self, namespace: str, uid: str) -> tuple[str, str] | None:
+        fields = f"involvedObject.uid={uid},type=Warning"
+        last: Object = {}
+        async for events, _ in self._client.pages(EVENTS, namespace=namespace, fields=fields):
+            last = max([last, *events], key=_when)
+        return (last.get("reason") or "Warning", last.get("message") or "") if last else None
+
+
+def _when(event: Object) -> str:
+    """Return when an event last happened, as text that sorts by time; empty for no event."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    created = (event.get("metadata") or {}).get("creationTimestamp")
+    return next((time for time in times if time), created or "")

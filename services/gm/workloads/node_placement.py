@@ -1,0 +1,84 @@
+"""Places pods on nodes through the scheduler.
+
+``spec.nodeName`` would bypass it: then a node refuses what does not fit, the pod has failed, and Kubernetes makes the
+next one at once. Nor could ``kubectl drain`` empty the node. So a named node becomes a required affinity to its name.
+
+A pod that can run on no other node, or whose samples are there, gains nothing by an eviction: it tolerates that its
+node is not ready or not reachable, for as long as that lasts, unless its template has its own toleration for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from halimede.errors import InvalidFieldError
+from services.gm.workloads.object_names import Body
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+#: taints of a node that is cut off, or whose kubelet is not ready: by default they evict a pod after five minutes
+CUT_OFF = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+EVICTS = "NoExecute"
+#: taints that keep other pods off the nodes which users name; a cordon is none of them
+EDGE_TAINT, CONTROL_PLANE_TAINT = "node-role.kubernetes.io/edge", "node-role.kubernetes.io/control-plane"
+SHAPE_FIX = "write it as Kubernetes has it: kubectl explain pod.spec.affinity.nodeAffinity"
+
+
+def bind_pod(pod: Body, node: str, *, edge: bool) -> None:
+    """Bind a pod's spec to ``node`` (empty: to none), and add the tolerations of a pod that stays; changes ``pod``.
+
+    ``edge``: the pod runs at the edge. ``check_placement`` must have accepted the spec.
+    """
+    pod.pop("nodeName", None)
+    if node:
+        affinity = pod["affinity"] = dict(pod.get("affinity") or {})
+        nodes = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+        required = nodes[REQUIRED] = dict(nodes.get(REQUIRED) or {})
+        required["nodeSelectorTerms"] = list(_named(required.get("nodeSelectorTerms") or [], node))
+    if node or edge:
+        given = list(pod.get("tolerations") or [])
+        pod["tolerations"] = [*given, *(each for each in _tolerations(node) if not _covered(each, given))]
+
+
+def check_placement(pod: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]:
+    """Yield the fields of a template that ``bind_pod`` could not add to: they have no type of their own."""
+    field, given = f"{at}.affinity", pod.get("affinity")
+    for name in ("nodeAffinity", REQUIRED):
+        if given is not None and not isinstance(given, Mapping):
+            yield InvalidFieldError(field, given, SHAPE_FIX)
+            return
+        field, given = f"{field}.{name}", (given or {}).get(name)
+    if given is not None and not isinstance(given, Mapping):
+        yield InvalidFieldError(field, given, SHAPE_FIX)
+        return
+    lists = {f"{field}.nodeSelectorTerms": (given or {}).get("nodeSelectorTerms")}
+    lists[f"{at}.tolerations"] = pod.get("tolerations")
+    for where, items in lists.items():
+        if items is not None and not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
+            yield InvalidFieldError(where, items, "write a list of mappings")
+
+
+def _named(terms: list[Mapping[str, Any]], node: str) -> Iterator[Body]:
+    """Yield the terms, of which one must hold, each with the node's name; an empty term never holds and stays so."""
+    wanted = {"key": "metadata.name", "operator": "In", "values": [node]}
+    for term in terms:
+        yield {**term, "matchFields": [*(term.get("matchFields") or []), wanted]} if term else {}
+    if not terms:
+        yield {"matchFields": [wanted]}
+
+
+def _tolerations(node: str) -> Iterator[Body]:
+    yield {"key": EDGE_TAINT, "operator": "Exists"}
+    if node:
+        yield {"key": CONTROL_PLANE_TAINT, "operator": "Exists", "effect": "NoSchedule"}
+    for taint in CUT_OFF:
+        yield {"key": taint, "operator": "Exists", "effect": EVICTS}
+
+
+def _covered(ours: Mapping[str, Any], given: list[Mapping[str, Any]]) -> bool:
+    """Whether the template has its own toleration of a taint, maybe one that ends after some seconds."""
+    effect = ours.get("effect")
+    return any(
+        each.get("key") in {None, "", ours["key"]} and (not each.get("effect") or each["effect"] == effect)
+        for each in given
+    )

@@ -1,0 +1,103 @@
+"""Remembers of a service's pods, from one reconciliation to the next, how long they start and how often they fail.
+
+Kubernetes makes a new pod at once in place of one that a node refuses or evicts, five a second if each one fails. So
+after a few failures a worker's next pod waits: on average one pod a minute fails. Times are of a monotonic clock; a GM
+that has just become the leader begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from halimede.names import Key
+from services.gm.workloads.object_names import TEMPLATE, worker_of
+from services.gm.workloads.pod_status import has_failed, is_ready, lives
+
+#: seconds after which a pod that is not ready yet is late, and between two looks at a late one
+LATE_S, LOOK_S = 30.0, 10.0
+#: seconds for one failed pod; failures after which the next pod waits, and the number from which it may start again
+FAILED_S, BURST, CALM = 60.0, 2.0, 1.0
+#: no worker waits longer than for so many failures
+MOST = 10.0
+
+#: ``stop``: no pod of the worker is up, so it may have none; ``gate``: those that are up stay, new ones wait
+Hold = Literal["stop", "gate"]
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The recent failures of a worker's pods of one template: each one fades within a minute."""
+
+    template: str
+    known: set[str] = field(default_factory=set)
+    level: float = 0.0
+    at: float = 0.0
+    held: bool = False
+
+    def observe(self, failed: set[str], now: float) -> None:
+        self.level = max(0.0, self.level - (now - self.at) / FAILED_S)
+        self.at = now
+        self.level = min(MOST, self.level + len(failed - self.known))
+        self.known = failed
+        self.held = self.level > (CALM if self.held else BURST)
+
+
+@dataclass(slots=True)
+class _Service:
+    began: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, _Failures] = field(default_factory=dict)
+
+
+class PodHistory:
+    """By service: when each pod that is not ready began, and the failures of each worker."""
+
+    def __init__(self) -> None:
+        self._services: dict[Key, _Service] = {}
+
+    def observe(self, key: Key, pods: Iterable[Mapping[str, Any]], templates: Mapping[str, str], now: float) -> None:
+        """Record a service's pods as they are ``now``; ``templates`` has the digest of each worker's present one."""
+        known, service = tuple(pods), self._services.setdefault(key, _Service())
+        waiting = {uid for pod in known if lives(pod) and not is_ready(pod) for uid in [pod["metadata"]["uid"]]}
+        service.began = {uid: service.began.get(uid, now) for uid in waiting}
+        failed: dict[str, set[str]] = {}
+        for pod in known:
+            if has_failed(pod) and pod["metadata"].get("labels", {}).get(TEMPLATE) == templates.get(worker_of(pod)):
+                failed.setdefault(worker_of(pod), set()).add(pod["metadata"]["uid"])
+        for worker, template in templates.items():
+            found, now_failed = service.failures.get(worker), failed.get(worker, set())
+            if found is None or found.template != template:
+                # those that failed before this GM looked may be old
+                found = service.failures[worker] = _Failures(template, known=set(sorted(now_failed)[1:]), at=now)
+            found.observe(now_failed, now)
+        for worker in service.failures.keys() - templates.keys():
+            del service.failures[worker]
+
+    def late(self, key: Key, now: float) -> frozenset[str]:
+        """Return the uids of a service's pods that have not been ready for long."""
+        service = self._services.get(key)
+        began = service.began if service else {}
+        return frozenset(uid for uid, since in began.items() if now - since >= LATE_S)
+
+    def held(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> dict[str, Hold]:
+        """Return the workers whose new pods have to wait."""
+        service = self._services.get(key)
+        failing = {worker for worker, each in service.failures.items() if each.held} if service else set()
+        if not failing:
+            return {}
+        up = {worker_of(pod) for pod in pods if lives(pod) and is_ready(pod)}
+        return {worker: "gate" if worker in up else "stop" for worker in failing}
+
+    def due(self, key: Key, now: float) -> float | None:
+        """Return when the service has to be looked at again though nothing has changed; None: it need not."""
+        service = self._services.get(key)
+        if service is None:
+            return None
+        times = [now + LOOK_S if now - began >= LATE_S else began + LATE_S for began in service.began.values()]
+        times += [each.at + (each.level - CALM) * FAILED_S for each in service.failures.values() if each.held]
+        return min(times, default=None)
+
+    def forget(self, key: Key) -> None:
+        """Drop a service that was deleted."""
+        self._services.pop(key, None)

@@ -1,0 +1,280 @@
+"""What becomes of a service where kubelets, the scheduler and the node controller leave such statuses as real ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from halimede.messages import WorkerReport
+from halimede.names import Key
+from services.gm.workloads import pod_history
+from tests.integration.gm_world import SERVICES, FakeNode, model
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.placed import named_node
+from tests.kubernetes.podstates import running
+from tests.kubernetes.recorded import cases, leave_events, leave_node, left, recorded
+from tests.kubernetes.world import PATIENCE, World, world
+from tests.simulated import eventually
+
+EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
+
+
+def condition(status: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = status["conditions"][-1]
+    return found
+
+
+async def pods(w: World, prefix: str = "") -> list[dict[str, Any]]:
+    found = (await w.api.client.list("Pod", w.namespace))["items"]
+    return [pod for pod in found if pod["metadata"]["name"].startswith(prefix)]
+
+
+async def reports_its_pods(w: World, node: FakeNode, *roles: Any) -> None:
+    """Have a node's local controller report its pods by their names, as they run now."""
+    for role in roles:
+        (pod,) = await pods(w, f"helmet-deployment-{role}")
+        node.overrides[role] = WorkerReport(name=pod["metadata"]["name"], role=role, phase="Running")
+    key = Key(SERVICES, w.namespace, "helmet")
+    await eventually(lambda: key in node.holds, PATIENCE)
+    node.report(key)
+    await asyncio.sleep(0.2)
+
+
+def test_each_case_says_where_it_is_from() -> None:
+    for case in cases():
+        found = recorded(case)
+        assert found["kubernetes"]
+        assert found.keys() & {"pod", "node"}
+
+
+async def test_a_worker_too_large_for_its_node_waits_for_room_and_no_pod_fails(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.behave(left("too-large-for-the-scheduler"), EDGE)
+        await w.apply_all()
+        status = await w.reaches("Pending", "Unschedulable")
+        assert "1 Insufficient cpu" in condition(status)["message"]
+        (pod,) = await pods(w, EDGE)
+        assert named_node((await w.made("Deployment", EDGE))["spec"]["template"]["spec"]) == w.edge
+        w.player.behave(running, EDGE)
+        await w.reaches("Running")
+        assert [each["metadata"]["name"] for each in await pods(w, EDGE)] == [pod["metadata"]["name"]]
+
+
+@pytest.mark.parametrize("case", ["too-large-past-the-scheduler", "evicted-for-its-folder"])
+async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_and_the_condition_has_them(
+    api: Api, case: str
+) -> None:
+    """Where the scheduler cannot know what a kubelet refuses, five pods a second would fail."""
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.behave(left(case), EDGE)
+        await w.apply_all()
+        said = recorded(case)["pod"]["status"]
+        status = await w.reaches("Failed", said["reason"])
+
+        async def stopped() -> bool:
+            return (await w.made("Deployment", EDGE))["spec"]["replicas"] == 0
+
+        await eventually(stopped, PATIENCE)
+        failed = len(await pods(w, EDGE))
+        await asyncio.sleep(2)
+        assert len(await pods(w, EDGE)) <= failed + 1
+        status = await w.reaches("Failed", said["reason"])
+        message = condition(status)["message"]
+        assert said["message"].strip() in message
+        assert "pods have failed" in message
+        w.player.behave(running, EDGE)
+        body = w.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = 500
+        await w.apply(body)  # an edit is tried at once
+        await w.reaches("Running", generation=2)
+
+
+async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_history, "FAILED_S", 1.0)
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.behave(left("too-large-past-the-scheduler"), EDGE)
+        await w.apply_all()
+
+        async def stopped() -> bool:
+            return (await w.made("Deployment", EDGE))["spec"]["replicas"] == 0
+
+        await w.reaches("Failed", "OutOfcpu")
+        await eventually(stopped, PATIENCE)
+        w.player.behave(running, EDGE)
+        await w.reaches("Running")
+
+
+async def test_a_cut_off_edge_node_degrades_its_service_and_what_runs_there_counts(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply_all()
+        assert (await w.reaches("Running"))["active"] == 2
+        await reports_its_pods(w, edge, "edge")
+        w.player.behave(left("cut-off"), EDGE)
+        await leave_node(api.client, w.edge, "cut-off")
+        status = await w.reaches("Degraded", "NodeUnreachable")
+        assert (status["active"], status["failed"]) == (2, 0)
+        assert "Kubelet stopped posting node status" in condition(status)["message"]
+        assert "1 of 1 workers there run" in condition(status)["message"]
+        assert {each["node"]: each["online"] for each in status["nodes"]} == {w.edge: False, w.cloud: True}
+        w.player.behave(left("ready-again"), EDGE)
+        await leave_node(api.client, w.edge, "ready-again")
+        status = await w.reaches("Running")
+        assert all(each["online"] for each in status["nodes"])
+
+
+async def test_a_worker_that_its_controller_does_not_report_does_not_count_on_a_cut_off_node(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Running")
+        edge.overrides["edge"] = WorkerReport(name="another", role="edge", phase="Running")
+        edge.report(Key(SERVICES, w.namespace, "helmet"))
+        w.player.behave(left("cut-off"), EDGE)
+        await leave_node(api.client, w.edge, "cut-off")
+        status = await w.reaches("Pending", "NodeUnreachable")
+        assert status["active"] == 1
+        assert "0 of 1 workers there run" in condition(status)["message"]
+
+
+async def test_a_node_whose_network_is_not_ready_is_not_reached_either(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Running")
+        await reports_its_pods(w, edge, "edge")
+        w.player.behave(left("network-not-ready"), EDGE)
+        await leave_node(api.client, w.edge, "network-not-ready")
+        assert "cni plugin not initialized" in condition(await w.reaches("Degraded", "NodeUnreachable"))["message"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_cloud_update_that_fails_while_the_edge_is_cut_off_is_not_the_services_end(
+    api: Api, known: bool
+) -> None:
+    """``known``: the edge's local controller has reported its worker. Otherwise nobody knows whether it answers."""
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Running")
+        if known:
+            await reports_its_pods(w, edge, "edge")
+        else:
+            edge.overrides["edge"] = WorkerReport(name="another", role="edge", phase="Running")
+            edge.report(Key(SERVICES, w.namespace, "helmet"))
+        w.player.behave(left("cut-off"), EDGE)
+        await leave_node(api.client, w.edge, "cut-off")
+        await w.reaches("Degraded" if known else "Pending", "NodeUnreachable")
+        w.player.behave(left("image-not-found"), CLOUD)
+        status = await w.reaches("Degraded" if known else "Pending", "ImagePullBackOff")
+        assert "NodeUnreachable" in condition(status)["message"]
+        assert status["failed"] == 1
+
+
+async def test_a_pod_that_was_evicted_from_a_cut_off_node_goes_on_until_the_node_hears_of_it(api: Api) -> None:
+    """As with a toleration of a user's own that ends: the pod is only marked, and a new one finds no node."""
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Running")
+        await reports_its_pods(w, edge, "edge")
+        (old,) = await pods(w, EDGE)
+        w.player.behave(left("too-large-for-the-scheduler"), EDGE)
+        w.player.behave(left("cut-off-and-evicted"), old["metadata"]["name"])
+        await leave_node(api.client, w.edge, "cut-off")
+        await w.reaches("Degraded", "NodeUnreachable")
+        w.player.alive = False
+        await api.client.delete("Pod", w.namespace, old["metadata"]["name"])
+
+        async def replaced() -> bool:
+            return len(await pods(w, EDGE)) == 2
+
+        await eventually(replaced, PATIENCE)
+        await asyncio.sleep(1)
+        status = await w.reaches("Degraded", "NodeUnreachable")
+        assert status["active"] == 2
+
+
+@pytest.mark.parametrize("case", ["without-its-secret", "without-a-sandbox"])
+async def test_what_only_events_say_of_a_pod_reaches_the_condition(
+    api: Api, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_history, "LATE_S", 0.5)
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.behave(left(case), EDGE)
+        await w.apply_all()
+        await w.reaches("Pending", "ContainerCreating")
+        (pod,) = await pods(w, EDGE)
+        await leave_events(api.client, pod, case)
+        last = recorded(case)["events"][-1]
+        status = await w.reaches("Pending", last["reason"])
+        assert last["message"] in condition(status)["message"]
+        w.player.behave(running, EDGE)
+        await w.reaches("Running")
+
+
+async def test_why_a_model_cannot_be_fetched_comes_before_what_the_pod_says_of_that(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        key = Key(SERVICES, w.namespace, "helmet")
+        words = "Model small: http://digits-models.default.svc/small.onnx: Name or service not known"
+        edge.reasons[key] = "ModelNotReady", words
+        w.player.behave(left("fetching"), EDGE)
+        await w.apply_all()
+        status = await w.reaches("Pending", "ModelNotReady")
+        assert words in condition(status)["message"]
+
+
+async def test_a_pod_that_crashes_says_its_last_words(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.behave(left("crashing"), EDGE)
+        await w.apply_all()
+        status = await w.reaches("Failed", "CrashLoopBackOff")
+        assert "MODEL_URL: '' is not accepted: set the model's path" in condition(status)["message"]
+
+
+async def test_an_edit_that_goes_well_is_no_warning(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.keeps_old = True
+        await w.apply_all()
+        await w.reaches("Running")
+        old = {pod["metadata"]["name"] for pod in await pods(w)}
+        w.player.behave(left("being-created"))
+        for name in old:
+            w.player.behave(running, name)
+        body = w.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = 500
+        await w.apply(body)
+        await w.reaches("Degraded", "Updating", generation=2)
+        w.player.behave(running)
+        await w.reaches("Running", generation=2)
+        events = (await api.client.list("Event", w.namespace))["items"]
+        found = [e for e in events if e["involvedObject"]["name"] == "helmet" and e["type"] == "Warning"]
+        assert [(e["reason"], e["message"]) for e in found] == []
+
+
+async def test_an_edit_whose_pod_takes_long_is_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_history, "LATE_S", 0.5)
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.keeps_old = True
+        await w.apply_all()
+        await w.reaches("Running")
+        for pod in await pods(w):
+            w.player.behave(running, pod["metadata"]["name"])
+        w.player.behave(left("being-created"), EDGE)
+        for pod in await pods(w):
+            w.player.behave(running, pod["metadata"]["name"])
+        body = w.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = 500
+        await w.apply(body)
+        await w.reaches("Degraded", "ContainerCreating", generation=2)
+
+
+async def test_all_fields_that_a_template_may_not_have_are_named(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        body = w.service()
+        pod = body["spec"]["edgeWorker"]["template"]["spec"]
+        pod |= {"hostNetwork": True, "volumes": [{"name": "etc", "hostPath": {"path": "/etc"}}]}
+        pod["containers"][0]["securityContext"] = {"privileged": True}
+        await w.apply(model("small"), model("big"), body)
+        message = condition(await w.reaches("Pending"))["message"]
+        for field in ("hostNetwork", "volumes[0].hostPath.path", "containers[0].securityContext.privileged"):
+            assert f"spec.edgeWorker.template.spec.{field}" in message
