@@ -98,7 +98,7 @@ def init(
     port: Annotated[
         int,
         typer.Option(
-            min=1,
+            min=0,
             max=65_535,
             metavar="N",
             help="The broker's port for clients, such as a NodePort. Default: 8883, with --passwords 1883.",
