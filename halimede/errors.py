@@ -139,6 +139,16 @@ class NotAllowedError(DisconnectedError):
     """The broker refuses this client, or the client does not trust the broker: a retry alone does not help."""
 
 
+class BrokerNameError(NotAllowedError):
+    """The broker's certificate does not have the name or address that this client connects to."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"the broker's certificate does not have the name {host}: connect to a name that it has, or add this one "
+            f"(halimede certs add --broker {host} SITE) and give the broker its new certificate"
+        )
+
+
 class RefusedError(BusError):
     """The broker answered with a failure code (such as 0x87 not authorised): repeating does not help."""
 

@@ -39,17 +39,17 @@ def configuration(
     """Return a whole configuration file.
 
     ``place`` is the folder ``bridges/<name>`` on the machine of the place's broker, ``login`` the bridge's credentials
-    if the site has passwords, ``data`` the folder for kept messages.
+    if the site has passwords, ``data`` the folder for kept messages (default: the bridge's own, else in ``place``).
     """
     limits = [line for line in LIMITS if not line.startswith(("persistence", "max_queued_messages"))]
     lines = [
-        f"listener {port(site)}",
+        f"listener {bridge.port or port(site)}",
         *broker_lines(place / "broker", tls=login is None),
         *limits,
         f"max_queued_messages {KEPT_MESSAGES}",
         f"max_queued_bytes {KEPT_BYTES}",
         "persistence true",
-        f"persistence_location {data or place / 'data'}/",
+        f"persistence_location {data or bridge.data or place / 'data'}/",
         f"autosave_interval {SAVED_S}",
         "log_dest stderr",
         *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
@@ -89,7 +89,7 @@ def _connection(
         f"restart_timeout {AGAIN_S} {AGAIN_MOST_S}",
         f"keepalive_interval {KEEPALIVE_S}",
         "bridge_outgoing_retain true",
-        # on $SYS/broker/connection/<name>/state of the place's broker: 1 while it is connected
+        # on $SYS/broker/connection/<name>/state of the place's broker: 1 while it is connected (mosquitto.LINK_STATES)
         "notifications true",
         "notifications_local_only true",
         *(f"topic {prefix}{route.filter} {_direction(route)} {route.qos}" for route in found),

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from halimede.access import files
 from halimede.access.grants import Action, Grant, behind, rights
-from halimede.access.site import Bridge, Principal, Site
+from halimede.access.site import Bridge, Site
+from halimede.topic import Role
 
 PORT, PLAIN_PORT = 8883, 1883
 #: the largest body (16 MiB), plus topic and properties
@@ -33,6 +34,10 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
     "MALLOC_TOP_PAD_": str(16 * 1024 * 1024),
 }
+#: where the broker of a place publishes the states of its bridge's connections: 1 while one is up, else 0
+LINK_STATES = "$SYS/broker/connection/+/state"
+#: who may read them
+WATCHERS = frozenset({Role.OPERATOR, Role.CONSUMER})
 ACL_HEAD = """\
 # Access rules of a halimede site for Mosquitto (acl_file). Made from the topic contract: do not edit, make it anew.
 # What is not granted here is denied.
@@ -70,17 +75,22 @@ def head(conf: Path, folder: Path) -> str:
 
 
 def port(site: Site) -> int:
-    """Return the port of a site's broker."""
-    return PLAIN_PORT if site.passwords else PORT
+    """Return the port at which clients and bridges reach a site's broker."""
+    return site.port or (PLAIN_PORT if site.passwords else PORT)
 
 
-def acl_file(site: Site, users: Iterable[Principal] | None = None) -> str:
-    """Return the access rules, for some users of the site or for all."""
+def acl_file(site: Site, place: Bridge | None = None) -> str:
+    """Return the access rules of the site's broker, or those of the broker of a place.
+
+    At a place, operators and consumers may also read whether its link to the site's broker is up (``LINK_STATES``).
+    """
     prefix = "".join(f"{level}/" for level in site.levels)
     sections = [ACL_HEAD]
-    for principal in site.principals() if users is None else users:
-        rules = "\n".join(_rules(rights(site, principal), prefix))
-        sections.append(f"user {principal.username}\n{rules}\n")
+    for principal in behind(site, place) if place else site.principals():
+        rules = _rules(rights(site, principal), prefix)
+        if place and principal.role in WATCHERS:
+            rules.append(f"topic read {LINK_STATES}")
+        sections.append("\n".join((f"user {principal.username}", *rules, "")))
     return "\n".join(sections)
 
 
@@ -117,7 +127,7 @@ def write_rules(site: Site, folder: Path) -> None:
     """Write the access rules for every broker of a site."""
     files.write(folder / "broker" / "acl", acl_file(site), files.SECRET)
     for bridge in site.bridges:
-        files.write(make_bridge_folder(folder, bridge) / "acl", acl_file(site, behind(site, bridge)), files.SECRET)
+        files.write(make_bridge_folder(folder, bridge) / "acl", acl_file(site, bridge), files.SECRET)
 
 
 def make_bridge_folder(folder: Path, bridge: Bridge) -> Path:

@@ -24,6 +24,7 @@ from halimede.topic import Role
 
 MOST = 10_000
 Names = Annotated[list[str], Meta(max_length=MOST)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 NODE_ROLES = (Role.LC, Role.EDGE, Role.CLOUD)
 #: folders of a site for other users than those of nodes
 FOLDERS = {
@@ -73,7 +74,9 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
         nodes, cameras, consumers: the clients of that broker. They are named in the site as well.
         broker: host names and addresses of that broker for them.
         namespaces: whose samples it passes on; all, if none is named.
+        port: the port of that broker, if another program of its machine has the site's; 0: the site's.
         install: the absolute path of the folder ``bridges/<name>`` on that broker's machine, if that is another one.
+        data: the absolute path of the folder for messages that wait for the link; empty: ``data`` in that folder.
 
     """
 
@@ -85,7 +88,9 @@ class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
         default_factory=lambda: ["localhost", "127.0.0.1"]
     )
     namespaces: Annotated[list[str], Meta(max_length=64)] = []
+    port: Port = 0
     install: Annotated[str, Meta(max_length=1024)] = ""
+    data: Annotated[str, Meta(max_length=1024)] = ""
 
 
 class Site(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +98,7 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         broker: host names and addresses for clients. Bridges of places use the first.
+        port: the broker's port for clients and bridges, such as a NodePort; 0: 8883, or 1883 with passwords.
         pools: whether there are users for workers of any node (``edge-worker``, ``cloud-worker``), as pods need them.
         passwords: whether users have passwords instead of certificates.
         bridges: brokers of places that must work without a connection to this one.
@@ -104,6 +110,7 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
     broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = field(
         default_factory=lambda: ["localhost", "127.0.0.1"]
     )
+    port: Port = 0
     nodes: Names = []
     cameras: Names = []
     operators: Names = field(default_factory=lambda: ["admin"])
@@ -179,6 +186,7 @@ def _check_bridges(site: Site) -> None:
         field = f"site.bridges[{index}]"
         _check_hosts(f"{field}.broker", bridge.broker)
         _check_path(f"{field}.install", bridge.install)
+        _check_path(f"{field}.data", bridge.data)
         for namespace in bridge.namespaces:
             check_label(f"{field}.namespaces", namespace)
         for list_ in ("nodes", "cameras", "consumers"):

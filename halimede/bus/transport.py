@@ -18,7 +18,7 @@ from typing import Any
 
 from halimede.bus.message import Grants, Packet
 from halimede.bus.settings import MqttSettings
-from halimede.errors import DisconnectedError, NotAllowedError
+from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError
 
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT = 2.0
@@ -28,6 +28,8 @@ Acknowledge = Callable[[], bool]
 Deliver = Callable[[Packet, Acknowledge | None, int], None]
 #: congestion control within one machine, where nothing can be congested: most machines have it, without pacing
 UNPACED = b"cubic"
+#: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
+NAME_MISMATCHES = frozenset({62, 64})
 NO_CERTIFICATE = "with TLS, a broker closes a connection like this if it requires a client certificate or refuses ours"
 
 
@@ -213,8 +215,10 @@ def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
     )
 
 
-def tls_error(error: OSError) -> NotAllowedError:
-    """Return the error for a TLS handshake that failed."""
+def tls_error(error: OSError, host: str) -> NotAllowedError:
+    """Return the error for a TLS handshake with ``host`` that failed."""
+    if is_name_mismatch(error):
+        return BrokerNameError(host)
     if isinstance(error, ssl.SSLCertVerificationError):
         return NotAllowedError(f"the broker's certificate is not accepted: {error.verify_message}")
     reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
@@ -222,6 +226,11 @@ def tls_error(error: OSError) -> NotAllowedError:
         f"the TLS handshake with the broker failed ({reason}): "
         "it may not use TLS (use mqtt://), or it refuses our certificate"
     )
+
+
+def is_name_mismatch(error: OSError) -> bool:
+    """Whether the peer's certificate is trusted, but for other names than the one connected to."""
+    return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in NAME_MISMATCHES
 
 
 def disable_socket_delays(sock: socket.socket) -> None:

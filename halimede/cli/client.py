@@ -11,7 +11,14 @@ from halimede import topics
 from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcClient, new_ticket
 from halimede.cli.broker_address import START_IT, BrokerAddress
-from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError, NotAllowedError, RefusedError
+from halimede.errors import (
+    BrokerNameError,
+    DisconnectedError,
+    HalimedeError,
+    NoSubscriberError,
+    NotAllowedError,
+    RefusedError,
+)
 from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
 
 #: seconds to connect to the broker, to wait for one reply, and to wait for a GM that is restarting
@@ -240,7 +247,9 @@ async def check_reachable(broker: BrokerAddress) -> None:
 
 
 def not_let_in(broker: BrokerAddress, cause: Exception) -> NotLetInError:
-    """Return the error for a broker that is reachable but refuses this client."""
+    """Return the error for a broker that is reachable but refuses this client, or that this client does not trust."""
+    if isinstance(cause, BrokerNameError):
+        return NotLetInError(f"cannot connect to the broker at {broker}: {cause}")
     shown = broker.settings.credentials
     if shown:
         fix = f"check that {shown.folder} is the current folder of a user of this broker's site"

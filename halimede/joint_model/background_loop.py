@@ -28,7 +28,7 @@ import structlog
 from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
+from halimede.errors import BrokerNameError, DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
 from halimede.joint_model.in_process_edge import CREDENTIALS, InProcessEdge, closed
@@ -156,6 +156,8 @@ class BackgroundLoop:
         try:
             async with asyncio.timeout(CONNECT_S):
                 await MqttBus(f"sdk.{secrets.token_hex(8)}", self._broker).check_reachable()
+        except BrokerNameError:
+            raise
         except NotAllowedError as error:
             raise NotAllowedError(f"{error}. What to do: {CREDENTIALS}") from error
         except (OSError, TimeoutError, DisconnectedError) as error:

@@ -12,6 +12,7 @@ import pytest
 from halimede import topics
 from halimede.access.bridge import AGAIN_MOST_S, configuration
 from halimede.access.grants import routes
+from halimede.access.mosquitto import LINK_STATES
 from halimede.access.site import Principal, read_site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.timeout(180)
 GM, LC = Principal(Role.GM), Principal(Role.LC, "edge0")
 EDGE, CLOUD = Principal(Role.EDGE, "edge0"), Principal(Role.CLOUD, "cloud0")
 CONSUMER, GATE = Principal(Role.CONSUMER, "viewer"), Principal(Role.CONSUMER, "gate")
-OPERATOR = Principal(Role.OPERATOR, "admin")
+OPERATOR, CAMERA = Principal(Role.OPERATOR, "admin"), Principal(Role.CAMERA, "cam0")
 KEY = {"ns": "default", "plural": "models", "name": "m"}
 STATUS = topics.NODE_STATUS.at(node="edge0", **KEY).text
 INSERT = topics.INSERT.at(node="edge0", **KEY).text
@@ -234,3 +235,14 @@ def test_a_prefix_is_the_same_on_both_sides() -> None:
     lines = [line for line in text.splitlines() if line.startswith("topic ")]
     assert lines
     assert all(line.startswith("topic factory/east/") for line in lines)
+
+
+async def test_an_operator_at_the_place_sees_whether_the_link_is_up_and_a_camera_does_not(world: Bridged) -> None:
+    watcher = await Ear(await world.client(OPERATOR, here=True)).to(LINK_STATES)
+    gate, camera = await ear(world, GATE, LINK_STATES), await ear(world, CAMERA, LINK_STATES)
+    state = "$SYS/broker/connection/bridge.factory/state"
+    await watcher.hears(state, b"1")
+    await gate.hears(state, b"1")
+    world.link.cut()
+    await watcher.hears(state, b"0")
+    assert camera.packets == []

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from halimede.access.certs import make_certificates
+from halimede.access.mosquitto import listener_lines
 from halimede.access.passwords import make_passwords
 from halimede.access.site import Site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.broker_address import find
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, check_reachable
+from halimede.cli.doctor import broker as doctor_broker
 from halimede.cli.follow import follow
 from halimede.errors import NotAllowedError, RefusedError
 from halimede.topics import GM_PRESENCE
@@ -201,3 +204,84 @@ async def test_a_prefix_parts_systems_on_one_guarded_broker(tmp_path: Path) -> N
         finally:
             manager.cancel()
             await asyncio.wait([manager])
+
+
+@pytest.mark.slow
+@MODES
+async def test_doctor_resets_no_connection(tmp_path: Path, security: Security) -> None:
+    """`kubectl port-forward` ends with the first connection that the broker's machine resets."""
+    async with guarded(tmp_path / "a", security) as a, port_forward(a.broker.port) as (port, errors):
+        scheme = "mqtts" if a.site.secure else "mqtt"
+        said = await asyncio.to_thread(
+            command, "doctor", "--broker", f"{scheme}://127.0.0.1:{port}", "--credentials", str(a.site.operator)
+        )
+        assert "a client without credentials is refused" in said.stdout, said.stdout + said.stderr
+        assert errors == []
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+async def test_doctor_finds_a_tls_broker_that_accepts_clients_without_certificate(
+    tmp_path: Path, asked_for: bool
+) -> None:
+    make_certificates(Site(nodes=["edge0"]), tmp_path)
+    access = [line for line in listener_lines(tmp_path, tls=True) if "require" not in line and "identity" not in line]
+    access = [line.replace("allow_anonymous false", f"allow_anonymous {str(not asked_for).lower()}") for line in access]
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=tuple(access), secure=True) as broker:
+        url = f"mqtts://localhost:{broker.port}"
+        settings = MqttSettings.from_url(url, credentials=tmp_path / "operators" / "admin")
+        assert (await doctor_broker.strangers(settings)).level == ("ok" if asked_for else "warning")
+
+
+@contextlib.asynccontextmanager
+async def port_forward(target: int) -> AsyncIterator[tuple[int, list[OSError]]]:
+    """Yield a port that leads to ``target``, and the resets that come from there, as a kubelet sees them."""
+    errors: list[OSError] = []
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: list[OSError]) -> None:
+        with contextlib.suppress(OSError):
+            while data := await _read(reader, seen):
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", target)
+        await asyncio.gather(copy(reader, outer, []), copy(inner, writer, errors))
+        outer.close()
+        writer.close()
+
+    async with await asyncio.start_server(forward, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], errors
+
+
+async def _read(reader: asyncio.StreamReader, seen: list[OSError]) -> bytes:
+    try:
+        return await reader.read(65_536)
+    except OSError as error:
+        seen.append(error)
+        return b""
+
+
+async def test_a_name_that_the_certificate_does_not_have_is_not_blamed_on_credentials(tmp_path: Path) -> None:
+    site = Site(broker=["broker.example.com", "localhost"], nodes=["edge0"])
+    make_certificates(site, tmp_path)
+    admin = str(tmp_path / "operators" / "admin")
+    access = listener_lines(tmp_path, tls=True)
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker:
+        by_name, by_address = (f"mqtts://{host}:{broker.port}" for host in ("localhost", "127.0.0.1"))
+        for client in ("lean", "paho"):
+            environment = {"HALIMEDE_CREDENTIALS": admin, "HALIMEDE_MQTT_CLIENT": client}
+            said = await asyncio.to_thread(command, "nodes", "--broker", by_address, **environment)
+            assert said.returncode == 1
+            assert "the broker's certificate does not have the name 127.0.0.1" in said.stderr
+            assert "halimede certs add --broker 127.0.0.1" in said.stderr
+            assert "current folder of a user" not in said.stderr
+        status = await asyncio.to_thread(command, "status", "--broker", by_address, "--credentials", admin)
+        assert "its certificate has other names" in status.stdout
+        assert "credentials" not in status.stdout
+        doctor = await asyncio.to_thread(command, "doctor", "--broker", by_address, "--credentials", admin)
+        assert "does not have the name 127.0.0.1; it has broker.example.com, localhost" in " ".join(
+            doctor.stdout.split()
+        )
+        right = await asyncio.to_thread(command, "nodes", "--broker", by_name, "--credentials", admin)
+        assert "no global manager is connected" in right.stderr

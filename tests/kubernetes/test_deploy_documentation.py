@@ -1,4 +1,4 @@
-"""docs/deploy.md and docs/kubernetes.md, typed in from top to bottom on an API server.
+"""docs/deploy.md, docs/kubernetes.md and docs/kubeedge.md, typed in from top to bottom on an API server.
 
 What needs a kubelet, controllers or a Docker daemon is not run: that what it names is there is all that is checked.
 """
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import digits
+from services.gm.workloads import pod_settings
+from tests.e2e.running import digits, running
 from tests.kubernetes.apiserver import Api, kind_of_server, on_double, on_server
 from tests.kubernetes.garbage import empty
 from tests.rendering import DEPLOY, ROOT, copy, documents, render, renderer
@@ -32,6 +33,9 @@ pytestmark = [
 #: they need a kubelet or a controller
 ELSEWHERE = ("kubectl -n halimede rollout", "kubectl -n halimede exec", "kubectl -n halimede port-forward", "docker")
 NODES = ("edge0", "cloud0")
+REGISTRY = "registry.example.com"
+#: more than `halimede results` waits for
+PICTURES = 20
 CLEANING = (
     "kubectl delete --ignore-not-found -f examples/kubernetes/models.yaml",
     "kubectl delete --ignore-not-found configmap digits-models",
@@ -68,7 +72,9 @@ async def typed(line: str, folder: Path, kubeconfig: Path) -> str:
         )
         line = re.sub(r"kubectl apply( --server-side)?", "kubectl apply --validate=false", line)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig), "HOME": str(folder)}
+    environment = {
+        **os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig), "HOME": str(folder), "REGISTRY": REGISTRY,
+    }  # fmt: skip
     process = await asyncio.create_subprocess_exec(
         "bash", "-o", "pipefail", "-c", line, cwd=folder, env=environment,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -116,6 +122,7 @@ async def test_the_lines_of_the_deployment_guide(cluster: Api, tmp_path: Path) -
     # removal is last, and by hand comes before it
     end = [line for line in wanted if line.startswith("kubectl delete")]
     patch = [line for line in wanted if line.startswith("kubectl patch")]
+    await typed(own_overlay(), tmp_path, cluster.kubeconfig)
     said = {}
     for line in [each for each in wanted if each not in {*end, *patch}] + patch + end:
         # a server without controllers never gets rid of a namespace by itself
@@ -129,7 +136,9 @@ async def test_the_lines_of_the_deployment_guide(cluster: Api, tmp_path: Path) -
     assert {line.split()[1] for line in said if line.startswith("kubectl")} >= {
         "apply", "create", "get", "describe", "label", "patch", "delete",
     }  # fmt: skip
-    assert {line.split()[2] for line in said if line.startswith("halimede")} == {"init", "secrets"}
+    assert {line.split()[2] for line in said if line.startswith("halimede")} == {"init", "add", "secrets"}
+    (changed,) = (text for line, text in said.items() if line.startswith("kubectl set image"))
+    assert "digits-models image updated" in changed
 
 
 async def test_kubernetes_in_five_commands(cluster: Api, tmp_path: Path) -> None:
@@ -140,6 +149,65 @@ async def test_kubernetes_in_five_commands(cluster: Api, tmp_path: Path) -> None
         # watching has no end
         said = await typed(line.replace(" --watch", ""), tmp_path, cluster.kubeconfig)
     assert "digits" in said
+
+
+def own_overlay() -> str:
+    """Return the lines that write the overlay of another registry."""
+    (block,) = (body for body in blocks("docs/deploy.md") if "own/kustomization.yaml" in body)
+    return "\n".join(line for line in block.splitlines() if not line.startswith("kubectl"))
+
+
+async def test_one_name_of_a_registry_moves_all_images(tmp_path: Path) -> None:
+    await typed(own_overlay(), tmp_path, tmp_path / "kubeconfig")
+    found = list(documents(render(tmp_path / "own")))
+    images = {
+        container["image"]
+        for body in found if body["kind"] in {"Deployment", "DaemonSet"}
+        for part in ("containers", "initContainers")
+        for container in body["spec"]["template"]["spec"].get(part, [])
+    }  # fmt: skip
+    assert images == {f"{REGISTRY}/halimede/gm:0.1.0", f"{REGISTRY}/halimede/lc:0.1.0", "eclipse-mosquitto:2.0"}
+    (told,) = (body["data"] for body in found if body.get("data", {}).keys() >= {"node-broker"})
+    (gm,) = (body for body in found if body["kind"] == "Deployment" and body["metadata"]["name"] == "halimede-gm")
+    (container,) = gm["spec"]["template"]["spec"]["containers"]
+    maps = {each["name"]: each.get("valueFrom", {}).get("configMapKeyRef") for each in container["env"]}
+    environment = {name: told[found["key"]] for name, found in maps.items() if found}
+    settings = pod_settings.read(DEPLOY / "base" / "pods.json", environment)
+    assert settings.worker_image == f"{REGISTRY}/halimede/worker:0.1.0"
+
+
+async def test_publish_and_watch(tmp_path: Path) -> None:
+    """A person behind `kubectl port-forward`; the forwarded port is that of a broker on this machine."""
+    (block,) = (body for body in blocks("docs/deploy.md") if "halimede publish" in body)
+    pictures = tmp_path / "examples" / "digits" / "pictures"
+    pictures.mkdir(parents=True)
+    for number, picture in enumerate(digits()[:PICTURES]):
+        (pictures / f"{number:02}.png").write_bytes(picture)
+    async with running(tmp_path / "home") as system:
+        await system.apply(ROOT / "examples" / "digits")
+        (tmp_path / "site").symlink_to(system.home / "site")
+        block = f"{block.replace('127.0.0.1:1883', f'127.0.0.1:{system.port}')}\nwait"
+        said = await typed(block, tmp_path, tmp_path / "kubeconfig")
+    assert re.search(r"cam0 +\d+ +\d ", said), said
+    assert "digits" in said
+    assert "accepted, with" in said
+
+
+async def test_the_lines_of_the_page_for_kubeedge(cluster: Api, tmp_path: Path) -> None:
+    await typed("kubectl apply -k deploy/overlays/mosquitto", tmp_path, cluster.kubeconfig)
+    await typed("kubectl apply -f examples/kubernetes/", tmp_path, cluster.kubeconfig)
+    for line in lines("docs/kubeedge.md"):
+        await typed(line, tmp_path, cluster.kubeconfig)
+    urls = [
+        await typed(
+            f"kubectl get models.sedna.io digits-{size} -o jsonpath={{.spec.url}}", tmp_path, cluster.kubeconfig
+        )
+        for size in ("small", "big")
+    ]
+    assert urls == [f"http://192.0.2.10:31080/{size}.onnx" for size in ("small", "big")]
+    service = await typed("kubectl get service digits-models -o yaml", tmp_path, cluster.kubeconfig)
+    assert "nodePort: 31080" in service
+    assert "type: NodePort" in service
 
 
 def test_what_is_not_run_names_what_is_there() -> None:
@@ -157,7 +225,7 @@ def test_what_is_not_run_names_what_is_there() -> None:
         assert all(each in names for each in objects), line
 
 
-@pytest.mark.parametrize("document", ["docs/deploy.md", "docs/kubernetes.md"])
+@pytest.mark.parametrize("document", ["docs/deploy.md", "docs/kubeedge.md", "docs/kubernetes.md"])
 def test_folders_that_documents_name_are_there(document: str) -> None:
     for path in re.findall(r"(?<!exec )\bdeploy/[a-z][a-z-]*(?:/[a-z-]+)*(?:\.[a-z]+)?", (ROOT / document).read_text()):
         assert (DEPLOY.parent / path).exists(), path
@@ -167,12 +235,28 @@ def test_an_overlay_of_ones_own_gives_the_broker_another_address(tmp_path: Path)
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     own = tmp_path / "deploy" / "overlays" / "own"
     own.mkdir()
-    (own / "kustomization.yaml").write_text(example("docs/deploy.md", "kind: Kustomization"))
+    text = example("docs/deploy.md", "kind: Kustomization")
+    (own / "kustomization.yaml").write_text(text)
     found = {(body["kind"], body["metadata"]["name"]): body for body in documents(render(own))}
     assert found["Service", "halimede-broker"]["spec"]["type"] == "LoadBalancer"
     (told,) = (body["data"] for body in found.values() if body.get("data", {}).keys() >= {"node-broker"})
     outside, inside = "mqtts://broker.example.com:8883", "mqtts://halimede-broker.halimede.svc:8883"
-    assert told == {"broker": inside, "node-broker": outside, "worker-broker": outside, "fetch-allow": "private"}
+    assert told == {
+        "broker": inside,
+        "node-broker": outside,
+        "worker-broker": outside,
+        "fetch-allow": "private",
+        "registry": "",
+    }
+
+    patches = example("docs/deploy.md", "value: NodePort")
+    (own / "kustomization.yaml").write_text(text.partition("patches:")[0] + patches)
+    (service,) = (
+        b for b in documents(render(own)) if (b["kind"], b["metadata"]["name"]) == ("Service", "halimede-broker")
+    )
+    assert (service["spec"]["type"], service["spec"]["ports"]) == (
+        "NodePort", [{"name": "mqtts", "port": 8883, "targetPort": "mqtt", "nodePort": 31883}],
+    )  # fmt: skip
 
 
 async def test_the_site_of_a_place(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ss
     try:
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except OSError as error:
-        raise tls_error(error) from error
+        raise tls_error(error, host) from error
     try:
         while True:
             try:
@@ -109,7 +109,7 @@ async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ss
     except OSError as error:
         secured.close()
         if isinstance(error, ssl.SSLError | ConnectionResetError):
-            raise tls_error(error) from error
+            raise tls_error(error, host) from error
         raise
     except BaseException:
         secured.close()

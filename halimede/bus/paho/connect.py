@@ -41,7 +41,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         if tls:
             tls.close()
         if isinstance(error, ssl.SSLError) or (tls and isinstance(error, ConnectionResetError)):
-            raise tls_error(error) from error
+            raise tls_error(error, settings.host) from error
         raise
     link = PahoTransport(client, settings, deliver)
     await wait_for_connack(link, link.accepted, settings)

@@ -95,6 +95,16 @@ def init(
             show_default=False,
         ),
     ] = "",
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            metavar="N",
+            help="The broker's port for clients, such as a NodePort. Default: 8883, with --passwords 1883.",
+            show_default=False,
+        ),
+    ] = 0,
     pools: Annotated[
         bool, typer.Option("--pools", help="Add users for worker pods, which run on any node (Kubernetes).")
     ] = False,
@@ -115,7 +125,9 @@ def init(
     """  # fmt: skip
 
     async def command() -> None:
-        options: dict[str, str | bool] = {"prefix": prefix, "install": install, "pools": pools, "passwords": passwords}
+        options: dict[str, str | int] = {
+            "prefix": prefix, "install": install, "port": port, "pools": pools, "passwords": passwords,
+        }  # fmt: skip
         _make_site(folder, _given(node, camera, operator, consumer, broker), options, days=days)
 
     run(command)
@@ -276,7 +288,7 @@ def secrets(
     run(command)
 
 
-def _make_site(folder: Path, given: Names, others: dict[str, str | bool], *, days: int) -> None:
+def _make_site(folder: Path, given: Names, others: dict[str, str | int], *, days: int) -> None:
     """Make a site, or update its files to its ``site.yaml``. ``install`` may be given again: users stay as they are."""
     options = {**given, **{key: value for key, value in others.items() if value}}
     with _usable(folder):

@@ -23,6 +23,7 @@ from halimede.cli.output import COLOURS, clean, console, dump, plain
 from halimede.cli.runner import run
 from halimede.cli.status_advice import Task
 from halimede.cli.tables import dig, text
+from halimede.errors import BrokerNameError
 from halimede.messages import NodeInfo
 
 #: seconds to wait for a GM that is restarting
@@ -52,7 +53,8 @@ class Snapshot:
 
     broker: str
     reachable: bool = True
-    refused: bool = False
+    #: why it is reachable but of no use
+    refused: str = ""
     broker_version: str = ""
     round_trip_ms: float | None = None
     gm: Mapping[str, Any] | None = None
@@ -107,7 +109,9 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
                 seen.broker_version = await latency.broker_version(client.bus)
             await read_resources(seen, client)
     except NotLetInError as error:
-        seen.refused, seen.error = True, str(error)
+        wrong_name = isinstance(error.__cause__, BrokerNameError)
+        seen.refused = "its certificate has other names" if wrong_name else "it refuses these credentials"
+        seen.error = str(error)
     except NoBrokerError as error:
         seen.reachable, seen.error = False, str(error)
     except UnreachableError as error:
@@ -158,7 +162,7 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
     """Print a snapshot as text."""
     speed = "" if seen.round_trip_ms is None else f", round trip {seen.round_trip_ms:g} ms"
     version = f", {seen.broker_version}" if seen.broker_version else ""
-    state = ": no answer" if not seen.reachable else ": it refuses these credentials" if seen.refused else ""
+    state = ": no answer" if not seen.reachable else f": {seen.refused}" if seen.refused else ""
     _line(out, "Broker", f"{seen.broker}{version}{speed}{state}")
     if seen.gm is not None:
         _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")

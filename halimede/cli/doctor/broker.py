@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import ssl
@@ -17,8 +18,9 @@ from halimede import topics
 from halimede.bus.message import Grants
 from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
+from halimede.bus.transport import is_name_mismatch
 from halimede.cli.broker_address import START_IT
-from halimede.cli.doctor import Check, latency, machine, ok, problem, warning
+from halimede.cli.doctor import Check, latency, machine, ok, problem, tls_stranger, warning
 from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, InvalidFieldError, RefusedError
 from halimede.messages import Synced
@@ -40,6 +42,8 @@ DIALS = 3
 RECEIVE_MAXIMUM = 100
 #: seconds for the connection, and again for the reply
 TIMEOUT_S = 5.0
+#: seconds for a broker to refuse a client without certificate; seconds to close a connection
+VERDICT_S, CLOSE_S = 0.5, 1.0
 V311, V5 = 4, 5
 CONNECT, CONNACK, CLEAN = 0x10, 0x20, 0x02
 KEEPALIVE_S = 10
@@ -65,8 +69,9 @@ async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
         reason = "no answer" if isinstance(error, TimeoutError) else str(error)
         yield problem("connection", f"{settings.where}: {reason}", f"check the port and the firewall, or {START_IT}")
         return
-    writer.close()
-    yield ok("connection", f"{settings.where} accepts connections, in {(loop.time() - began) * 1000:.1f} ms")
+    took_ms = (loop.time() - began) * 1000
+    await _hang_up(writer)
+    yield ok("connection", f"{settings.where} accepts connections, in {took_ms:.1f} ms")
     secure = await tls(settings)
     yield secure
     if secure.level == "problem":
@@ -86,20 +91,38 @@ async def tls(settings: MqttSettings) -> Check:
     except InvalidFieldError as error:
         return problem("encryption", str(error), "create new credentials with `halimede certs`")
     except ssl.SSLCertVerificationError as error:
-        do = "give the site's ca.crt with --credentials, and connect to a host name in the certificate"
+        if is_name_mismatch(error):
+            return await _other_names(settings)
+        do = "give the site's ca.crt with --credentials: a folder of a user of this broker's site"
         return problem("encryption", f"the broker's certificate is not valid: {error.verify_message}", do)
     except (OSError, TimeoutError) as error:
         do = "check that this port speaks TLS (mqtts://) and which client certificates the broker accepts"
         return problem("encryption", f"no TLS: {error}", do)
     certificate = writer.get_extra_info("peercert") or {}
     protocol = writer.get_extra_info("ssl_object").version()
-    writer.close()
+    await _hang_up(writer)
     expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
     days = (expires - datetime.now(UTC)).days
     found = f"{protocol}, the certificate is valid for {days} days"
     if days < EXPIRY_DAYS:
         return warning("encryption", found, "rotate it: `halimede certs`")
     return ok("encryption", found)
+
+
+async def _other_names(settings: MqttSettings) -> Check:
+    """Return the problem of a trusted certificate for other names, with these names."""
+    context = settings.context()
+    assert context is not None  # noqa: S101  # the connection was over TLS
+    context.check_hostname = False
+    names = ""
+    with contextlib.suppress(OSError, TimeoutError):
+        _, writer = await open_stream(settings, context)
+        certificate = writer.get_extra_info("peercert") or {}
+        names = ", ".join(str(name) for _, name in certificate.get("subjectAltName", ()))
+        await _hang_up(writer)
+    found = f"the broker's certificate does not have the name {settings.host}" + (f"; it has {names}" if names else "")
+    do = f"connect to a name that it has, or add this one: `halimede certs add --broker {settings.host} SITE`"
+    return problem("encryption", found, do)
 
 
 async def version(settings: MqttSettings) -> Check:
@@ -121,14 +144,30 @@ async def version(settings: MqttSettings) -> Check:
 async def strangers(settings: MqttSettings) -> Check:
     """Check whether the broker accepts clients without credentials."""
     name = "strangers"
+    context = _stranger(settings)
     try:
-        answer = await greet(settings, _stranger(settings), V5)
+        accepted = await (_accepts(settings, context) if context else _greets(settings))
     except (OSError, TimeoutError):
-        answer = ProbeReply(None, V5)
-    if not answer.wait_for_connack:
+        accepted = False
+    if not accepted:
         return ok(name, "a client without credentials is refused")
     do = "set `allow_anonymous false` and a password or certificates for each user: docs/security.md"
     return warning(name, "clients can connect without credentials", do)
+
+
+async def _greets(settings: MqttSettings) -> bool:
+    return (await greet(settings, None, V5)).wait_for_connack
+
+
+async def _accepts(settings: MqttSettings, context: ssl.SSLContext) -> bool:
+    """Whether a broker accepts a TLS client without a certificate."""
+    reader, writer = await open_stream(settings, None)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            said = await tls_stranger.reply((reader, writer), context, settings.host, _connect(V5), verdict_s=VERDICT_S)
+    finally:
+        await _hang_up(writer)
+    return said[:1] == bytes([CONNACK]) and said[3:4] == b"\x00"
 
 
 async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
@@ -167,7 +206,7 @@ async def _distance_ms(settings: MqttSettings) -> float:
         began = loop.time()
         _, writer = await open_stream(settings, None)
         times.append((loop.time() - began) * 1000)
-        writer.close()
+        await _hang_up(writer)
     return min(times)
 
 
@@ -260,6 +299,14 @@ async def open_stream(
         )
 
 
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a connection in the order of its protocol: a reset would end a `kubectl port-forward` to the broker."""
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await writer.wait_closed()
+
+
 async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: int) -> ProbeReply:
     """Send a CONNECT of a version without any credentials, and nothing else. Raises OSError and TimeoutError.
 
@@ -274,7 +321,7 @@ async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: i
     except (asyncio.IncompleteReadError, ConnectionResetError, ssl.SSLError):
         return ProbeReply(None, level)
     finally:
-        writer.close()
+        await _hang_up(writer)
     if len(body) < V311_CONNACK_BYTES:
         return ProbeReply(None, level)
     return ProbeReply(body[1], V311 if len(body) == V311_CONNACK_BYTES else V5)

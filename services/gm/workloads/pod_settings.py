@@ -35,11 +35,16 @@ ENVIRONMENT = {
     "HALIMEDE_PODS_BROKER": "broker",
     "HALIMEDE_PODS_WORKER_IMAGE": "worker_image",
     "HALIMEDE_PODS_FETCHER_IMAGE": "fetcher_image",
+    "HALIMEDE_PODS_REGISTRY": "registry",
 }
 
 
 #: the same for a list, separated by commas
 FETCH_ALLOW = "HALIMEDE_PODS_FETCH_ALLOW"
+#: how the names of halimede's images begin, before any registry
+PROJECT = "halimede/"
+#: a registry: a host, perhaps with a port, and a path
+REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*", re.ASCII)
 #: placeholders in a server's arguments
 PLACE = re.compile(r"\{[A-Za-z]+\}")
 PLACES = frozenset({"{name}", "{version}", "{model}", "{port}", "{grpcPort}", "{file}"})
@@ -84,6 +89,7 @@ class PodSettings:
     Attributes:
         broker: the broker's address, as workers reach it.
         edge_broker: the address for edge workers; empty: the same.
+        registry: where nodes find halimede's images, such as ``registry.example.com``; empty: in the nodes' default.
         worker_image: for containers that name none.
         fetcher_image: an image with ``python -m halimede.models``: the LC's image.
         serving: the servers by the framework's name in lower case; onnx: halimede's own.
@@ -109,6 +115,7 @@ class PodSettings:
 
     broker: str
     edge_broker: str = ""
+    registry: str = ""
     worker_image: str = f"halimede/worker:{__version__}"
     fetcher_image: str = f"halimede/lc:{__version__}"
     serving: Mapping[str, Server] = field(default_factory=dict)
@@ -132,7 +139,12 @@ class PodSettings:
     def server(self, framework: str) -> Server | None:
         """Return the server for models of a framework; None: none is configured."""
         name = framework.lower()
-        return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
+        found = self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
+        return found and replace(found, image=self.located(found.image))
+
+    def located(self, image: str) -> str:
+        """Return an image's name with the registry, if it is halimede's (``halimede/...``) and names none itself."""
+        return f"{self.registry}/{image}" if self.registry and image.startswith(PROJECT) else image
 
 
 class _Server(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -150,6 +162,7 @@ class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
 
     broker: Text | None = None
     edge_broker: Text | None = None
+    registry: Text | None = None
     worker_image: Text | None = None
     fetcher_image: Text | None = None
     serving: dict[Text, _Server] | None = None
@@ -201,7 +214,12 @@ def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
         known["serving"] = {name.lower(): _server(name.lower(), each) for name, each in said.serving.items()}
     settings = PodSettings(**known)
     _check(settings)
-    return settings
+    return replace(
+        settings,
+        worker_image=settings.located(settings.worker_image),
+        fetcher_image=settings.located(settings.fetcher_image),
+        images={pair: settings.located(image) for pair, image in settings.images.items()},
+    )
 
 
 def _server(framework: str, said: _Server) -> Server:
@@ -216,6 +234,9 @@ def _check(settings: PodSettings) -> None:
     MqttSettings.from_url(settings.broker, variable="pods.broker")
     if settings.edge_broker:
         MqttSettings.from_url(settings.edge_broker, variable="pods.edgeBroker")
+    if settings.registry and not REGISTRY.fullmatch(settings.registry):
+        fix = "write a host with a port and a path if it has them, such as registry.example.com:5000/team"
+        raise InvalidFieldError("pods.registry", settings.registry, fix)
     for name in ("edge_secret", "cloud_secret"):
         first, second = name.split("_")
         check_name(f"pods.{first}{second.title()}", getattr(settings, name))

@@ -56,6 +56,7 @@ def pod_template(service: Resource[Any], place: Placement, brought: Brought, set
     worker: Body = pod["containers"][0]
     worker["name"] = worker.get("name") or "worker"
     worker["image"] = _image(service, worker, settings)
+    _locate_images(pod, settings)
     worker["volumeMounts"] = _once([
         *worker.get("volumeMounts", []), *mounts, *(mount for each in deliveries for mount in each.mounts),
     ])  # fmt: skip
@@ -141,6 +142,13 @@ def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSe
     """Return the image: halimede's if none is named, that of the framework pair in the neptune form."""
     given: str = container.get("image") or settings.worker_image
     return settings.images.get(given, given) if object_names.translated(service) else given
+
+
+def _locate_images(pod: Body, settings: PodSettings) -> None:
+    """Write the registry before halimede's images, also of sidecars."""
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        if isinstance(container.get("image"), str):
+            container["image"] = settings.located(container["image"])
 
 
 def _worker_environment(

@@ -109,7 +109,7 @@ def container_port(spec: InferenceModelSpec) -> int:
 def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
     """Return the template of its pods, with its digest as a label."""
     spec, version, edge = service.spec, target(service.spec), service.spec.deploy_to_layer == "edge"
-    made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
+    made_of = _from_image(spec, settings) if version is None else _from_files(spec, version, secrets, settings)
     container: Body = made_of.container
     container["env"] = [NODE_NAME, *container.get("env", []), *msgspec.to_builtins(spec.env)]
     if spec.resources:
@@ -143,8 +143,8 @@ class _Parts:
     volumes: tuple[Body, ...] = ()
 
 
-def _from_image(spec: InferenceModelSpec) -> _Parts:
-    image = spec.image or ""
+def _from_image(spec: InferenceModelSpec, settings: PodSettings) -> _Parts:
+    image = settings.located(spec.image or "")
     container: Body = {
         "name": SERVER,
         "image": image,
@@ -255,7 +255,7 @@ def _problems(
     if problem := check_service_name(service.metadata.name):
         yield problem
     if spec.image:
-        yield from check_image("spec.image", spec.image, settings)
+        yield from check_image("spec.image", settings.located(spec.image), settings)
     elif version := target(spec):
         yield from unusable(spec, settings.server(spec.framework_type) is not None)
         if not is_ours(spec) and (script := next(scripts_of(spec.preprocess, spec.postprocess), None)):

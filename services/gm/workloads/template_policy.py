@@ -54,7 +54,7 @@ def check_template(
             for part in ("env", "volumeMounts", "volumeDevices"):
                 yield from _check_length(container, part, here)
             yield from _check_names(container, here)
-            yield from check_image(f"{here}.image", _mapped(container.get("image"), table), settings)
+            yield from check_image(f"{here}.image", _mapped(container.get("image"), table, settings), settings)
             if not settings.privileged:
                 yield from _check_container(container, here)
     if pod.get("restartPolicy") not in (None, "", "Always"):
@@ -99,8 +99,8 @@ def check_image(field: str, image: object, settings: PodSettings) -> Iterator[Pr
         yield _problem("ImageNotAllowed", field, image, fix)
 
 
-def _mapped(image: object, table: Mapping[str, str]) -> object:
-    return table.get(image, image) if isinstance(image, str) else image
+def _mapped(image: object, table: Mapping[str, str], settings: PodSettings) -> object:
+    return settings.located(table.get(image, image)) if isinstance(image, str) else image
 
 
 def _begins(image: str, prefix: str) -> bool:

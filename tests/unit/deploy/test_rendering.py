@@ -213,6 +213,41 @@ def test_two_global_managers_keep_apart_and_one_stays() -> None:
     assert one(found, "PodDisruptionBudget", "halimede-gm")["spec"]["minAvailable"] == 1
 
 
+def expressed(expression: Body, labels: Body) -> bool:
+    key = expression["key"]
+    return (key in labels) is (expression["operator"] == "Exists") and expression["operator"] in EXISTENCE
+
+
+def lands(pod: Body, labels: Body) -> bool:
+    """Return whether the scheduler may place a pod on a node with these labels."""
+    spec = pod["spec"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = spec.get("affinity", {}).get("nodeAffinity", {}).get(required, {"nodeSelectorTerms": [{}]})
+    terms = [term.get("matchExpressions", []) for term in affinity["nodeSelectorTerms"]]
+    return within(spec.get("nodeSelector", {}), labels) and any(
+        all(expressed(expression, labels) for expression in term) for term in terms
+    )
+
+
+EXISTENCE = ("Exists", "DoesNotExist")
+LINUX = {"kubernetes.io/os": "linux"}
+EDGE, CLOUD = LINUX | {"node-role.kubernetes.io/edge": ""}, LINUX | {"halimede.io/node": ""}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_one_node_with_both_labels_is_a_cluster_and_an_edge_node_gets_the_lc_alone(name: str) -> None:
+    everywhere = dict(pods(objects(name)))
+    assert [owner for owner, pod in everywhere.items() if not lands(pod, EDGE | CLOUD)] == []
+    assert [owner for owner, pod in everywhere.items() if lands(pod, EDGE)] == ["halimede-lc"]
+    assert {owner for owner, pod in everywhere.items() if lands(pod, LINUX)} == {"halimede-gm", "halimede-broker"}
+    for owner in ("halimede-gm", "halimede-broker"):
+        (wanted,) = everywhere[owner]["spec"]["affinity"]["nodeAffinity"][
+            "preferredDuringSchedulingIgnoredDuringExecution"
+        ]
+        (avoided,) = wanted["preference"]["matchExpressions"]
+        assert avoided == {"key": "node-role.kubernetes.io/edge", "operator": "DoesNotExist"}
+
+
 def test_how_pods_are_replaced_is_said() -> None:
     """What the API server would fill in is said: `apply` finds a difference in a half-said strategy each time."""
     for body in everything():

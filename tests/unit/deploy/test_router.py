@@ -7,15 +7,18 @@ from urllib.parse import urlsplit
 
 from halimede import api
 from halimede.mining import create
+from halimede.names import Key
 from halimede.observe import parse_bind
 from halimede.serving.router.server import parser
-from services.gm.workloads import serving_objects
+from services.gm.workloads import deployments, serving_objects
 from services.gm.workloads.pod_settings import OUR_SERVER, PodSettings
-from tests.rendering import DEPLOY, documents, render
+from tests.rendering import DEPLOY, ROOT, documents, render
 from tests.unit.api.crds import problems
 from tests.unit.deploy.test_rendering import Body, needs_kustomize, one, traffic, within
 
-MODELS = ("digits-edge", "digits-cloud")
+MODELS = ("digits-edge-server", "digits-cloud-server")
+
+EXAMPLE = ROOT / "examples" / "kubernetes"
 
 
 def models() -> dict[str, Body]:
@@ -62,6 +65,26 @@ def test_it_asks_the_services_that_are_made_of_its_models() -> None:
         assert service["spec"]["type"] == "ClusterIP"
 
 
+def test_its_objects_have_names_that_the_example_leaves_free() -> None:
+    example = [
+        body for file in ("digits", "models") for body in documents((EXAMPLE / f"{file}.yaml").read_text())
+    ]  # fmt: skip
+    settings = PodSettings(broker="mqtt://broker:1883", credentials=False)
+    found = {Key("models", "default", b["metadata"]["name"]): api.parse(b) for b in example if b["kind"] == "Model"}
+    made: list[Body] = []
+    for body in [*example, *traffic()]:
+        if body["kind"] == "JointInferenceService":
+            made += deployments.build(api.parse(body), found, {}, settings).objects
+        elif body["kind"] == "InferenceModel":
+            made += serving_objects.build(api.parse(body), {}, settings).objects
+        elif body["kind"] != "Model":
+            made.append(body)
+    names = [(body["kind"], body["metadata"]["name"]) for body in made]
+    assert ("Service", "digits-cloud") in names
+    assert ("Service", MODELS[1]) in names
+    assert len(names) == len(set(names)), names
+
+
 def test_what_it_is_told_is_what_it_can_do() -> None:
     container, given = router()
     create(given.mining, dict(text.split("=") for text in given.param))
@@ -74,7 +97,7 @@ def test_what_it_is_told_is_what_it_can_do() -> None:
 def test_it_stays_at_the_edge_and_leaves_in_its_own_time() -> None:
     pod = one(traffic(), "Deployment", "digits-router")["spec"]["template"]
     container, _ = router()
-    edge = models()["digits-edge"]["spec"]
+    edge = models()[MODELS[0]]["spec"]
     assert pod["spec"]["nodeSelector"] == edge["nodeSelector"] == {"node-role.kubernetes.io/edge": ""}
     assert edge["deployToLayer"] == "edge"
     assert pod["spec"]["automountServiceAccountToken"] is False

@@ -20,6 +20,7 @@ EVERYTHING: dict[str, Any] = {
     "cloudSecret": "c", "credentials": False, "hostPaths": ["/data"], "writableHostPaths": ["/out"],
     "allowedImages": ["r/"], "nodeCache": "", "privileged": True, "port": 9200, "env": {"OTEL_SERVICE_NAME": "x"},
     "serving": {"TensorFlow": {"image": "tf:1", "args": ["--port={port}"], "live": "", "ready": "/v1/models/{name}"}},
+    "registry": "registry.example:5000/team",
     "fetchAllow": ["private", "10.0.0.0/8"], "serviceTypes": ["ClusterIP"], "ingressHosts": ["*.example.org"],
 }  # fmt: skip
 
@@ -40,7 +41,7 @@ def test_everything_can_be_said() -> None:
 
 
 def test_a_framework_is_served_by_what_the_table_says_and_onnx_by_ours() -> None:
-    settings = parse(EVERYTHING, {})
+    settings = parse({**EVERYTHING, "registry": None}, {})
     served = settings.server("tensorflow")
     assert served == Server("tf:1", (), ("--port={port}",), "", "/v1/models/{name}")
     assert settings.server("TENSORFLOW") == served
@@ -54,6 +55,21 @@ def test_images_are_of_our_own_version() -> None:
     settings = parse(BROKER, {})
     images = (settings.worker_image, settings.fetcher_image)
     assert images == (f"halimede/worker:{__version__}", f"halimede/lc:{__version__}")
+
+
+def test_one_variable_moves_all_images_of_halimede_to_another_registry() -> None:
+    given = {**BROKER, "images": {"a:1": "halimede/worker:0.1.0", "b:1": "mine/b:1"},
+             "serving": {"TensorFlow": {"image": "tensorflow/serving:2"}}}  # fmt: skip
+    there = parse(given, {"HALIMEDE_PODS_REGISTRY": "registry.example"})
+    assert there.worker_image == f"registry.example/halimede/worker:{__version__}"
+    assert there.fetcher_image == f"registry.example/halimede/lc:{__version__}"
+    assert there.images == {"a:1": "registry.example/halimede/worker:0.1.0", "b:1": "mine/b:1"}
+    onnx, tensorflow = there.server("onnx"), there.server("tensorflow")
+    assert onnx
+    assert tensorflow
+    assert onnx.image == f"registry.example/{OUR_SERVER.image}"
+    assert tensorflow.image == "tensorflow/serving:2"
+    assert parse(given, {"HALIMEDE_PODS_REGISTRY": ""}) == parse(given, {})
 
 
 def test_the_environment_goes_before_the_file() -> None:
@@ -86,6 +102,8 @@ def test_the_environment_goes_before_the_file() -> None:
         ({"edgeSecret": "A b"}, "pods.edgeSecret"),
         ({"cloudSecret": "../x"}, "pods.cloudSecret"),
         ({"pullSecrets": ["ok", "A"]}, "pods.pullSecrets[1]"),
+        ({"registry": "https://registry.example"}, "pods.registry"),
+        ({"registry": "registry.example/"}, "pods.registry"),
         ({"pullPolicy": "Sometimes"}, "pods.pullPolicy"),
         ({"port": 80}, "pods.port"),
         ({"env": {"A=B": "x"}}, "pods.env"),

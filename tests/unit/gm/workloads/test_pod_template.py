@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from halimede.worker.settings import read
+from services.gm.workloads.pod_settings import PodSettings
 from tests.kubernetes.placed import named_node
 from tests.unit.gm.workloads.world import (
     SETTINGS,
@@ -208,6 +209,21 @@ def test_pulling_is_as_the_operator_says() -> None:
     assert spec["imagePullSecrets"] == [{"name": "user"}, {"name": "key"}]
     assert spec["containers"][0]["imagePullPolicy"] == "Always"
     assert spec["initContainers"][0]["imagePullPolicy"] == "Always"
+
+
+def test_another_registry_is_written_before_halimedes_images_and_before_no_others() -> None:
+    settings = PodSettings("broker", registry="registry.example", allowed_images=("registry.example/",))
+    settings = replace(settings, host_paths=("/data",))
+    ours, theirs = {"name": "worker", "image": "halimede/worker-reid:0.1.0"}, {"name": "x", "image": "quay.io/x:1"}
+    of = built(service(edge=template(ours)), settings=settings)
+    assert pod(of)["containers"][0]["image"] == "registry.example/halimede/worker-reid:0.1.0"
+    assert reasons(built(service(edge=template(theirs)), settings=settings)) == ["ImageNotAllowed"]
+    both = template(ours, initContainers=[{"name": "first", "image": "halimede/lc:0.1.0"}], containers=[ours, theirs])
+    made = pod(built(service(edge=both), settings=replace(settings, allowed_images=())))
+    assert [each["image"] for each in made["initContainers"]][-1] == "registry.example/halimede/lc:0.1.0"
+    assert [each["image"] for each in made["containers"]] == [
+        "registry.example/halimede/worker-reid:0.1.0", "quay.io/x:1",
+    ]  # fmt: skip
 
 
 def test_the_neptune_form_gets_its_frameworks_image_its_script_and_its_parameters() -> None:
