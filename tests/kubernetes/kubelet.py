@@ -227,7 +227,7 @@ class Controllers(Player):
         wanted = spec.get("replicas", 1)
         for _ in range(min(wanted - len(new), wanted + 1 - len(own))):
             body = self._pod(deployment, mark)
-            if node := await self._node(body["spec"], pods):
+            if node := await self._node(spec["template"]["spec"], pods):
                 body["spec"] = {**body["spec"], "nodeName": node}
                 await self._client.create("Pod", self._namespace, body)
         spare = sum(map(_is_ready, own)) - wanted

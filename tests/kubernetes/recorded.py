@@ -1,7 +1,7 @@
 """Statuses as real kubelets, the scheduler and the node controller leave them: the files of ``recordings``.
 
-Each file is one case: ``pod``, ``node`` and ``events`` as the API returned them. ``kubernetes`` has the version, and
-``source`` says of a file that was not recorded how it was written.
+Each file is one case: ``pod``, ``node`` and ``events`` as the API returned them, or ``pods`` and ``nodes`` of a whole
+namespace. ``kubernetes`` has the version, and ``source`` says of a file that was not recorded how it was written.
 """
 
 from __future__ import annotations
@@ -29,6 +29,18 @@ def _read(case: str) -> Body:
 def recorded(case: str) -> Body:
     """Return a case."""
     return copy.deepcopy(_read(case))
+
+
+def pods_of(case: str) -> list[Body]:
+    """Return the pods of a case."""
+    found = recorded(case)
+    return [*found.get("pods", []), *([found["pod"]] if "pod" in found else [])]
+
+
+def nodes_of(case: str) -> list[Body]:
+    """Return the nodes of a case."""
+    found = recorded(case)
+    return [*found.get("nodes", []), *([found["node"]] if "node" in found else [])]
 
 
 def cases() -> list[str]:

@@ -9,12 +9,16 @@ import pytest
 
 from halimede.messages import WorkerReport
 from halimede.names import Key
+from services.gm.cluster.kubernetes import pod_warnings
+from services.gm.cluster.kubernetes.conversion import registered_node, trimmed_pod
+from services.gm.cluster.port import Ref
 from services.gm.workloads import pod_history
+from services.gm.workloads.pod_status import NodeView, PodNews, read_pods
 from tests.integration.gm_world import SERVICES, FakeNode, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import running
-from tests.kubernetes.recorded import cases, leave_events, leave_node, left, recorded
+from tests.kubernetes.recorded import cases, leave_events, leave_node, left, nodes_of, pods_of, recorded
 from tests.kubernetes.world import PATIENCE, World, world
 from tests.simulated import eventually
 
@@ -42,11 +46,25 @@ async def reports_its_pods(w: World, node: FakeNode, *roles: Any) -> None:
     await asyncio.sleep(0.2)
 
 
-def test_each_case_says_where_it_is_from() -> None:
-    for case in cases():
-        found = recorded(case)
-        assert found["kubernetes"]
-        assert found.keys() & {"pod", "node"}
+@pytest.mark.parametrize("case", cases())
+def test_each_pod_of_each_case_can_be_read(case: str) -> None:
+    assert recorded(case)["kubernetes"]
+    unready = {node["metadata"]["name"]: registered_node(node).unready for node in nodes_of(case)}
+    news = PodNews({name: NodeView(why) for name, why in unready.items()})
+    for pod in pods_of(case):
+        labels = pod["metadata"].setdefault("labels", {})
+        labels.setdefault("jointinferenceservice.sedna.io/worker-type", "edge")
+        pod["metadata"].setdefault("uid", "u")
+        made = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+        worker = {"kind": "Deployment", "metadata": {"labels": labels}, "spec": {"template": made}}
+        away = unready.get(pod["spec"].get("nodeName", ""), "")
+        views = read_pods({Ref("apps/v1", "Deployment", "default", "d"): worker}, [trimmed_pod(pod)], news)
+        if pod["metadata"].get("deletionTimestamp") and not away:
+            assert views == ()  # its node knows that it shall end
+            continue
+        (view,) = views
+        assert view.phase == "Failed" if pod["status"]["phase"] == "Failed" else view.unreached == bool(away)
+        assert view.reason or view.phase == "Running"
 
 
 async def test_a_worker_too_large_for_its_node_waits_for_room_and_no_pod_fails(api: Api) -> None:
@@ -199,6 +217,8 @@ async def test_what_only_events_say_of_a_pod_reaches_the_condition(
     api: Api, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_history, "LATE_S", 0.5)
+    monkeypatch.setattr(pod_history, "LOOK_S", 0.5)
+    monkeypatch.setattr(pod_warnings, "FRESH_S", 0.3)
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left(case), EDGE)
         await w.apply_all()
