@@ -1,0 +1,73 @@
+"""``make test-cluster``: start a cluster or take the one of KUBECONFIG, run the operator's suite, write the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.images import Images
+from tests.cluster.processes import ClusterError
+from tests.cluster.requirements import HOW, missing
+from tests.cluster.settings import ROOT, Folders
+
+#: for ``conftest.py``: the suite may run
+MARK = "HALIMEDE_TEST_CLUSTER"
+
+
+def main() -> int:
+    """Return the exit code: 2 when something is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("--binaries", type=Path, default=os.environ.get("KUBE_BINARIES") or None)
+    parser.add_argument("--hold", action="store_true", help="start the cluster, run no suite, wait for Ctrl-C")
+    parser.add_argument("--toleration", type=int, default=300, metavar="S", help="the cluster's eviction time")
+    options, rest = parser.parse_known_args()
+    if options.binaries is None:
+        if os.environ.get("KUBECONFIG"):
+            return suite([], dict(os.environ), rest)
+        print(HOW, file=sys.stderr)
+        return 2
+    lacking = missing(options.binaries.resolve())
+    if lacking:
+        print("\n".join(["Missing for a cluster on this machine:", *(f"  - {each}" for each in lacking), "", HOW]))
+        return 2
+    try:
+        return own_cluster(options.binaries.resolve(), options.toleration, rest, hold=options.hold)
+    except ClusterError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+
+
+def own_cluster(binaries: Path, toleration_s: int, rest: list[str], *, hold: bool) -> int:
+    """Start a cluster here, and run the suite in it."""
+    folders = Folders()
+    images = Images(folders).build()
+    with Cluster(binaries, images, folders, toleration_s=toleration_s) as cluster:
+        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "HALIMEDE_CLUSTER_STATE": str(folders.state)}
+        if hold:
+            print(" ".join(cluster.command("env", f"KUBECONFIG={cluster.kubeconfig}", "kubectl", "get", "nodes")))
+            try:
+                signal_wait()
+            except KeyboardInterrupt:
+                return 0
+        return suite(cluster.command(), environment, rest)
+
+
+def signal_wait() -> None:
+    """Wait for SIGINT or SIGTERM."""
+    import signal
+
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
+def suite(prefix: list[str], environment: dict[str, str], rest: list[str]) -> int:
+    """Run the suite, and return pytest's exit code."""
+    command = [*prefix, sys.executable, "-m", "pytest", "-n", "0", "tests/cluster", *rest]
+    return subprocess.run(command, cwd=ROOT, env={**environment, MARK: "1"}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Halimede in the cluster, installed and removed by the commands of the documents, typed in as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.cluster.kubectl import Kubectl, KubectlError, until
+from tests.cluster.settings import ROOT
+from tests.cluster.traffic import Load, prepare
+from tests.e2e.running import digits
+
+GUIDE, SHORT = ROOT / "docs/deploy.md", ROOT / "docs/kubernetes.md"
+BROKER = "mqtt://halimede-broker.halimede.svc:1883"
+BROKER_TLS = "mqtts://halimede-broker.halimede.svc:8883"
+IMAGE = os.environ.get("HALIMEDE_WORKER_IMAGE", "halimede/worker:0.1.0")
+#: pictures that the load repeats
+PICTURES = 40
+GM, LC, MOSQUITTO = (f"app.kubernetes.io/name=halimede-{name}" for name in ("gm", "lc", "broker"))
+
+
+def typed_lines(document: Path, section: str = "") -> list[str]:
+    """Return the commands of a document, or of one of its sections, in order, without comments."""
+    text = document.read_text()
+    if section:
+        (text,) = re.findall(rf"^#+ {re.escape(section)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [re.split(r"\s+# ", line)[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+class Installation:
+    """The system, and a folder of its operator with the site's credentials."""
+
+    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
+        self.kubectl = kubectl
+        self.folder = folder
+        self.first_answer_s: float | None = None
+        self.broker = BROKER
+        for name in ("deploy", "examples"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def type(self, line: str, seconds: float = 180.0) -> str:
+        """Run a line as an operator's shell does, in the operator's folder, and return its output."""
+        path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+        return self.kubectl.shell(
+            ["env", path, f"HOME={self.folder}", "bash", "-o", "pipefail", "-c", line], cwd=self.folder, seconds=seconds
+        )
+
+    def install(self) -> None:
+        """Type the five commands of docs/kubernetes.md; wait until the example answers."""
+        pictures = {}
+        for number, picture in enumerate(digits()[:PICTURES]):
+            path = self.folder / f"{number:03}.png"
+            path.write_bytes(picture)
+            pictures[path.name] = path
+        labels = [line for line in typed_lines(GUIDE) if line.startswith("kubectl label node") and "place" not in line]
+        for line in [*labels, *typed_lines(SHORT)]:
+            # watching has no end
+            self.type(line.replace(" --watch", ""))
+            if "examples/kubernetes" in line:
+                applied = time.monotonic()
+        self.running()
+        prepare(self.kubectl, pictures, self.folder / "site" / "operators" / "admin")
+        with self.load() as load:
+            until("the first answer", lambda: load.now().get("answered"), 60.0)
+        assert load.raw["first_s"] is not None
+        self.running_s = time.monotonic() - applied
+        self.first_answer_s = load.raw["first_s"]
+
+    def running(self, name: str = "digits", seconds: float = 240.0) -> None:
+        """Wait until a service is Running."""
+        until(f"{name} Running", lambda: self.phase(name) == "Running", seconds)
+
+    def phase(self, name: str = "digits") -> str:
+        """Return a service's phase."""
+        return str(self.status(name).get("phase", ""))
+
+    def status(self, name: str = "digits") -> dict[str, object]:
+        """Return a service's status; empty if it has none."""
+        return dict(self.kubectl.body("ji", name).get("status") or {})
+
+    def load(self, **options: object) -> Load:
+        """Return load on the example: 25 frames a second."""
+        return Load(self.kubectl, broker=self.broker, image=IMAGE, **options)  # type: ignore[arg-type]
+
+    def remove(self) -> None:
+        """Type the lines of the section Removal; nothing of it has to be there."""
+        for line in typed_lines(GUIDE, "Removal"):
+            if line.startswith("kubectl delete"):
+                with suppress(KubectlError):
+                    self.type(line)
