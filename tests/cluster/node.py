@@ -100,16 +100,12 @@ class Node:
         """End all processes of the node, and remove its cgroups and files."""
         self._processes.stop(self.plan.name, signal.SIGKILL)
         end = time.monotonic() + GRACE_S
-        while (left := [path for path in map(self._own_cgroup, hierarchies()) if path.exists()]) and (
-            time.monotonic() < end
-        ):
+        own = [hierarchy / self.cgroup.lstrip("/") for hierarchy in (*hierarchies(), CGROUPS / "unified")]
+        while (left := [path for path in own if path.exists()]) and time.monotonic() < end:
             for path in left:
                 _remove_cgroup(path)
             time.sleep(0.2)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _own_cgroup(self, hierarchy: Path) -> Path:
-        return hierarchy / self.cgroup.lstrip("/")
 
     def _settings(self) -> dict[str, object]:
         return {
@@ -168,6 +164,6 @@ def _remove_cgroup(path: Path) -> None:
 
 def remove_parent_cgroups() -> None:
     """Remove the cgroup above those of all nodes."""
-    for hierarchy in hierarchies():
+    for hierarchy in (*hierarchies(), CGROUPS / "unified"):
         with contextlib.suppress(OSError):
             (hierarchy / PREFIX).rmdir()

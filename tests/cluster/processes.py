@@ -101,4 +101,4 @@ class Processes:
 
 def end_with_parent() -> None:
     """Have the kernel end this process when its parent ends (``preexec_fn``)."""
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
