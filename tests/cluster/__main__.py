@@ -46,7 +46,11 @@ def own_cluster(binaries: Path, toleration_s: int, rest: list[str], *, hold: boo
     folders = Folders()
     images = Images(folders).build()
     with Cluster(binaries, images, folders, toleration_s=toleration_s) as cluster:
-        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "HALIMEDE_CLUSTER_STATE": str(folders.state)}
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "HALIMEDE_CLUSTER_STATE": str(folders.state),
+        }
         if hold:
             print(" ".join(cluster.command("env", f"KUBECONFIG={cluster.kubeconfig}", "kubectl", "get", "nodes")))
             try:

@@ -65,7 +65,13 @@ class Cluster:
             shutil.rmtree(folder, ignore_errors=True)
         _step("network namespaces", network.create)
         _step("control plane", self.control.start)
-        proxy = (sys.executable, "-m", "tests.cluster.service_proxy", self.control.kubeconfig("proxy"), self.folders.control)
+        proxy = (
+            sys.executable,
+            "-m",
+            "tests.cluster.service_proxy",
+            self.control.kubeconfig("proxy"),
+            self.folders.control,
+        )
         self.processes.start("service-proxy", self.command(*proxy), cwd=ROOT)
         for node in self.nodes:
             _step(f"node {node.plan.name}", lambda node=node: node.start(list(self._images.values())))

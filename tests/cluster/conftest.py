@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.cluster.kubectl import Kubectl
 from tests.cluster.power import Power
 from tests.cluster.report import Report
 from tests.cluster.settings import BUILD
+from tests.cluster.traffic import Load
 
 RUNS = os.environ.get("HALIMEDE_TEST_CLUSTER") == "1"
 # not even collected otherwise
@@ -54,3 +55,28 @@ def installation(kubectl: Kubectl, report: Report, tmp_path_factory: pytest.Temp
     installed.install()
     report.first_answer_s = installed.first_answer_s
     yield installed
+
+
+Scenario = Callable[..., AbstractContextManager[Load]]
+#: frames that are answered before and after what a scenario does
+AROUND = 50
+
+
+@pytest.fixture
+def scenario(installation: Installation, report: Report) -> Scenario:
+    """Frames at 25 a second around what the block does; then their outcome is in the report, and none is missing.
+
+    Frames are answered before the block; after it they have to be answered again within ``recovery_s``.
+    """
+
+    @contextmanager
+    def run(name: str, *, recovery_s: float = 120.0, **options: object) -> Iterator[Load]:
+        with installation.load(**options) as load:
+            load.wait_answered(AROUND)
+            yield load
+            load.wait_answered(AROUND, recovery_s)
+        assert load.outcome
+        report.add(name, load.outcome, load.raw)
+        assert load.outcome.lost_unnamed == 0, f"accepted and never answered: {load.raw}"
+
+    return run

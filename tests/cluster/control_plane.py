@@ -75,7 +75,11 @@ class ControlPlane:
         self._processes.wait("the API server", self._ready, START_S)
         for name in ("controller-manager", "scheduler"):
             config = self.kubeconfig(name)
-            own = [f"--kubeconfig={config}", f"--authentication-kubeconfig={config}", f"--authorization-kubeconfig={config}"]
+            own = [
+                f"--kubeconfig={config}",
+                f"--authentication-kubeconfig={config}",
+                f"--authorization-kubeconfig={config}",
+            ]
             if name == "controller-manager":
                 own += [
                     f"--root-ca-file={self._folder / 'ca.pem'}",

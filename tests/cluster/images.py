@@ -67,7 +67,7 @@ class Images:
     def build(self) -> dict[str, Path]:
         """Build and export all; return the archives by image reference. Raises ClusterError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "registries.conf").write_text(f'unqualified-search-registries = ["{LIBRARY.split("/")[0]}"]\n')
+        (self._folder / "registries.conf").write_text(f'unqualified-search-registries = ["{LIBRARY.split("/", maxsplit=1)[0]}"]\n')
         (self._folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
         for reference, make in ((PYTHON, self._python), (MOSQUITTO, self._mosquitto), (PAUSE, self._pause)):
             if not self._known(reference):
@@ -164,4 +164,3 @@ class Images:
         stores = ("--root", folder / "storage", "--runroot", folder / "run", "--storage-driver", "overlay")
         files = ("--registries-conf", folder / "registries.conf")
         return run("buildah", *stores, *files, verb, *words, timeout=PATIENCE_S)
-

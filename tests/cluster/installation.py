@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.cluster.kubectl import Kubectl, KubectlError, until
+from tests.cluster.kubectl import Body, Kubectl, KubectlError, until
 from tests.cluster.settings import ROOT
-from tests.cluster.traffic import Load, prepare
+from tests.cluster.traffic import CONFIG, SECRET, Load, prepare
 from tests.e2e.running import digits
 
 GUIDE, SHORT = ROOT / "docs/deploy.md", ROOT / "docs/kubernetes.md"
@@ -27,7 +27,10 @@ def typed_lines(document: Path, section: str = "") -> list[str]:
     """Return the commands of a document, or of one of its sections, in order, without comments."""
     text = document.read_text()
     if section:
-        (text,) = re.findall(rf"^#+ {re.escape(section)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+        found = re.search(rf"^(##+) {re.escape(section)}\n", text, re.MULTILINE)
+        assert found, f"{document.name} has no section {section}"
+        # up to the next heading of this level or a higher one
+        text = re.split(rf"^#{{2,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [re.split(r"\s+# ", line)[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line]
@@ -53,11 +56,6 @@ class Installation:
 
     def install(self) -> None:
         """Type the five commands of docs/kubernetes.md; wait until the example answers."""
-        pictures = {}
-        for number, picture in enumerate(digits()[:PICTURES]):
-            path = self.folder / f"{number:03}.png"
-            path.write_bytes(picture)
-            pictures[path.name] = path
         labels = [line for line in typed_lines(GUIDE) if line.startswith("kubectl label node") and "place" not in line]
         for line in [*labels, *typed_lines(SHORT)]:
             # watching has no end
@@ -65,28 +63,37 @@ class Installation:
             if "examples/kubernetes" in line:
                 applied = time.monotonic()
         self.running()
-        prepare(self.kubectl, pictures, self.folder / "site" / "operators" / "admin")
+        self.running_s = time.monotonic() - applied
+        self.prepare_load()
         with self.load() as load:
             until("the first answer", lambda: load.now().get("answered"), 60.0)
-        assert load.raw["first_s"] is not None
-        self.running_s = time.monotonic() - applied
         self.first_answer_s = load.raw["first_s"]
 
-    def running(self, name: str = "digits", seconds: float = 240.0) -> None:
+    def running(self, name: str = "digits", namespace: str = "default", seconds: float = 240.0) -> None:
         """Wait until a service is Running."""
-        until(f"{name} Running", lambda: self.phase(name) == "Running", seconds)
+        until(f"{name} Running", lambda: self.status(name, namespace).get("phase") == "Running", seconds)
 
-    def phase(self, name: str = "digits") -> str:
-        """Return a service's phase."""
-        return str(self.status(name).get("phase", ""))
-
-    def status(self, name: str = "digits") -> dict[str, object]:
+    def status(self, name: str = "digits", namespace: str = "default") -> Body:
         """Return a service's status; empty if it has none."""
-        return dict(self.kubectl.body("ji", name).get("status") or {})
+        return dict(self.kubectl.body("ji", name, "-n", namespace).get("status") or {})
+
+    def prepare_load(self, namespace: str = "default", credentials: Path | None = None) -> None:
+        """Create what load pods mount."""
+        pictures = {}
+        for number, picture in enumerate(digits()[:PICTURES]):
+            path = self.folder / f"{number:03}.png"
+            path.write_bytes(picture)
+            pictures[path.name] = path
+        prepare(self.kubectl, pictures, credentials or self.folder / "site/operators/admin", namespace)
 
     def load(self, **options: object) -> Load:
         """Return load on the example: 25 frames a second."""
         return Load(self.kubectl, broker=self.broker, image=IMAGE, **options)  # type: ignore[arg-type]
+
+    def remove_load(self) -> None:
+        """Remove what load pods mount."""
+        for kind, name in (("configmap", CONFIG), ("secret", SECRET)):
+            self.kubectl.run("delete", kind, name, "--ignore-not-found")
 
     def remove(self) -> None:
         """Type the lines of the section Removal; nothing of it has to be there."""

@@ -35,7 +35,14 @@ class Kubectl:
     def shell(self, command: list[str], *, stdin: str = "", seconds: float = COMMAND_S, cwd: Path = ROOT) -> str:
         """Run any command with this cluster's kubeconfig."""
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=seconds, env=self._environment, cwd=cwd, check=False
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=self._environment,
+            cwd=cwd,
+            check=False,
         )
         if done.returncode:
             raise KubectlError(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

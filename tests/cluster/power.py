@@ -31,23 +31,25 @@ class Power:
     def need(self, node: str) -> None:
         """Skip the test, unless this node is ours."""
         if node not in self.nodes:
-            pytest.skip(f"node {node} is not a node of `make test-cluster KUBE_BINARIES=...`: it cannot be cut off from here")
+            pytest.skip(
+                f"node {node} is not a node of `make test-cluster KUBE_BINARIES=...`: it cannot be cut off from here"
+            )
 
     def cut_api(self, node: str) -> None:
         """Drop all packets between a node and the API server; the broker stays reachable."""
-        rules = (
-            f"table ip {TABLE} {{ chain out {{ type filter hook output priority 0; "
-            f"ip daddr {CONTROL_PLANE} tcp dport {API_PORT} drop; }} }}"
-        )
-        run(*in_namespace(f"{PREFIX}-{node}", "nft", "-f", "-"), stdin=rules)
+        self._drop(node, [("output", f"ip daddr {CONTROL_PLANE} tcp dport {API_PORT}")])
 
     def cut(self, node: str) -> None:
         """Drop all packets of a node and its pods, to and from all others."""
-        chains = " ".join(
-            f"chain {hook} {{ type filter hook {hook} priority 0; {way} \"eth0\" drop; }}"
-            for hook, way in (("output", "oifname"), ("input", "iifname"), ("forward", "oifname"))
-        )
-        run(*in_namespace(f"{PREFIX}-{node}", "nft", "-f", "-"), stdin=f"table ip {TABLE} {{ {chains} }}")
+        self._drop(node, [("output", 'oifname "eth0"'), ("input", 'iifname "eth0"'), ("forward", 'oifname "eth0"')])
+
+    def _drop(self, node: str, matches: list[tuple[str, str]]) -> None:
+        chains = [
+            f"  chain {hook} {{\n    type filter hook {hook} priority 0;\n    {match} drop\n  }}"
+            for hook, match in matches
+        ]
+        rules = "\n".join([f"table ip {TABLE} {{", *chains, "}", ""])
+        run(*in_namespace(f"{PREFIX}-{node}", "nft", "-f", "-"), stdin=rules)
 
     def heal(self, node: str) -> None:
         """End a cut."""

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from tests.cluster.kubectl import Body, Kubectl, condition, until
@@ -62,7 +61,16 @@ def stripped(value: Any) -> Any:
 
 def event(body: Body) -> Body:
     """Return what a person sees of an event."""
-    fields = ("type", "reason", "message", "count", "involvedObject", "reportingComponent", "firstTimestamp", "lastTimestamp")
+    fields = (
+        "type",
+        "reason",
+        "message",
+        "count",
+        "involvedObject",
+        "reportingComponent",
+        "firstTimestamp",
+        "lastTimestamp",
+    )
     found = {name: body.get(name) for name in fields if body.get(name) is not None}
     found["involvedObject"] = {name: body["involvedObject"].get(name) for name in ("kind", "name", "fieldPath")}
     return dict(stripped(found))
@@ -91,7 +99,12 @@ class Recorder:
         return self.kubectl.items("pods", "-n", namespace or self.namespace, "-l", selector)
 
     def write(
-        self, case: str, *, pods: list[Body] | None = None, nodes: list[str] | None = None, objects: list[Body] | None = None
+        self,
+        case: str,
+        *,
+        pods: list[Body] | None = None,
+        nodes: list[str] | None = None,
+        objects: list[Body] | None = None,
     ) -> None:
         """Write a case with the events of what it has."""
         bodies = [*(pods or []), *(objects or [])]
@@ -139,7 +152,11 @@ def templates(recorder: Recorder) -> None:
             spec_of(nodeSelector={"kubernetes.io/hostname": "edge9"}),
             lambda pods: condition(pods[0], "PodScheduled") == "False",
         ),
-        ("image-pull-back-off", spec_of(image="registry.example/none:1"), lambda pods: waiting(pods, "ImagePullBackOff")),
+        (
+            "image-pull-back-off",
+            spec_of(image="registry.example/none:1"),
+            lambda pods: waiting(pods, "ImagePullBackOff"),
+        ),
         (
             "crash-loop-back-off",
             spec_of(container={"command": ["sh", "-c", "echo 'Error: no model' | tee /dev/termination-log; exit 3"]}),
@@ -173,7 +190,9 @@ def templates(recorder: Recorder) -> None:
             record_pods(recorder, case, f"case-{case}"[:40], done)
 
 
-def record_pods(recorder: Recorder, case: str, name: str, done: Callable[[list[Body]], bool], seconds: float = 120.0) -> None:
+def record_pods(
+    recorder: Recorder, case: str, name: str, done: Callable[[list[Body]], bool], seconds: float = 120.0
+) -> None:
     """Wait until the pods of a service are in a state, and write them."""
     try:
         until(case, lambda: (found := recorder.pods(name)) and done(found), seconds)

@@ -51,10 +51,13 @@ class Report:
     #: other figures, such as failed pods a minute
     figures: dict[str, float] = field(default_factory=dict)
 
-    def add(self, name: str, outcome: Outcome) -> None:
-        """Add a scenario, and write."""
+    def add(self, name: str, outcome: Outcome, raw: Mapping[str, Any]) -> None:
+        """Add a scenario, and write; all that the load counted goes to a file of its own."""
         self.scenarios[name] = outcome
         self.write()
+        details = self.path.parent / "loads" / f"{name.replace(' ', '-')}.json"
+        details.parent.mkdir(exist_ok=True)
+        details.write_text(json.dumps(raw, indent=2) + "\n")
 
     def write(self) -> None:
         """Write all that is known."""
