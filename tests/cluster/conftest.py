@@ -1,4 +1,4 @@
-"""Fixtures of the operator's suite. It runs only through ``make test-cluster``: it installs halimede in a real cluster."""
+"""Fixtures of the operator's suite. It runs only through ``make test-cluster``: it installs into a real cluster."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def power() -> Power:
 
 
 @pytest.fixture(scope="session")
-def installation(kubectl: Kubectl, report: Report, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installation(kubectl: Kubectl, report: Report, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """Halimede with the README's example, installed as the documents say, and running."""
     installed = Installation(kubectl, tmp_path_factory.mktemp("operator"))
     installed.remove()
     installed.install()
     report.first_answer_s = installed.first_answer_s
-    yield installed
+    return installed
 
 
 Scenario = Callable[..., AbstractContextManager[Load]]

@@ -46,7 +46,7 @@ rules:
 class ControlPlane:
     """Starts the four processes. ``toleration_s``: how long pods stay on a node that is cut off.
 
-    Kubernetes' own default for that is 300; it is a setting of the cluster (``--default-unreachable-toleration-seconds``).
+    Kubernetes' own default for that is 300. It is the cluster's setting (``--default-unreachable-toleration-seconds``).
     """
 
     def __init__(self, binaries: Path, folders: Folders, processes: Processes, *, toleration_s: int = 300) -> None:

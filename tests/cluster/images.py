@@ -1,6 +1,6 @@
 """Container images of the cluster: bases from Debian's packages, the project's own from their Dockerfiles.
 
-Nothing is pulled. Python packages are downloaded here, as this machine's pip is configured, and the builds see that folder
+Nothing is pulled. Python packages are downloaded here, as this machine's pip is configured; builds see that folder
 alone.
 """
 
@@ -18,7 +18,9 @@ from tests.cluster.node import PAUSE
 from tests.cluster.processes import ClusterError, run
 from tests.cluster.settings import ROOT, Folders
 
-LIBRARY = "docker.io/library"
+#: where names without a registry are from, for containerd: nothing is pulled from there
+HUB = "docker.io"
+LIBRARY = f"{HUB}/library"
 PYTHON = f"{LIBRARY}/python:3.11-slim-bookworm"
 MOSQUITTO = f"{LIBRARY}/eclipse-mosquitto:2.0"
 SUITE = "bookworm"
@@ -40,7 +42,7 @@ class Recipe:
     @property
     def reference(self) -> str:
         """The name in the manifests, in the long form that containerd uses."""
-        return f"docker.io/halimede/{self.name}:{VERSION}"
+        return f"{HUB}/halimede/{self.name}:{VERSION}"
 
 
 RECIPES = (
@@ -51,9 +53,12 @@ RECIPES = (
 )
 BASES = (PYTHON, MOSQUITTO, PAUSE)
 #: the smallest program that waits; it is the pause container of every pod
-PAUSE_SOURCE = "#include <signal.h>\n#include <unistd.h>\nvoid end(int s) { _exit(0); }\n" + (
-    "int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }\n"
-)
+PAUSE_SOURCE = """\
+#include <signal.h>
+#include <unistd.h>
+void end(int number) { _exit(0); }
+int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
+"""
 
 
 class Images:
@@ -67,7 +72,7 @@ class Images:
     def build(self) -> dict[str, Path]:
         """Build and export all; return the archives by image reference. Raises ClusterError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "registries.conf").write_text(f'unqualified-search-registries = ["{LIBRARY.split("/", maxsplit=1)[0]}"]\n')
+        (self._folder / "registries.conf").write_text(f'unqualified-search-registries = ["{HUB}"]\n')
         (self._folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
         for reference, make in ((PYTHON, self._python), (MOSQUITTO, self._mosquitto), (PAUSE, self._pause)):
             if not self._known(reference):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ GUIDE, SHORT = ROOT / "docs/deploy.md", ROOT / "docs/kubernetes.md"
 BROKER = "mqtt://halimede-broker.halimede.svc:1883"
 BROKER_TLS = "mqtts://halimede-broker.halimede.svc:8883"
 IMAGE = os.environ.get("HALIMEDE_WORKER_IMAGE", "halimede/worker:0.1.0")
+#: nodes of this cluster, by their names in the documents
+NODES = {name: os.environ.get(f"HALIMEDE_{name.upper()}", name) for name in ("edge0", "cloud0")}
 #: pictures that the load repeats
 PICTURES = 40
 GM, LC, MOSQUITTO = (f"app.kubernetes.io/name=halimede-{name}" for name in ("gm", "lc", "broker"))
@@ -49,6 +52,8 @@ class Installation:
 
     def type(self, line: str, seconds: float = 180.0) -> str:
         """Run a line as an operator's shell does, in the operator's folder, and return its output."""
+        for name, own in NODES.items():
+            line = re.sub(rf"\b{name}\b", own, line)
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
         return self.kubectl.shell(
             ["env", path, f"HOME={self.folder}", "bash", "-o", "pipefail", "-c", line], cwd=self.folder, seconds=seconds
@@ -76,6 +81,10 @@ class Installation:
     def status(self, name: str = "digits", namespace: str = "default") -> Body:
         """Return a service's status; empty if it has none."""
         return dict(self.kubectl.body("ji", name, "-n", namespace).get("status") or {})
+
+    def names(self, text: str, namespace: str, name: str = "digits") -> None:
+        """Wait until a service's status has a text: what an operator would look for."""
+        until(f"{text!r} in the status", lambda: text in json.dumps(self.status(name, namespace)), 90)
 
     def prepare_load(self, namespace: str = "default", credentials: Path | None = None) -> None:
         """Create what load pods mount."""

@@ -1,7 +1,7 @@
 """Publishes pictures as a camera at a fixed rate and counts what becomes of each frame.
 
-It runs in a pod of the cluster, in halimede's worker image: no client has to reach the broker from outside. Its last line
-on standard output is the outcome in JSON; SIGTERM ends it.
+It runs in a pod of the cluster, in halimede's worker image: no client has to reach the broker from outside. Its last
+line on standard output is the outcome in JSON; SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -117,18 +117,20 @@ class Load:
         address, end = topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=CAMERA), time.monotonic() + PATIENCE_S
         while True:
             try:
-                if await self._camera.publish(address, pack(frame)):
-                    self.tally.accepted.add(frame.id.hex())
-                else:
-                    self.tally.unheard += 1
-                return
+                heard = await self._camera.publish(address, pack(frame))
             except HalimedeError as error:
                 name = type(error).__name__
                 self.tally.errors[name] = self.tally.errors.get(name, 0) + 1
                 if time.monotonic() > end:
                     self.tally.refused += 1
                     return
-            await asyncio.sleep(0.2)
+                await asyncio.sleep(0.2)
+                continue
+            if heard:
+                self.tally.accepted.add(frame.id.hex())
+            else:
+                self.tally.unheard += 1
+            return
 
     async def _on_result(self, delivery: Delivery[Result]) -> None:
         result = delivery.body

@@ -1,7 +1,7 @@
 """The first process of a node: makes its mounts, starts containerd and kubelet, and reaps what ends.
 
-It runs in a network, mount, UTS and process namespace of its own. When it is killed, the kernel ends all processes of the
-node, containers included. Argument: a JSON file, see ``node.Node.start``.
+It runs in a network, mount, UTS and process namespace of its own. When it is killed, the kernel ends all processes of
+the node, containers included. Argument: a JSON file, see ``node.Node.start``.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def _mounts(folder: Path) -> None:
     _mount("--make-rshared", "/")
     _mount("-t", "proc", "proc", "/proc")
     _mount("-t", "tmpfs", "tmpfs", "/run")
+    # names of registries are asked for in the cluster as well, where there are none: nothing leaves the machine
+    _mount("--bind", str(folder / "resolv.conf"), "/etc/resolv.conf")
     # each node has its own /var/lib/halimede, /var/lib/cni, /var/lib/kubelet ...
     for path in ("/var/lib", "/var/log"):
         upper, work = (folder / "overlay" / kind / path.strip("/").replace("/", "-") for kind in ("upper", "work"))

@@ -2,7 +2,7 @@
 
     python -m tests.cluster.recording
 
-makes each case on the cluster of KUBECONFIG, where halimede runs, and writes ``tests/kubernetes/recordings/<case>.json``:
+makes each case on the cluster of KUBECONFIG, where halimede runs, and writes ``tests/kubernetes/recordings/``:
 ``{"case", "kubernetes", "pods": [...], "nodes": [...], "events": [...], "objects": [...]}``. Addresses and what tells
 machines apart are left out.
 """

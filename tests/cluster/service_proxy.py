@@ -1,7 +1,7 @@
 """Services and DNS of the cluster, in place of kube-proxy and CoreDNS.
 
-It lists Services and EndpointSlices, writes nftables rules into the namespace of each node and of the control plane, and
-the names into a file that dnsmasq reads. Only endpoints that are ready get connections.
+It lists Services and EndpointSlices, writes nftables rules into the namespace of each node and of the control plane,
+and the names into a file that dnsmasq reads. Only endpoints that are ready get connections.
 """
 
 from __future__ import annotations

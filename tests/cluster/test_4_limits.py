@@ -66,8 +66,7 @@ def test_a_quota_is_named_and_a_larger_one_lets_the_service_run(
     with namespace(kubectl, installation, "halimede-quota"):
         kubectl.apply(quota.format(1), "-n", "halimede-quota")
         kubectl.run("apply", "-n", "halimede-quota", "-f", str(ROOT / EXAMPLE))
-        named = lambda: "exceeded quota" in json.dumps(installation.status("digits", "halimede-quota"))  # noqa: E731
-        until("the quota in the status", named, 90)
+        installation.names("exceeded quota", "halimede-quota")
         kubectl.apply(quota.format(10), "-n", "halimede-quota")
         installation.running("digits", "halimede-quota")
         with scenario("quota", namespace="halimede-quota"):
@@ -80,13 +79,7 @@ def test_a_restricted_namespace_is_served_without_the_node_cache(
     level = "pod-security.kubernetes.io/enforce=restricted"
     with namespace(kubectl, installation, "halimede-restricted", level):
         kubectl.run("apply", "-n", "halimede-restricted", "-f", str(ROOT / EXAMPLE))
-        named = lambda: (
-            "violates PodSecurity"
-            in json.dumps(
-                installation.status("digits", "halimede-restricted")
-            )
-        )
-        until("Pod Security in the status", named, 90)
+        installation.names("violates PodSecurity", "halimede-restricted")
         own = installation.folder / "own"
         own.mkdir()
         settings = json.loads((ROOT / "deploy/base/pods.json").read_text()) | {"nodeCache": ""}
