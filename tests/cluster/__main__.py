@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
@@ -34,6 +36,8 @@ def main() -> int:
     if lacking:
         print("\n".join(["Missing for a cluster on this machine:", *(f"  - {each}" for each in lacking), "", HOW]))
         return 2
+    # its end removes the cluster, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         return own_cluster(options.binaries.resolve(), options.toleration, rest, hold=options.hold)
     except ClusterError as error:
@@ -53,18 +57,10 @@ def own_cluster(binaries: Path, toleration_s: int, rest: list[str], *, hold: boo
         }
         if hold:
             print(" ".join(cluster.command("env", f"KUBECONFIG={cluster.kubeconfig}", "kubectl", "get", "nodes")))
-            try:
-                signal_wait()
-            except KeyboardInterrupt:
-                return 0
+            with suppress(KeyboardInterrupt):
+                signal.pause()
+            return 0
         return suite(cluster.command(), environment, rest)
-
-
-def signal_wait() -> None:
-    """Wait for SIGINT or SIGTERM."""
-    import signal
-
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
 
 
 def suite(prefix: list[str], environment: dict[str, str], rest: list[str]) -> int:
