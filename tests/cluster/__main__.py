@@ -49,6 +49,8 @@ def own_cluster(binaries: Path, toleration_s: int, rest: list[str], *, hold: boo
     """Start a cluster here, and run the suite in it."""
     folders = Folders()
     images = Images(folders).build()
+    if former := Images.former(folders):
+        images |= former.build()
     with Cluster(binaries, images, folders, toleration_s=toleration_s) as cluster:
         environment = {
             **os.environ,

@@ -39,10 +39,9 @@ class Recipe:
     dockerfile: str
     target: str = ""
 
-    @property
-    def reference(self) -> str:
-        """The name in the manifests, in the long form that containerd uses."""
-        return f"{HUB}/halimede/{self.name}:{VERSION}"
+    def reference(self, tag: str) -> str:
+        """Return the name in the manifests, in the long form that containerd uses."""
+        return f"{HUB}/halimede/{self.name}:{tag}"
 
 
 RECIPES = (
@@ -51,6 +50,9 @@ RECIPES = (
     Recipe("worker", "services/worker/Dockerfile"),
     Recipe("serve", "services/serve/Dockerfile"),
 )
+#: the version that the suite upgrades from: a commit, also the tag of its images
+FORMER = "e89e372"
+FORMER_RECIPES = tuple(Recipe(name, f"services/{name}/Dockerfile") for name in ("gm", "lc", "worker"))
 BASES = (PYTHON, MOSQUITTO, PAUSE)
 #: the smallest program that waits; it is the pause container of every pod
 PAUSE_SOURCE = """\
@@ -62,12 +64,31 @@ int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
 
 
 class Images:
-    """Builds images that are missing and exports them as archives. ``source``: a checkout with the Dockerfiles."""
+    """Builds images and exports them as archives. ``source``: a checkout with the Dockerfiles of ``recipes``."""
 
-    def __init__(self, folders: Folders, source: Path = ROOT, recipes: Sequence[Recipe] = RECIPES) -> None:
+    def __init__(
+        self, folders: Folders, source: Path = ROOT, recipes: Sequence[Recipe] = RECIPES, tag: str = VERSION
+    ) -> None:
         self._folder = folders.images
         self._source = source
         self._recipes = recipes
+        self._tag = tag
+
+    @classmethod
+    def former(cls, folders: Folders) -> Images | None:
+        """Return the images of the version that the suite upgrades from; None if its commit is not in this clone."""
+        source = folders.base / FORMER
+        if not source.exists():
+            try:
+                run("git", "-C", ROOT, "cat-file", "-e", f"{FORMER}^{{commit}}")
+            except ClusterError:
+                return None
+            source.mkdir(parents=True)
+            archive = folders.base / "former.tar"
+            run("git", "-C", ROOT, "archive", "--output", archive, FORMER)
+            run("tar", "-x", "-f", archive, "-C", source)
+            archive.unlink()
+        return cls(folders, source, FORMER_RECIPES, FORMER)
 
     def build(self) -> dict[str, Path]:
         """Build and export all; return the archives by image reference. Raises ClusterError."""
@@ -81,24 +102,26 @@ class Images:
         self._download()
         archives = {reference: self._export(reference) for reference in BASES}
         for recipe in self._recipes:
-            print(f"image {recipe.reference}", flush=True)
+            reference = recipe.reference(self._tag)
+            print(f"image {reference}", flush=True)
             self._bud(recipe)
-            archives[recipe.reference] = self._export(recipe.reference)
+            archives[reference] = self._export(reference)
         return archives
 
     def sizes_mb(self) -> dict[str, float]:
         """Return the size of each image: that of its archive, which is not compressed, in 10^6 bytes."""
-        references = (*BASES, *(recipe.reference for recipe in self._recipes))
+        references = (*BASES, *(recipe.reference(self._tag) for recipe in self._recipes))
         return {each.rpartition("/")[2]: round(self._archive(each).stat().st_size / 1e6, 1) for each in references}
 
     def _bud(self, recipe: Recipe) -> None:
         target = ["--target", recipe.target] if recipe.target else []
+        tag = recipe.reference(self._tag)
         wheels = self._folder / "wheels"
         (self._folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
         self._buildah(
             "bud", "--isolation", "chroot", "--pull-never", "--layers",
             "--volume", f"{wheels}:/wheels:ro", "--volume", f"{self._folder / 'pip.conf'}:/etc/pip.conf:ro",
-            "--file", str(self._source / recipe.dockerfile), *target, "--tag", recipe.reference, str(self._source),
+            "--file", str(self._source / recipe.dockerfile), *target, "--tag", tag, str(self._source),
         )  # fmt: skip
 
     def _download(self) -> None:

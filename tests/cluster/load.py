@@ -39,6 +39,7 @@ class Tally:
     """What became of the frames. Times are seconds since the first frame."""
 
     began: float = 0.0
+    first_at: float | None = None
     sent: int = 0
     #: told at once: the broker had nobody for it
     unheard: int = 0
@@ -70,7 +71,8 @@ class Tally:
             "repeated": self.repeated,
             "by": self.workers,
             "errors": self.errors,
-            "first_s": round(self.times[0], 2) if self.times else None,
+            # by the machine's clock: a second process may have seen what came before
+            "first_at": self.first_at,
             "gaps": [[round(gap, 2), round(at, 2)] for gap, at in self.gaps()],
             "seconds": round(time.monotonic() - self.began, 2) if self.began else 0.0,
         }
@@ -137,6 +139,7 @@ class Load:
         if result.id in self.tally.answers:
             self.tally.repeated += 1
             return
+        self.tally.first_at = self.tally.first_at or time.time()
         self.tally.answers[result.id] = result.by
         self.tally.degraded += result.degraded
         self.tally.workers[result.by] = self.tally.workers.get(result.by, 0) + 1
