@@ -44,15 +44,16 @@ class Recipe:
         return f"{HUB}/halimede/{self.name}:{tag}"
 
 
-RECIPES = (
-    Recipe("gm", "services/gm/Dockerfile"),
-    Recipe("lc", "services/lc/Dockerfile"),
-    Recipe("worker", "services/worker/Dockerfile"),
-    Recipe("serve", "services/serve/Dockerfile"),
-)
+def recipes_of(source: Path, *names: str) -> tuple[Recipe, ...]:
+    """Return the recipes of images: a stage each of one Dockerfile; in former versions each had a Dockerfile."""
+    if (source / "Dockerfile").exists():
+        return tuple(Recipe(name, "Dockerfile", name) for name in names)
+    return tuple(Recipe(name, f"services/{name}/Dockerfile") for name in names)
+
+
+NAMES = ("gm", "lc", "worker", "serve")
 #: the version that the suite upgrades from: a commit, also the tag of its images
 FORMER = "e89e372"
-FORMER_RECIPES = tuple(Recipe(name, f"services/{name}/Dockerfile") for name in ("gm", "lc", "worker"))
 BASES = (PYTHON, MOSQUITTO, PAUSE)
 #: the smallest program that waits; it is the pause container of every pod
 PAUSE_SOURCE = """\
@@ -64,14 +65,12 @@ int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
 
 
 class Images:
-    """Builds images and exports them as archives. ``source``: a checkout with the Dockerfiles of ``recipes``."""
+    """Builds images and exports them as archives. ``source``: a checkout of the project."""
 
-    def __init__(
-        self, folders: Folders, source: Path = ROOT, recipes: Sequence[Recipe] = RECIPES, tag: str = VERSION
-    ) -> None:
+    def __init__(self, folders: Folders, source: Path = ROOT, names: Sequence[str] = NAMES, tag: str = VERSION) -> None:
         self._folder = folders.images
         self._source = source
-        self._recipes = recipes
+        self._recipes = recipes_of(source, *names)
         self._tag = tag
 
     @classmethod
@@ -88,7 +87,7 @@ class Images:
             run("git", "-C", ROOT, "archive", "--output", archive, FORMER)
             run("tar", "-x", "-f", archive, "-C", source)
             archive.unlink()
-        return cls(folders, source, FORMER_RECIPES, FORMER)
+        return cls(folders, source, NAMES[:3], FORMER)
 
     def build(self) -> dict[str, Path]:
         """Build and export all; return the archives by image reference. Raises ClusterError."""
@@ -116,11 +115,16 @@ class Images:
     def _bud(self, recipe: Recipe) -> None:
         target = ["--target", recipe.target] if recipe.target else []
         tag = recipe.reference(self._tag)
-        wheels = self._folder / "wheels"
-        (self._folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
+        settings = self._folder / "pip.conf"
+        settings.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
+        # a Dockerfile takes pip's settings as a secret, or reads them where pip looks for them
+        if recipe.target:
+            pip = ("--secret", f"id=pip.conf,src={settings}")
+        else:
+            pip = ("--volume", f"{settings}:/etc/pip.conf:ro")
         self._buildah(
-            "bud", "--isolation", "chroot", "--pull-never", "--layers",
-            "--volume", f"{wheels}:/wheels:ro", "--volume", f"{self._folder / 'pip.conf'}:/etc/pip.conf:ro",
+            "bud", "--isolation", "chroot", "--pull-never", "--layers", *pip,
+            "--volume", f"{self._folder / 'wheels'}:/wheels:ro",
             "--file", str(self._source / recipe.dockerfile), *target, "--tag", tag, str(self._source),
         )  # fmt: skip
 

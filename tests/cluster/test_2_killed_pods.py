@@ -46,7 +46,7 @@ def test_another_gm_leads_when_the_leader_ends(scenario: Scenario, kubectl: Kube
     with scenario("leader change"):
         kubectl.run("delete", "pod", first, "-n", HALIMEDE)
         until("another leader", lambda: leader() not in {"", first}, 60)
-        until("two replicas", lambda: kubectl.ready(GM, HALIMEDE), 120)
+        until("two replicas", lambda: kubectl.ready(GM, HALIMEDE, 2), 120)
     patch = {"metadata": {"annotations": {"example.org/after": "leader-change"}}}
     kubectl.run("patch", "ji", "digits", "--type=merge", "-p", json.dumps(patch))
     until("Running", lambda: kubectl.body("ji", "digits")["status"].get("phase") == "Running", 60)
