@@ -14,7 +14,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.images import Images
 from tests.cluster.processes import ClusterError
 from tests.cluster.requirements import HOW, missing
-from tests.cluster.settings import ROOT, Folders
+from tests.cluster.settings import NODES, ROOT, Folders
 
 #: for ``conftest.py``: the suite may run
 MARK = "HALIMEDE_TEST_CLUSTER"
@@ -25,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--binaries", type=Path, default=os.environ.get("KUBE_BINARIES") or None)
     parser.add_argument("--hold", action="store_true", help="start the cluster, run no suite, wait for Ctrl-C")
+    parser.add_argument("--one-node", action="store_true", help="a single node, with both labels of the guide")
     parser.add_argument("--toleration", type=int, default=300, metavar="S", help="the cluster's eviction time")
     options, rest = parser.parse_known_args()
     if options.binaries is None:
@@ -39,25 +40,27 @@ def main() -> int:
     # its end removes the cluster, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        return own_cluster(options.binaries.resolve(), options.toleration, rest, hold=options.hold)
+        return own_cluster(options, rest)
     except ClusterError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
 
 
-def own_cluster(binaries: Path, toleration_s: int, rest: list[str], *, hold: bool) -> int:
+def own_cluster(options: argparse.Namespace, rest: list[str]) -> int:
     """Start a cluster here, and run the suite in it."""
     folders = Folders()
     images = Images(folders).build()
     if former := Images.former(folders):
         images |= former.build()
-    with Cluster(binaries, images, folders, toleration_s=toleration_s) as cluster:
+    plans = NODES[:1] if options.one_node else NODES
+    with Cluster(options.binaries.resolve(), images, folders, plans=plans, toleration_s=options.toleration) as cluster:
         environment = {
             **os.environ,
             "KUBECONFIG": str(cluster.kubeconfig),
             "HALIMEDE_CLUSTER_STATE": str(folders.state),
+            "HALIMEDE_EDGE0": plans[-1].name,
         }
-        if hold:
+        if options.hold:
             print(" ".join(cluster.command("env", f"KUBECONFIG={cluster.kubeconfig}", "kubectl", "get", "nodes")))
             with suppress(KeyboardInterrupt):
                 signal.pause()

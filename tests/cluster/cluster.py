@@ -6,23 +6,31 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster import network
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import Node, remove_parent_cgroups
 from tests.cluster.processes import Processes, in_namespace
-from tests.cluster.settings import CONTROL_NAMESPACE, NODES, ROOT, Folders
+from tests.cluster.settings import CONTROL_NAMESPACE, NODES, ROOT, Folders, NodePlan
 
+#: parts of the names of images that edge nodes need
+EDGE_IMAGES = ("/pause:", "/lc:", "/worker:")
 IMPORT_S, READY_S = 600.0, 180.0
 
 
 class Cluster:
-    """Two nodes and a control plane: ``with Cluster(...) as cluster``. ``images``: archives by image reference."""
+    """Nodes and a control plane: ``with Cluster(...) as cluster``. ``images``: archives by image reference."""
 
     def __init__(
-        self, binaries: Path, images: Mapping[str, Path], folders: Folders | None = None, *, toleration_s: int = 300
+        self,
+        binaries: Path,
+        images: Mapping[str, Path],
+        folders: Folders | None = None,
+        *,
+        plans: Sequence[NodePlan] = NODES,
+        toleration_s: int = 300,
     ) -> None:
         self.folders = folders or Folders()
         self.processes = Processes(self.folders.logs)
@@ -36,7 +44,7 @@ class Cluster:
                 kubelet=binaries / "kubelet",
                 kubeconfig=self.control.kubeconfig(plan.name),
             )
-            for plan in NODES
+            for plan in plans
         ]
 
     @property
@@ -74,10 +82,16 @@ class Cluster:
         )
         self.processes.start("service-proxy", self.command(*proxy), cwd=ROOT)
         for node in self.nodes:
-            _step(f"node {node.plan.name}", lambda node=node: node.start(list(self._images.values())))
+            _step(f"node {node.plan.name}", lambda node=node: node.start(self._images_of(node)))
         _step("images on all nodes", self._imported)
         _step("nodes Ready", self._ready)
         self.folders.state.write_text(json.dumps({"nodes": {node.plan.name: node.plan.address for node in self.nodes}}))
+
+    def _images_of(self, node: Node) -> list[Path]:
+        """Return what can run there: an edge node beside a cloud node has neither GM nor broker."""
+        alone = len(self.nodes) == 1
+        there = alone or node.plan.name != "edge0"
+        return [path for name, path in self._images.items() if there or any(part in name for part in EDGE_IMAGES)]
 
     def _imported(self) -> None:
         done = lambda: all(node.ready_for_pods() for node in self.nodes)  # noqa: E731
