@@ -149,7 +149,8 @@ class Images:
         self._commit(reference, root)
 
     def _mosquitto(self, reference: str) -> None:
-        self._commit(reference, self._debian("mosquitto", "mosquitto"))
+        # `kill` is a program in the image of that name
+        self._commit(reference, self._debian("mosquitto", "mosquitto,procps"))
 
     def _pause(self, reference: str) -> None:
         root = self._folder / "pause"
