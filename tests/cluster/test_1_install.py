@@ -61,7 +61,7 @@ def test_what_the_containers_take(installation: Installation, kubectl: Kubectl, 
     assert installation.first_answer_s
     for node in kubectl.items("nodes"):
         for image in node["status"].get("images", []):
-            for name in image["names"]:
+            for name in image.get("names") or []:
                 if "halimede/" in name and "@" not in name:
                     report.images_mb[name.partition("halimede/")[2]] = round(image["sizeBytes"] / 1e6, 1)
         summary = json.loads(

@@ -53,9 +53,16 @@ def test_removal_leaves_nothing(installation: Installation, kubectl: Kubectl, re
 def former(installation: Installation, kubectl: Kubectl) -> Installation:
     """The former version, installed from its own manifests, with its own command, and its example Running."""
     source = Folders().base / FORMER
-    images = {name for node in kubectl.items("nodes") for image in node["status"]["images"] for name in image["names"]}
+    images = {
+        name
+        for node in kubectl.items("nodes")
+        for image in node["status"]["images"]
+        for name in image.get("names") or []
+    }
     if not source.exists() or not any(name.endswith(f"halimede/gm:{FORMER}") for name in images):
         pytest.skip(f"the nodes have no images of {FORMER}: only `make test-cluster KUBE_BINARIES=...` builds them")
+    # the upgrade may run alone
+    installation.remove()
     folder = installation.folder
     (folder / "former").symlink_to(source)
     own = folder / "own-former"
