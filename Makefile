@@ -19,7 +19,7 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes test-cluster faults fuzz mutations check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -58,6 +58,10 @@ test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double 
 	@echo '==> pytest tests/kubernetes'
 	@$(BIN)/python -m pytest -n $(if $(KUBEBUILDER_ASSETS),2,4) --dist loadfile tests/kubernetes tests/seeds/test_facts.py \
 	  $(wildcard tests/faults/test_fault_1[234]* tests/attacks/test_attack_20*) $(ARGS)
+
+# KUBECONFIG=file: on a cluster that there is; KUBE_BINARIES=folder: on one that it starts, as root
+test-cluster: setup $(MODELS) ## Run the operator's suite on real kubelets (KUBE_BINARIES=folder, or KUBECONFIG=file)
+	@$(BIN)/python -m tests.cluster $(ARGS)
 
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'

@@ -1,0 +1,116 @@
+"""Halimede in the cluster, installed and removed by the commands of the documents, typed in as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.cluster.kubectl import Body, Kubectl, KubectlError, until
+from tests.cluster.settings import ROOT
+from tests.cluster.traffic import CONFIG, SECRET, Load, prepare
+from tests.e2e.running import digits
+
+GUIDE, SHORT = ROOT / "docs/deploy.md", ROOT / "docs/kubernetes.md"
+BROKER = "mqtt://halimede-broker.halimede.svc:1883"
+BROKER_TLS = "mqtts://halimede-broker.halimede.svc:8883"
+IMAGE = os.environ.get("HALIMEDE_WORKER_IMAGE", "halimede/worker:0.1.0")
+#: nodes of this cluster, by their names in the documents
+NODES = {name: os.environ.get(f"HALIMEDE_{name.upper()}", name) for name in ("edge0", "cloud0")}
+#: pictures that the load repeats
+PICTURES = 40
+GM, LC, MOSQUITTO = (f"app.kubernetes.io/name=halimede-{name}" for name in ("gm", "lc", "broker"))
+
+
+def typed_lines(document: Path, section: str = "") -> list[str]:
+    """Return the commands of a document, or of one of its sections, in order, without comments."""
+    text = document.read_text()
+    if section:
+        found = re.search(rf"^(##+) {re.escape(section)}\n", text, re.MULTILINE)
+        assert found, f"{document.name} has no section {section}"
+        # up to the next heading of this level or a higher one
+        text = re.split(rf"^#{{2,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [re.split(r"\s+# ", line)[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+class Installation:
+    """The system, and a folder of its operator with the site's credentials."""
+
+    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
+        self.kubectl = kubectl
+        self.folder = folder
+        self.first_answer_s: float | None = None
+        self.broker = BROKER
+        for name in ("deploy", "examples"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def type(self, line: str, seconds: float = 180.0) -> str:
+        """Run a line as an operator's shell does, in the operator's folder, and return its output."""
+        for name, own in NODES.items():
+            line = re.sub(rf"\b{name}\b", own, line)
+        path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+        return self.kubectl.shell(
+            ["env", path, f"HOME={self.folder}", "bash", "-o", "pipefail", "-c", line], cwd=self.folder, seconds=seconds
+        )
+
+    def install(self) -> None:
+        """Type the five commands of docs/kubernetes.md, with a camera that publishes before there is a service."""
+        labels = [line for line in typed_lines(GUIDE) if line.startswith("kubectl label node") and "place" not in line]
+        # watching has no end
+        *system, example, watch = [line.replace(" --watch", "") for line in typed_lines(SHORT)]
+        for line in [*labels, *system]:
+            self.type(line)
+        for what in ("deployment/halimede-gm", "deployment/halimede-broker", "daemonset/halimede-lc"):
+            self.kubectl.run("-n", "halimede", "rollout", "status", what, "--timeout=240s", seconds=260)
+        self.prepare_load()
+        with self.load() as load:
+            applied, at = time.monotonic(), time.time()
+            self.type(example)
+            self.type(watch)
+            self.running()
+            self.running_s = time.monotonic() - applied
+            until("the first answer", lambda: load.now().get("answered"), 60.0)
+        self.first_answer_s = round(load.raw["first_at"] - at, 1)
+
+    def running(self, name: str = "digits", namespace: str = "default", seconds: float = 240.0) -> None:
+        """Wait until a service is Running."""
+        until(f"{name} Running", lambda: self.status(name, namespace).get("phase") == "Running", seconds)
+
+    def status(self, name: str = "digits", namespace: str = "default") -> Body:
+        """Return a service's status; empty if it has none."""
+        return dict(self.kubectl.body("ji", name, "-n", namespace).get("status") or {})
+
+    def names(self, text: str, namespace: str, name: str = "digits") -> None:
+        """Wait until a service's status has a text: what an operator would look for."""
+        until(f"{text!r} in the status", lambda: text in json.dumps(self.status(name, namespace)), 90)
+
+    def prepare_load(self, namespace: str = "default", credentials: Path | None = None) -> None:
+        """Create what load pods mount."""
+        pictures = {}
+        for number, picture in enumerate(digits()[:PICTURES]):
+            path = self.folder / f"{number:03}.png"
+            path.write_bytes(picture)
+            pictures[path.name] = path
+        prepare(self.kubectl, pictures, credentials or self.folder / "site/operators/admin", namespace)
+
+    def load(self, **options: object) -> Load:
+        """Return load on the example: 25 frames a second."""
+        return Load(self.kubectl, broker=self.broker, image=IMAGE, **options)  # type: ignore[arg-type]
+
+    def remove_load(self) -> None:
+        """Remove what load pods mount."""
+        for kind, name in (("configmap", CONFIG), ("secret", SECRET)):
+            self.kubectl.run("delete", kind, name, "--ignore-not-found")
+
+    def remove(self) -> None:
+        """Type the lines of the section Removal; nothing of it has to be there."""
+        for line in typed_lines(GUIDE, "Removal"):
+            if line.startswith("kubectl delete"):
+                with suppress(KubectlError):
+                    self.type(line)

@@ -1,0 +1,56 @@
+"""Power over nodes: what an operator cannot do by `kubectl`. Only nodes of our own cluster can be cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import in_namespace, run
+from tests.cluster.settings import API_PORT, CONTROL_PLANE, PREFIX
+
+STATE = "HALIMEDE_CLUSTER_STATE"
+TABLE = "halimede_cut"
+
+
+@dataclass
+class Power:
+    """The nodes that may be cut off, by name; none on a cluster that somebody lends us."""
+
+    nodes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls) -> Power:
+        """Return what the environment tells."""
+        file = os.environ.get(STATE)
+        return cls(json.loads(Path(file).read_text())["nodes"] if file else {})
+
+    def need(self, node: str) -> None:
+        """Skip the test, unless this node is ours."""
+        if node not in self.nodes:
+            pytest.skip(
+                f"node {node} is not a node of `make test-cluster KUBE_BINARIES=...`: it cannot be cut off from here"
+            )
+
+    def cut_api(self, node: str) -> None:
+        """Drop all packets between a node and the API server; the broker stays reachable."""
+        self._drop(node, [("output", f"ip daddr {CONTROL_PLANE} tcp dport {API_PORT}")])
+
+    def cut(self, node: str) -> None:
+        """Drop all packets of a node and its pods, to and from all others."""
+        self._drop(node, [("output", 'oifname "eth0"'), ("input", 'iifname "eth0"'), ("forward", 'oifname "eth0"')])
+
+    def _drop(self, node: str, matches: list[tuple[str, str]]) -> None:
+        chains = [
+            f"  chain {hook} {{\n    type filter hook {hook} priority 0;\n    {match} drop\n  }}"
+            for hook, match in matches
+        ]
+        rules = "\n".join([f"table ip {TABLE} {{", *chains, "}", ""])
+        run(*in_namespace(f"{PREFIX}-{node}", "nft", "-f", "-"), stdin=rules)
+
+    def heal(self, node: str) -> None:
+        """End a cut."""
+        run(*in_namespace(f"{PREFIX}-{node}", "nft", "delete", "table", "ip", TABLE))

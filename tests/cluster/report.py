@@ -1,0 +1,86 @@
+"""The outcome of a run: ``build/cluster/report.json``, and a table for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+COLUMNS = ("sent", "answered", "lost_named", "lost_unnamed", "recovery_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a scenario's frames.
+
+    ``lost_named``: the publisher was told (nobody was there for the frame, or the broker did not take it), or the
+    service's status counts it as lost. ``lost_unnamed``: accepted, and never heard of again. ``recovery_s``: the
+    longest time without an answer.
+    """
+
+    sent: int
+    answered: int
+    lost_named: int
+    lost_unnamed: int
+    recovery_s: float
+
+    @classmethod
+    def of(cls, load: Mapping[str, Any], lost: int) -> Outcome:
+        """Return the outcome of a load (``load.Tally.outcome``); ``lost``: by how much the status' count grew."""
+        named = min(lost, load["unanswered"])
+        return cls(
+            sent=load["sent"],
+            answered=load["answered"],
+            lost_named=load["unheard"] + load["refused"] + named,
+            lost_unnamed=load["unanswered"] - named,
+            recovery_s=load["gaps"][0][0] if load["gaps"] else load["seconds"],
+        )
+
+
+@dataclass
+class Report:
+    """Collects the figures of a run, and writes them after each scenario."""
+
+    path: Path
+    first_answer_s: float | None = None
+    scenarios: dict[str, Outcome] = field(default_factory=dict)
+    images_mb: dict[str, float] = field(default_factory=dict)
+    rss_mb: dict[str, float] = field(default_factory=dict)
+    #: other figures, such as failed pods a minute
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, outcome: Outcome, raw: Mapping[str, Any]) -> None:
+        """Add a scenario, and write; all that the load counted goes to a file of its own."""
+        self.scenarios[name] = outcome
+        self.write()
+        details = self.path.parent / "loads" / f"{name.replace(' ', '-')}.json"
+        details.parent.mkdir(exist_ok=True)
+        details.write_text(json.dumps(raw, indent=2) + "\n")
+
+    def write(self) -> None:
+        """Write all that is known."""
+        body = {
+            "first_answer_s": self.first_answer_s,
+            "scenarios": {name: asdict(outcome) for name, outcome in self.scenarios.items()},
+            "images_mb": self.images_mb,
+            "rss_mb": self.rss_mb,
+            "figures": self.figures,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(body, indent=2) + "\n")
+
+    def table(self) -> str:
+        """Return the scenarios as a table."""
+        width = max([len("scenario"), *map(len, self.scenarios)])
+        lines = [f"{'scenario':{width}}" + "".join(f"{name:>14}" for name in COLUMNS)]
+        for name, outcome in self.scenarios.items():
+            values = asdict(outcome)
+            lines.append(f"{name:{width}}" + "".join(f"{values[column]:>14}" for column in COLUMNS))
+        others = {"first answer, s": self.first_answer_s, **self.figures}
+        lines += ["", *(f"{name}: {value}" for name, value in others.items() if value is not None)]
+        for name, values in (("images, MB", self.images_mb), ("RSS, MB", self.rss_mb)):
+            if values:
+                lines.append(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in values.items()))
+        return "\n".join(lines)
