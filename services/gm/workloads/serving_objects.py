@@ -108,8 +108,9 @@ def container_port(spec: InferenceModelSpec) -> int:
 def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
     """Return the template of its pods, with its digest as a label."""
     spec, version = service.spec, target(service.spec)
-    made_of = _from_image(spec, settings) if version is None else _from_files(spec, version, secrets, settings)
+    made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
     container: Body = made_of.container
+    container["image"] = settings.located(container["image"])
     container["env"] = [NODE_NAME, *container.get("env", []), *msgspec.to_builtins(spec.env)]
     if spec.resources:
         container["resources"] = spec.resources
@@ -148,8 +149,8 @@ def _placed(spec: InferenceModelSpec) -> Body:
     return {"nodeSelector": asked.node_selector} if spec.node_selector or spec.deploy_to_layer == "edge" else {}
 
 
-def _from_image(spec: InferenceModelSpec, settings: PodSettings) -> _Parts:
-    image = settings.located(spec.image or "")
+def _from_image(spec: InferenceModelSpec) -> _Parts:
+    image = spec.image or ""
     container: Body = {
         "name": SERVER,
         "image": image,
