@@ -244,7 +244,7 @@ async def test_attack_05_our_client_refuses_a_broker_that_is_not_ours(tmp_path: 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(served / "tls.crt", served / "tls.key")
     async with listening(context) as (port, said):
-        with pytest.raises(NotAllowedError, match="the broker's certificate is not accepted"):
+        with pytest.raises(NotAllowedError, match=r"the broker's certificate (is not accepted|does not have the name)"):
             await MqttBus("gm", settings(tmp_path / "ours", port, host)).check_reachable()
         assert said == []
 

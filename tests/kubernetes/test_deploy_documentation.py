@@ -187,6 +187,8 @@ async def test_publish_and_watch(tmp_path: Path) -> None:
         await system.apply(ROOT / "examples" / "digits")
         (tmp_path / "site").symlink_to(system.home / "site")
         block = f"{block.replace('127.0.0.1:1883', f'127.0.0.1:{system.port}')}\nwait"
+        # nothing may go on after a failure
+        block = block.replace("halimede results", "timeout 60 halimede results")
         said = await typed(block, tmp_path, tmp_path / "kubeconfig")
     assert re.search(r"cam0 +\d+ +\d ", said), said
     assert "digits" in said

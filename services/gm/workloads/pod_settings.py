@@ -139,12 +139,12 @@ class PodSettings:
     def server(self, framework: str) -> Server | None:
         """Return the server for models of a framework; None: none is configured."""
         name = framework.lower()
-        found = self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
-        return found and replace(found, image=self.located(found.image))
+        return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
 
     def located(self, image: str) -> str:
         """Return an image's name with the registry, if it is halimede's (``halimede/...``) and names none itself."""
-        return f"{self.registry}/{image}" if self.registry and image.startswith(PROJECT) else image
+        there = image.startswith(f"{self.registry}/{PROJECT}")
+        return f"{self.registry}/{image}" if self.registry and image.startswith(PROJECT) and not there else image
 
 
 class _Server(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):

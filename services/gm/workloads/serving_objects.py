@@ -109,8 +109,9 @@ def container_port(spec: InferenceModelSpec) -> int:
 def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
     """Return the template of its pods, with its digest as a label."""
     spec, version, edge = service.spec, target(service.spec), service.spec.deploy_to_layer == "edge"
-    made_of = _from_image(spec, settings) if version is None else _from_files(spec, version, secrets, settings)
+    made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
     container: Body = made_of.container
+    container["image"] = settings.located(container["image"])
     container["env"] = [NODE_NAME, *container.get("env", []), *msgspec.to_builtins(spec.env)]
     if spec.resources:
         container["resources"] = spec.resources
@@ -143,8 +144,8 @@ class _Parts:
     volumes: tuple[Body, ...] = ()
 
 
-def _from_image(spec: InferenceModelSpec, settings: PodSettings) -> _Parts:
-    image = settings.located(spec.image or "")
+def _from_image(spec: InferenceModelSpec) -> _Parts:
+    image = spec.image or ""
     container: Body = {
         "name": SERVER,
         "image": image,

@@ -41,7 +41,7 @@ def test_everything_can_be_said() -> None:
 
 
 def test_a_framework_is_served_by_what_the_table_says_and_onnx_by_ours() -> None:
-    settings = parse({**EVERYTHING, "registry": None}, {})
+    settings = parse(EVERYTHING, {})
     served = settings.server("tensorflow")
     assert served == Server("tf:1", (), ("--port={port}",), "", "/v1/models/{name}")
     assert settings.server("TENSORFLOW") == served
@@ -58,17 +58,16 @@ def test_images_are_of_our_own_version() -> None:
 
 
 def test_one_variable_moves_all_images_of_halimede_to_another_registry() -> None:
-    given = {**BROKER, "images": {"a:1": "halimede/worker:0.1.0", "b:1": "mine/b:1"},
-             "serving": {"TensorFlow": {"image": "tensorflow/serving:2"}}}  # fmt: skip
+    given = {**BROKER, "images": {"a:1": "halimede/worker:0.1.0", "b:1": "mine/b:1"}}
     there = parse(given, {"HALIMEDE_PODS_REGISTRY": "registry.example"})
     assert there.worker_image == f"registry.example/halimede/worker:{__version__}"
     assert there.fetcher_image == f"registry.example/halimede/lc:{__version__}"
     assert there.images == {"a:1": "registry.example/halimede/worker:0.1.0", "b:1": "mine/b:1"}
-    onnx, tensorflow = there.server("onnx"), there.server("tensorflow")
-    assert onnx
-    assert tensorflow
-    assert onnx.image == f"registry.example/{OUR_SERVER.image}"
-    assert tensorflow.image == "tensorflow/serving:2"
+    assert there.located(OUR_SERVER.image) == f"registry.example/{OUR_SERVER.image}"
+    assert there.located("tensorflow/serving:2") == "tensorflow/serving:2"
+    for registry in ("registry.example", "halimede"):
+        once = replace(there, registry=registry).located("halimede/serve:1")
+        assert once == replace(there, registry=registry).located(once) == f"{registry}/halimede/serve:1"
     assert parse(given, {"HALIMEDE_PODS_REGISTRY": ""}) == parse(given, {})
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from halimede import api
 from services.gm.workloads import serving_objects
-from services.gm.workloads.pod_settings import PodSettings, Server
+from services.gm.workloads.pod_settings import OUR_SERVER, PodSettings, Server, parse
+from tests.integration.inference_models import inference_model
 
 SETTINGS = PodSettings(broker="", serving={"tensorflow": Server(image="tensorflow/serving:2.19.0")})
 
@@ -28,3 +29,23 @@ def test_another_server_is_not_started_for_a_model_whose_scripts_it_would_not_ca
     assert f"spec.{field}" in problem.message
     spec["frameworkType"] = "onnx"
     assert serving_objects.build(api.admit(body), {}, SETTINGS).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("framework", "image"),
+    [("onnx", f"registry.example/{OUR_SERVER.image}"), ("tensorflow", "tensorflow/serving:2.19.0")],
+)
+def test_another_registry_has_halimedes_server_and_fetcher_and_no_other_image(framework: str, image: str) -> None:
+    settings = parse(
+        {
+            "broker": "broker",
+            "registry": "registry.example",
+            "serving": {"tensorflow": {"image": "tensorflow/serving:2.19.0"}},
+        },
+        {},
+    )
+    made = serving_objects.build(api.parse(inference_model(frameworkType=framework)), {}, settings)
+    (pod,) = (body["spec"]["template"]["spec"] for body in made.objects if body["kind"] == "Deployment")
+    assert [container["image"] for container in pod["containers"]] == [image]
+    assert [container["image"] for container in pod["initContainers"]] == [settings.fetcher_image]
+    assert settings.fetcher_image.startswith("registry.example/halimede/lc:")
