@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, CONFIG = "build/site-source", "build/mkdocs.yml"
 #: files that documents show or offer
-SHOWN = frozenset({".png", ".svg", ".css"})
+SHOWN = frozenset({".png", ".svg", ".css", ".js"})
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(((?!\w+:)[^)#\s]+)((?:#[^)]*)?)\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 
@@ -78,7 +78,7 @@ def main() -> int:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement of another program
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if not code:
-        print("The site is in build/pages: open index.html. Its search needs: python -m http.server -d build/pages")
+        print("The site is in build/pages: open index.html")
     return code
 
 
