@@ -66,7 +66,7 @@ class CameraSource(FrameSource):
         """Submit frames until ``stop``; those in progress are finished.
 
         With a durable session, all queued frames of the broker are answered within ``FINISH_S``; the rest stays in the
-        session. A session that the worker's next process continues keeps its subscriptions, and the broker queues for it.
+        session. A session that the next process continues keeps its subscriptions, and the broker queues for it.
         """
         handing = self._handing = FrameHandler(intake, later=self._durable, suspects=self._suspects)
         async with self._connect() as bus:

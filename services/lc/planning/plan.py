@@ -47,9 +47,9 @@ class ObservedWorker:
 class Plan:
     """The actions: stop workers, start workers, prepare files, report.
 
-    ``swap``: running workers that replace their model without a restart, each as it would be started now. ``successors``:
-    of the workers to stop, how those start again that are only replaced. ``copied``: resources whose files this node
-    copies from another one.
+    ``swap``: running workers that replace their model without a restart, each as it would be started now.
+    ``successors``: of the workers to stop, how those start again that are only replaced. ``copied``: resources whose
+    files this node copies from another one.
     """
 
     start: tuple[Start, ...]
