@@ -67,9 +67,13 @@ def spec_of(desired: DesiredModel, field: str) -> ModelSpec:
 
 
 class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All desired models of a process."""
+    """All desired models of a process.
+
+    ``successor``: when the process is stopped, another one of the same worker starts and continues its sessions.
+    """
 
     models: list[DesiredModel] = []
+    successor: bool = False
 
     @property
     def only(self) -> DesiredModel | None:

@@ -12,9 +12,11 @@ from typing import Protocol, TypeVar
 import structlog
 
 from halimede.bus import Announce, Bus
+from halimede.errors import InvalidFieldError
 from halimede.frames.transcode_policy import UploadFormat
 from halimede.inference import Model
 from halimede.messages import Count
+from halimede.models.desired_state import read as read_desired
 from halimede.offload.limits import CircuitBreaker
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
@@ -118,12 +120,22 @@ def source_of(
             durable,
             camera,
             suspects,
+            partial(_has_successor, settings),
         )
     )
     parts.reporter.troubles += [(SOURCE_FAILED, lambda: source.trouble), (DISK_FULL, lambda: source.unrecorded)]
     parts.ledger.follow(Count.SKIPPED, lambda: source.skipped)
     parts.ledger.follow(Count.REJECTED, lambda: source.rejected)
     return source
+
+
+def _has_successor(settings: WorkerSettings) -> bool:
+    """Whether the local controller starts the worker again after this stop, with the same sessions."""
+    try:
+        desired = read_desired(settings.model_file, "MODEL_FILE") if settings.model_file else None
+    except InvalidFieldError:
+        return False
+    return desired is not None and desired.successor
 
 
 def origin(settings: WorkerSettings) -> Origin:

@@ -110,14 +110,21 @@ def onnx_spec(*labels: str) -> dict[str, Any]:
 
 
 def write_desired(
-    file: Path, model: Path, version: str, *, spec: dict[str, Any], digest: str = "", percent: int = 100
+    file: Path,
+    model: Path,
+    version: str,
+    *,
+    spec: dict[str, Any],
+    digest: str = "",
+    percent: int = 100,
+    successor: bool = False,
 ) -> None:
-    """Write which model a worker shall answer with, as the local controller does."""
+    """Write which model a worker shall answer with, as the local controller does; and whether it starts again."""
     wanted = {
         "name": "m", "path": str(model), "version": version, "digest": digest, "spec": spec, "canaryPercent": percent,
         "tried": True,
     }  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(f"{file.name}.new")
-    new.write_text(json.dumps({"models": [wanted]}))
+    new.write_text(json.dumps({"models": [wanted], "successor": successor}))
     new.replace(file)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.blackbox.models import EASY, HARD, big, small
+from tests.blackbox.models import EASY, HARD, FromFile, big, small, write_desired
 from tests.blackbox.requester import REQUESTED, asking, serving
 from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import Kind, World, frame, until
+from tests.blackbox.world import Kind, World, frame, packed, until
 
 
 async def test_a_stopped_edge_worker_answers_what_it_has_accepted(world: World) -> None:
@@ -79,6 +79,38 @@ async def test_a_stopped_folder_worker_leaves_the_rest_to_its_successor(world: W
     async with world.worker("edge", "e0", small(), **source):
         await until(lambda: len(world.results) == 60)
     assert set(world.copies.values()) == {1}
+
+
+#: of a multi-edge service, what its member is started with
+MEMBER = {
+    "APPLICATION": '{"name": "balance"}', "PART": "w0", "MEMBERS": '["w0"]', "JOINT": "members", "CAMERAS": '["cam0"]',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["edge", "member"])
+@pytest.mark.parametrize("successor", [True, False])
+async def test_a_replaced_worker_leaves_the_frames_of_its_restart_to_its_successor(
+    world: World, kind: Kind, successor: bool
+) -> None:
+    file, model = world.folder / "w0.json", world.folder / "a.model"
+    model.write_text("a")
+    write_desired(file, model, "v-a", spec={"format": "python"})
+    environ = {"MODEL_FILE": str(file)} | (MEMBER if kind == "member" else {})
+    running = await world.start(kind, "w0", FromFile, **environ)
+    sent = [await world.send(EASY) for _ in range(5)]
+    write_desired(file, model, "v-a", spec={"format": "python"}, successor=successor)
+    await running.end()
+    meanwhile = packed(frame(EASY))
+    taken = await world.client.publish(world.camera(), meanwhile)
+    assert taken is successor, "a worker that does not start again keeps no subscription"
+    if taken:
+        sent += [await world.send(EASY) for _ in range(30)]
+    write_desired(file, model, "v-a", spec={"format": "python"})
+    async with world.worker(kind, "w0", FromFile, **environ):
+        sent += [await world.send(EASY) for _ in range(5)]
+        await world.answered(sent)
+    await until(lambda: world.status("w0") == "completed")
+    assert (world.counts("w0").inference_number, world.counts("w0").lost) == (len(sent) + taken, 0)
 
 
 @pytest.mark.parametrize("kind", REQUESTED)

@@ -55,6 +55,7 @@ RUN = {
     "docs/three-machines.md": "tests/e2e/test_three_machines.py",
     "docs/tiers.md": "tests/e2e/test_tiers.py",
     "docs/tutorial.md": "tests/e2e/test_tutorial.py",
+    "docs/upgrade-and-removal.md": "tests/e2e/test_upgrade_and_removal.py",
 }
 #: how commands begin that no test runs, and why; of each the parts are checked below
 NOT_RUN = {

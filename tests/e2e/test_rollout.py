@@ -51,13 +51,13 @@ def reason(system: System) -> str:
 
 
 @contextlib.asynccontextmanager
-async def stream(system: System) -> AsyncIterator[None]:
+async def stream(system: System, fps: float = 50) -> AsyncIterator[None]:
     """Send frames within the block and a second longer, then wait for all answers."""
     pictures = digits()[:200]
 
     async def send() -> None:
         while True:
-            await system.send(pictures, fps=50)
+            await system.send(pictures, fps=fps)
 
     sending = asyncio.create_task(send())
     try:
@@ -142,3 +142,24 @@ async def test_a_worker_that_cannot_start_with_new_settings_answers_with_the_old
         await system.until("Running again", lambda: system.phase == "Running" and reason(system) != "SettingsRefused")
         assert [name for name in before if before[name] == after[name]] == ["worker:digits-cloud-cloud0"]
         assert workers(system) != after
+
+
+async def test_all_edge_workers_of_a_service_are_replaced_together_and_every_frame_is_answered(tmp_path: Path) -> None:
+    async with running(tmp_path / "home", "edge0,edge1,cloud0") as system:
+        await system.follow("digits")
+        await system.apply(DIGITS)
+        await system.until("Running", lambda: system.phase == "Running")
+        await system.send(digits()[:50], fps=25)
+        before = workers(system)
+        async with stream(system, fps=25):
+            await asyncio.sleep(1)
+            await set_edge_variable(system, "MODEL_TIMEOUT_S", "20")
+            edges = [name for name in before if "-edge-" in name]
+            assert len(edges) == 2
+            await eventually(lambda: all(workers(system).get(name, before[name]) != before[name] for name in edges), 60)
+            await system.until("Running again", lambda: system.phase == "Running")
+            await asyncio.sleep(1)
+        assert set(system.results) == set(system.sent)
+        assert set(system.copies.values()) == {1}
+        await system.until("counts", lambda: system.metric("inferenceNumber") == len(system.sent))
+        assert system.metric("lost") == 0

@@ -10,16 +10,23 @@ from pathlib import Path
 import pytest
 
 from scripts import site
+from tests.browser import browser
 
 pytestmark = pytest.mark.slow
 SITE = site.ROOT / "build" / "pages"
+#: pixels
+PHONE = 390
 
 
-def test_the_site_is_built_in_strict_mode_and_fetches_nothing() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/site.py"], cwd=site.ROOT, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_site_is_built_in_strict_mode_and_fetches_nothing() -> None:
     pages = list(SITE.rglob("*.html"))
     assert len(pages) > 60
     for page in pages:
@@ -28,6 +35,20 @@ def test_the_site_is_built_in_strict_mode_and_fetches_nothing() -> None:
         assert not fetched, page
     home = (SITE / "index.html").read_text()
     assert all(f">\n  \n  {tab}" in home or tab in home for tab in ("Tutorial", "How-to", "Reference", "Explanation"))
+
+
+@pytest.mark.timeout(120)
+async def test_every_page_fits_a_phone(tmp_path: Path) -> None:
+    async with browser(tmp_path / "browser") as tab:
+        await tab.resize(PHONE, 800, mobile=True)
+        wide = {}
+        for page in sorted(SITE.rglob("*.html")):
+            await tab.open(page.as_uri())
+            await tab.until(f"location.href === {page.as_uri()!r} && document.readyState === 'complete'")
+            # the page does not scroll sideways; a table or a block of code does so by itself
+            if (across := await tab.evaluate("document.scrollingElement.scrollWidth")) > PHONE:
+                wide[page.name] = across
+        assert wide == {}
 
 
 def test_a_link_to_a_source_file_becomes_text_and_a_broken_one_stays_for_the_check() -> None:

@@ -49,7 +49,7 @@ class SourceContext:
     worker, and ``life`` identifies the service's uid and the node: pictures answered in another life are answered
     again. ``durable``: the session of a connection outlives it, and the broker keeps a frame until it is answered.
     ``camera``: name of the one camera of a folder or a URL; empty: derived from its path. ``suspects``: the journal of
-    redelivered frames.
+    redelivered frames. ``successor`` returns at the stop whether the worker's next process continues the session.
     """
 
     namespace: str
@@ -64,6 +64,7 @@ class SourceContext:
     durable: bool = False
     camera: str = ""
     suspects: PoisonJournal | None = None
+    successor: Callable[[], bool] = lambda: False
 
 
 class FrameSource(ABC):

@@ -37,6 +37,7 @@ class CameraSource(FrameSource):
     def __init__(self, context: SourceContext) -> None:
         self._connect = context.connect
         self._durable = context.durable
+        self._successor = context.successor
         self._suspects = context.suspects
         self._filters = [
             topics.CAMERA_FRAME.filter(group=context.service, ns=context.namespace, camera=camera)
@@ -65,7 +66,7 @@ class CameraSource(FrameSource):
         """Submit frames until ``stop``; those in progress are finished.
 
         With a durable session, all queued frames of the broker are answered within ``FINISH_S``; the rest stays in the
-        session.
+        session. A session that the next process continues keeps its subscriptions, and the broker queues for it.
         """
         handing = self._handing = FrameHandler(intake, later=self._durable, suspects=self._suspects)
         async with self._connect() as bus:
@@ -77,13 +78,19 @@ class CameraSource(FrameSource):
             if bus.connected:
                 self._subscribed.set()
             await stop.wait()
-            try:
-                async with asyncio.timeout(FINISH_S if self._durable else None):
-                    await asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in self._filters))
-            except TimeoutError:
-                self.unfinished = True
+            self.unfinished = (self._durable and self._successor()) or not await self._end(bus)
+            if self.unfinished:
                 handing.close()
             await handing.idle()
+
+    async def _end(self, bus: Bus) -> bool:
+        """Unsubscribe, and answer the frames that the broker has; return whether all of them are answered in time."""
+        try:
+            async with asyncio.timeout(FINISH_S if self._durable else None):
+                await asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in self._filters))
+        except TimeoutError:
+            return False
+        return True
 
     async def _connected(self) -> None:
         """Record that a new connection has all subscriptions."""

@@ -47,8 +47,9 @@ class ObservedWorker:
 class Plan:
     """The actions: stop workers, start workers, prepare files, report.
 
-    ``swap``: running workers that replace their model without a restart, each as it would be started now. ``copied``:
-    resources whose files this node copies from another one.
+    ``swap``: running workers that replace their model without a restart, each as it would be started now.
+    ``successors``: of the workers to stop, how those start again that are only replaced. ``copied``: resources whose
+    files this node copies from another one.
     """
 
     start: tuple[Start, ...]
@@ -56,6 +57,7 @@ class Plan:
     prepare: Mapping[Key, RequiredFile]
     standings: Mapping[Key, ResourceState]
     swap: tuple[Start, ...] = ()
+    successors: tuple[Start, ...] = ()
     copied: frozenset[Key] = frozenset()
 
     @property
@@ -118,8 +120,15 @@ def plan(
         and s.desired_model != running[worker].model
     ]
     start = [s for worker, s in starts.items() if worker not in running or not running[worker].confirmed]
-    copied = frozenset(key for key, (kind, item) in known.items() if kind.copies(item))
-    return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings, tuple(swap), copied)
+    return Plan(
+        tuple(s for s in start if s.worker not in stop),
+        tuple(stop),
+        prepare,
+        standings,
+        tuple(swap),
+        tuple(starts[worker] for worker in stop if worker in starts),
+        frozenset(key for key, (kind, item) in known.items() if kind.copies(item)),
+    )
 
 
 def _replaces(start: Start, runs: ObservedWorker) -> bool:

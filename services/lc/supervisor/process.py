@@ -24,6 +24,8 @@ Role = WorkerRole
 
 #: variables that name the model, for scripts that do not read the desired-state file
 MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
+#: variables on which the sessions of a worker with the broker depend (``halimede.worker.sources.camera_topics``)
+SESSIONS = ("NAMESPACE", "WORKER_NAME", "SERVICE_UID", "SOURCE")
 #: arguments of Python that run a worker and a model server of this package
 WORKER, SERVER = ("-m", "halimede", "worker"), ("-m", "halimede", "serve")
 
@@ -55,6 +57,10 @@ class ProcessSpec:
     def reports(self) -> bool:
         """Whether it reports while it runs: it is a worker of this package, not a user's script."""
         return self.argv[1:4] in {WORKER, SERVER}
+
+    def same_sessions(self, other: ProcessSpec) -> bool:
+        """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras."""
+        return all(self.env.get(name) == other.env.get(name) for name in SESSIONS)
 
     @property
     def digest(self) -> str:

@@ -11,7 +11,7 @@ import structlog
 
 from halimede.messages import ModelInUse, WorkerInfo
 from services.lc.paths import NodePaths
-from services.lc.supervisor.process import StartError
+from services.lc.supervisor.process import Start, StartError
 from services.lc.supervisor.worker_rollout import (
     FAILED,
     PROVEN_S,
@@ -46,7 +46,7 @@ class RolloutKeeper:
         folder = self._folders.worker(entry.worker)
         entry.rollout = load(folder)
         if entry.adopted:
-            entry.assigned = entry.asked = read_assigned(folder)
+            entry.assigned = entry.asked = read_assigned(folder).only
             settings, refused = entry.rollout.settings, entry.rollout.refused_settings
             if settings and refused and settings.digest == entry.process_hash:
                 entry.spec_hash = refused.spec_hash
@@ -113,6 +113,18 @@ class RolloutKeeper:
             return
         log.info("model assigned to worker", worker=str(entry.worker), version=wish.version)
         entry.assigned, entry.answering, entry.unassigned = wish, None, ""
+
+    def stopping(self, entry: WorkerState, successor: Start | None) -> None:
+        """Record for a worker that is about to stop whether its successor continues its sessions with the broker."""
+        desired = entry.start.spec if entry.start else None
+        current = entry.rollout.spec(desired) if desired else entry.rollout.settings
+        if entry.assigned is None or current is None:
+            return
+        continues = successor is not None and current.same_sessions(successor.spec)
+        try:
+            write_assigned(self._folders.worker(entry.worker), entry.assigned, successor=continues)
+        except OSError as error:  # it ends its sessions: the frames until its successor runs have no subscriber
+            log.warning("successor not recorded", worker=str(entry.worker), error=error.strerror)
 
     def ended(self, entry: WorkerState, how: str) -> None:
         """Record that a worker has ended by itself."""

@@ -151,8 +151,9 @@ class Supervisor:
 
     def carry_out(self, plan: Plan) -> None:
         """Stop and start workers according to a plan, and change the models of running ones."""
+        successors = {start.worker: start for start in plan.successors}
         for worker in plan.stop:
-            self.stop(worker)
+            self.stop(worker, successors.get(worker))
         for start in plan.start:
             self.start(start)
         for start in plan.swap:
@@ -177,10 +178,14 @@ class Supervisor:
             self._rollouts.next(entry)
             self._changed(entry.service)
 
-    def stop(self, worker: Worker) -> None:
-        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` after its end."""
-        if worker in self._entries:
-            self._entries[worker].stop.set()
+    def stop(self, worker: Worker, successor: Start | None = None) -> None:
+        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` after its end.
+
+        ``successor``: how it starts again after that.
+        """
+        if entry := self._entries.get(worker):
+            self._rollouts.stopping(entry, successor)
+            entry.stop.set()
 
     async def stop_all(self) -> None:
         """Stop all workers in parallel, and wait for their ends."""

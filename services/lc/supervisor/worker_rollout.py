@@ -139,20 +139,20 @@ def answers(said: ModelInUse, told: DesiredModel) -> bool:
     return said.mark == told.mark if said.mark else told.digest in {said.digest, said.refused}
 
 
-def read_assigned(folder: Path) -> DesiredModel | None:
-    """Return the model that was last assigned to a worker by its folder, None if unknown."""
+def read_assigned(folder: Path) -> Desired:
+    """Return the last desired state of the worker of a folder, without models if it is unknown."""
     try:
-        desired = wishes.read(folder / WISH, WISH)
+        return wishes.read(folder / WISH, WISH) or Desired()
     except InvalidFieldError as error:
         log.warning("desired model not readable", error=str(error))
-        return None
-    return desired.only if desired else None
+        return Desired()
 
 
-def write_assigned(folder: Path, wish: DesiredModel) -> None:
-    """Assign a model to the worker of a folder. Raises OSError."""
-    if read_assigned(folder) != wish:
-        wishes.write(folder / WISH, Desired(models=[wish]))
+def write_assigned(folder: Path, wish: DesiredModel, *, successor: bool = False) -> None:
+    """Assign a model to the worker of a folder. ``successor``: see ``Desired``. Raises OSError."""
+    desired = Desired(models=[wish], successor=successor)
+    if read_assigned(folder) != desired:
+        wishes.write(folder / WISH, desired)
 
 
 def load(folder: Path) -> WorkerRollout:

@@ -240,6 +240,14 @@ def test_a_share_of_the_samples_is_asked_for_without_a_new_start() -> None:
     assert (fixed.stop, fixed.swap) == ((), ())
 
 
+def test_of_a_stopped_worker_the_plan_has_how_it_starts_again() -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    edited = decide(model(), service(generation=2, edge={"args": ["x"]}), running=[runs(digest)])
+    assert [(s.worker, s.spec.argv[-1]) for s in edited.successors] == [(EDGE, "x")]
+    assert decide(model(), running=[runs(digest)]).successors == ()
+    assert decide(model(), service(), running=[runs(digest)]).successors == ()
+
+
 def test_a_change_that_does_not_concern_the_worker_leaves_it_alone() -> None:
     digest = decide(model(), service()).start[0].spec.digest
     cloud_changed = service(generation=2, cloud={"args": ["x"]})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from halimede.models.desired_state import read
 from services.lc.supervisor.process import Process, Start, StartError
 from tests.integration.lc_world import EDGE, HELMET, FakeLauncher, World, model, service
 from tests.simulated import eventually, simulated
@@ -177,3 +179,75 @@ async def test_the_stored_settings_are_readable_by_their_user_alone(tmp_path: Pa
         await asyncio.sleep(1)
         stored = node.config.folders.worker(EDGE) / "rollout.json"
         assert stored.stat().st_mode & 0o777 == 0o600
+
+
+def continued(node: World) -> bool:
+    """Whether the file of the edge worker says that its next process continues its sessions."""
+    desired = read(node.config.folders.worker(EDGE) / "model.json", "model.json")
+    assert desired
+    return desired.successor
+
+
+async def ends(node: World, *bodies: dict[str, Any]) -> bool:
+    """Send an edit that ends the edge worker's process; return what its file said then."""
+    process = node.launcher.of(EDGE)
+    process.stubborn = True
+    for body in bodies:
+        await node.gm.insert(body)
+    await eventually(lambda: process.signals)
+    said = continued(node)
+    process.end(0)
+    return said
+
+
+@simulated
+async def test_a_worker_that_only_gets_new_settings_learns_that_it_has_a_successor(tmp_path: Path) -> None:
+    node, source = picky(tmp_path), {"cameras": ["cam0"]}
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), service(source=source))
+        await eventually(lambda: node.launcher.alive)
+        assert not continued(node)
+        assert await ends(node, service(generation=2, source=source, edge={"args": ["--new"]}))
+        await eventually(lambda: node.launcher.alive)
+        assert not continued(node), "its successor has none yet"
+        # the broker has the sessions of the new cameras apart: what is left in the old one would not be read
+        assert not await ends(node, service(generation=3, source={"cameras": ["cam1"]}))
+        await eventually(lambda: node.launcher.alive)
+        assert not await ends(node, service(uid="u2", source={"cameras": ["cam1"]}))
+        await eventually(lambda: node.launcher.alive)
+        process = node.launcher.of(EDGE)
+        process.stubborn = True
+        await node.gm.delete(HELMET, "u2")
+        await eventually(lambda: process.signals)
+        assert not continued(node)
+        process.end(0)
+
+
+@simulated
+async def test_a_worker_whose_service_is_deleted_while_it_stops_for_an_edit_has_no_successor(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running(), node.lc():
+        await running(node)
+        process = node.launcher.of(EDGE)
+        process.stubborn = True
+        await runs_with(node, 2, "--new", None)
+        await eventually(lambda: process.signals)
+        assert continued(node)
+        await node.gm.delete(HELMET, "u1", 2)
+        await eventually(lambda: not continued(node))
+        process.end(0)
+
+
+@simulated
+async def test_an_adopted_worker_learns_of_its_successor_as_well(tmp_path: Path) -> None:
+    node = picky(tmp_path)
+    async with node.gm.running():
+        async with node.lc(killed=True):
+            await running(node)
+        process = node.launcher.of(EDGE)
+        process.stubborn = True
+        async with node.lc():
+            await node.gm.insert(service(generation=2, edge={"args": ["--new"]}))
+            await eventually(lambda: process.signals)
+            assert continued(node)
+            process.end(0)

@@ -267,7 +267,7 @@ async def test_an_answer_nested_too_deeply_to_be_written_costs_its_sample_and_no
     class Nesting(Brightness):
         def predict(self, batch: Sequence[Array]) -> list[Prediction]:
             value: list[object] = []
-            for _ in range(100_000 if batch[0].flat[0] == 1 else 0):
+            for _ in range(100_000 if batch[0].flat[0] == 1 else 0):  # deeper than any Python writes
                 value = [value]
             return [Prediction(value=value) for _ in batch]
 

@@ -121,7 +121,7 @@ async def test_a_result_that_is_too_large_goes_out_without_its_prediction() -> N
 async def test_a_result_nested_too_deeply_to_be_written_goes_out_without_its_prediction() -> None:
     async with sending(MemoryBroker()) as (outbox, _, heard):
         value: list[object] = []
-        for _ in range(100_000):
+        for _ in range(100_000):  # deeper than any Python writes
             value = [value]
         outbox.put(ADDRESS, result(1, value))
         outbox.put(ADDRESS, result(2))
