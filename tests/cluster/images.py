@@ -115,6 +115,11 @@ class Images:
     def _bud(self, recipe: Recipe) -> None:
         target = ["--target", recipe.target] if recipe.target else []
         tag = recipe.reference(self._tag)
+        # buildah 1.28 takes a step from its cache though the stage that it mounts has changed: no cache, then, but only
+        # when a file has changed
+        mark, digest = self._archive(tag).with_suffix(".source"), self._digest()
+        if mark.exists() and mark.read_text() == digest and self._known(tag):
+            return
         settings = self._folder / "pip.conf"
         settings.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
         # a Dockerfile takes pip's settings as a secret, or reads them where pip looks for them
@@ -123,10 +128,22 @@ class Images:
         else:
             pip = ("--volume", f"{settings}:/etc/pip.conf:ro")
         self._buildah(
-            "bud", "--isolation", "chroot", "--pull-never", "--layers", *pip,
+            "bud", "--isolation", "chroot", "--pull-never", "--no-cache", *pip,
             "--volume", f"{self._folder / 'wheels'}:/wheels:ro",
             "--file", str(self._source / recipe.dockerfile), *target, "--tag", tag, str(self._source),
         )  # fmt: skip
+        mark.write_text(digest)
+
+    def _digest(self) -> str:
+        """Return a hash of all that the Dockerfiles copy."""
+        sources = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE", "Dockerfile")
+        paths = [self._source / name for name in sources]
+        for top in ("halimede", "services", "examples/digits"):
+            paths += (path for path in (self._source / top).rglob("*") if path.suffix != ".pyc")
+        found = hashlib.sha256()
+        for path in sorted(path for path in paths if path.is_file()):
+            found.update(f"{path.relative_to(self._source)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return found.hexdigest()
 
     def _download(self) -> None:
         """Download the packages of all images for Python 3.11 (a change of the pinned versions downloads again)."""
