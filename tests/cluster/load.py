@@ -30,21 +30,23 @@ CAMERA = os.environ.get("CAMERA", "cam0")
 WINDOW = 750
 #: seconds for which a frame is published again while the broker is not reachable
 PATIENCE_S = 30.0
-#: seconds in which answers are waited for after the last frame
-REST_S = float(os.environ.get("REST_S", "20"))
+#: seconds in which answers are waited for after the last frame: longer than any frame is published again
+REST_S = float(os.environ.get("REST_S", "40"))
 
 
 @dataclass
 class Tally:
-    """What became of the frames. Times are seconds since the first frame."""
+    """What became of the frames, by their ids. Times are seconds since the first frame."""
 
     began: float = 0.0
     first_at: float | None = None
-    sent: int = 0
+    sent: set[str] = field(default_factory=set)
+    #: never published, because the window was full: they are not among those sent
+    dropped: int = 0
     #: told at once: the broker had nobody for it
-    unheard: int = 0
-    #: told at once: not accepted by the broker, or the window was full
-    refused: int = 0
+    unheard: set[str] = field(default_factory=set)
+    #: told at once: not accepted by the broker
+    refused: set[str] = field(default_factory=set)
     accepted: set[str] = field(default_factory=set)
     answers: dict[str, str] = field(default_factory=dict)
     degraded: int = 0
@@ -59,14 +61,16 @@ class Tally:
         return sorted(((b - a, a) for a, b in itertools.pairwise(marks)), reverse=True)[:5]
 
     def outcome(self) -> dict[str, object]:
-        """Return all counts."""
-        open_ = len(self.accepted - self.answers.keys())
+        """Return all counts: each frame sent is in exactly one of the five after ``sent``."""
+        left = self.sent - self.answers.keys()
+        told = {"unheard": left & self.unheard, "refused": left & self.refused, "unanswered": left & self.accepted}
         return {
-            "sent": self.sent,
+            "sent": len(self.sent),
             "answered": len(self.answers),
-            "unheard": self.unheard,
-            "refused": self.refused,
-            "unanswered": open_,
+            **{name: len(frames) for name, frames in told.items()},
+            # still on their way to the broker
+            "open": len(left.difference(*told.values())),
+            "dropped": self.dropped,
             "degraded": self.degraded,
             "repeated": self.repeated,
             "by": self.workers,
@@ -105,12 +109,12 @@ class Load:
                 await asyncio.sleep(0.1)
 
     def _send(self, number: int) -> None:
-        self.tally.sent += 1
         if len(self._open) >= WINDOW:
-            self.tally.refused += 1
+            self.tally.dropped += 1
             return
         picture = self._pictures[number % len(self._pictures)]
         frame = Frame(id=new_id(), camera=CAMERA, sequence=number, encoding="png", data=memoryview(picture))
+        self.tally.sent.add(frame.id.hex())
         task = asyncio.create_task(self._publish(frame))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -124,18 +128,18 @@ class Load:
                 name = type(error).__name__
                 self.tally.errors[name] = self.tally.errors.get(name, 0) + 1
                 if time.monotonic() > end:
-                    self.tally.refused += 1
+                    self.tally.refused.add(frame.id.hex())
                     return
                 await asyncio.sleep(0.2)
                 continue
-            if heard:
-                self.tally.accepted.add(frame.id.hex())
-            else:
-                self.tally.unheard += 1
+            (self.tally.accepted if heard else self.tally.unheard).add(frame.id.hex())
             return
 
     async def _on_result(self, delivery: Delivery[Result]) -> None:
         result = delivery.body
+        # an earlier load's frame may be answered late
+        if result.id not in self.tally.sent:
+            return
         if result.id in self.tally.answers:
             self.tally.repeated += 1
             return

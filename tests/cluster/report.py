@@ -16,8 +16,8 @@ class Outcome:
     """What became of a scenario's frames.
 
     ``lost_named``: the publisher was told (nobody was there for the frame, or the broker did not take it), or the
-    service's status counts it as lost. ``lost_unnamed``: accepted, and never heard of again. ``recovery_s``: the
-    longest time without an answer.
+    service's status counts it as lost. ``lost_unnamed``: accepted and never heard of again, or still on its way to the
+    broker at the end. ``recovery_s``: the longest time without an answer.
     """
 
     sent: int
@@ -28,13 +28,19 @@ class Outcome:
 
     @classmethod
     def of(cls, load: Mapping[str, Any], lost: int) -> Outcome:
-        """Return the outcome of a load (``load.Tally.outcome``); ``lost``: by how much the status' count grew."""
-        named = min(lost, load["unanswered"])
+        """Return the outcome of a load (``load.Tally.outcome``); ``lost``: by how much the status' count grew.
+
+        Raises AssertionError if a frame sent is in none of the counts.
+        """
+        # the count begins again in a service that was made again
+        counted = max(0, min(lost, load["unanswered"]))
+        named, unnamed = load["unheard"] + load["refused"] + counted, load["unanswered"] - counted + load["open"]
+        assert load["sent"] == load["answered"] + named + unnamed, f"frames are missing in these counts: {load}"
         return cls(
             sent=load["sent"],
             answered=load["answered"],
-            lost_named=load["unheard"] + load["refused"] + named,
-            lost_unnamed=load["unanswered"] - named,
+            lost_named=named,
+            lost_unnamed=unnamed,
             recovery_s=load["gaps"][0][0] if load["gaps"] else load["seconds"],
         )
 

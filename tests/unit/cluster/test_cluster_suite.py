@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from halimede.bus.mqtt import MqttSettings
 from tests.cluster.images import NAMES, recipes_of
 from tests.cluster.installation import GUIDE, SHORT, typed_lines
+from tests.cluster.load import Load
 from tests.cluster.recording import FOLDER, stripped
 from tests.cluster.report import Outcome, Report
 from tests.cluster.requirements import BINARIES, missing
@@ -77,19 +81,47 @@ def test_names_of_services_and_of_the_pods_of_headless_ones() -> None:
     assert hosts_of([headless], [endpoints()]) == "10.244.0.3 broker.halimede.svc.cluster.local\n"
 
 
-def test_a_frame_is_lost_without_a_name_only_if_nobody_counted_it() -> None:
-    load = {
-        "sent": 100,
-        "answered": 80,
-        "unheard": 5,
-        "refused": 3,
-        "unanswered": 12,
-        "gaps": [[4.5, 1.0]],
-        "seconds": 9,
-    }
-    assert Outcome.of(load, lost=10) == Outcome(100, 80, 5 + 3 + 10, 2, 4.5)
-    # what the service counted before its frames were waited for is not counted twice
-    assert Outcome.of(load, lost=20) == Outcome(100, 80, 5 + 3 + 12, 0, 4.5)
+LOAD = {
+    "sent": 100,
+    "answered": 79,
+    "unheard": 5,
+    "refused": 3,
+    "unanswered": 12,
+    "open": 1,
+    "gaps": [[4.5, 1.0]],
+    "seconds": 9,
+}
+
+
+@pytest.mark.parametrize(
+    ("lost", "counted"),
+    # what the service counted before its frames were waited for is not counted twice; its count may begin again
+    [(10, 10), (20, 12), (-3, 0)],
+)
+def test_a_frame_is_lost_without_a_name_only_if_nobody_counted_it(lost: int, counted: int) -> None:
+    assert Outcome.of(LOAD, lost) == Outcome(100, 79, 5 + 3 + counted, 12 - counted + 1, 4.5)
+
+
+def test_counts_that_lack_a_frame_are_refused() -> None:
+    with pytest.raises(AssertionError, match="frames are missing"):
+        Outcome.of(LOAD | {"sent": 101}, 0)
+
+
+def test_each_frame_is_counted_once_and_answers_to_other_loads_are_not() -> None:
+    async def outcome() -> dict[str, object]:
+        load = Load(MqttSettings("127.0.0.1"), [], 25.0)
+        tally = load.tally
+        tally.sent |= {"answered", "unheard", "refused", "accepted", "on its way", "accepted and answered"}
+        tally.unheard, tally.refused = {"unheard"}, {"refused", "answered"}
+        tally.accepted = {"accepted", "accepted and answered"}
+        for name in ("answered", "accepted and answered", "of another load"):
+            await load._on_result(SimpleNamespace(body=SimpleNamespace(id=name, by="edge", degraded=False)))  # type: ignore[arg-type]
+        return tally.outcome()
+
+    counts = asyncio.run(outcome())
+    assert [counts[name] for name in ("sent", "answered", "unheard", "refused", "unanswered", "open")] == [
+        6, 2, 1, 1, 1, 1,
+    ]  # fmt: skip
 
 
 def test_the_report_has_a_table_and_a_file(tmp_path: Path) -> None:
