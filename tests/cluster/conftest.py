@@ -19,6 +19,8 @@ RUNS = os.environ.get("HALIMEDE_TEST_CLUSTER") == "1"
 # not even collected otherwise
 collect_ignore_glob = [] if RUNS else ["test_*.py"]
 _report = Report(BUILD / "report.json")
+#: characters of a failure that are in the report
+REASON = 500
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -27,6 +29,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("cluster")
         terminalreporter.write_line(_report.table())
         terminalreporter.write_line(f"written to {_report.path}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what failed or was skipped, by the scenario's name if one had begun."""
+    if not RUNS or report.passed:
+        return
+    name = str(dict(report.user_properties).get("scenario") or report.nodeid.rpartition("::")[2])
+    if report.skipped:
+        _report.skipped[name] = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
+    else:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        _report.failed[name] = str(crash.message if crash else report.longreprtext)[:REASON]
+    _report.write()
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +78,7 @@ AROUND = 50
 
 
 @pytest.fixture
-def scenario(installation: Installation, report: Report) -> Scenario:
+def scenario(request: pytest.FixtureRequest, installation: Installation, report: Report) -> Scenario:
     """Frames at 25 a second around what the block does; then their outcome is in the report, and none is missing.
 
     Frames are answered before the block; after it they have to be answered again within ``recovery_s``.
@@ -71,6 +86,8 @@ def scenario(installation: Installation, report: Report) -> Scenario:
 
     @contextmanager
     def run(name: str, *, recovery_s: float = 120.0, **options: object) -> Iterator[Load]:
+        # if it fails, the report names it
+        request.node.user_properties.append(("scenario", name))
         with installation.load(**options) as load:
             load.wait_answered(AROUND)
             yield load

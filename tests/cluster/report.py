@@ -57,6 +57,10 @@ class Report:
     #: other figures, such as failed pods a minute
     figures: dict[str, float] = field(default_factory=dict)
 
+    #: scenarios, or tests without one, and why
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
     def add(self, name: str, outcome: Outcome, raw: Mapping[str, Any]) -> None:
         """Add a scenario, and write; all that the load counted goes to a file of its own."""
         self.scenarios[name] = outcome
@@ -73,6 +77,8 @@ class Report:
             "images_mb": self.images_mb,
             "rss_mb": self.rss_mb,
             "figures": self.figures,
+            "failed": self.failed,
+            "skipped": self.skipped,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(body, indent=2) + "\n")
@@ -89,4 +95,6 @@ class Report:
         for name, values in (("images, MB", self.images_mb), ("RSS, MB", self.rss_mb)):
             if values:
                 lines.append(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in values.items()))
+        for word, tests in (("failed", self.failed), ("skipped", self.skipped)):
+            lines += [f"{word}: {name}: {reason.partition(chr(10))[0]}" for name, reason in tests.items()]
         return "\n".join(lines)

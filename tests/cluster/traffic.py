@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +15,8 @@ from tests.cluster.report import Outcome
 #: frames a second
 FPS = 25
 START_S = 120.0
+#: seconds in which a failing `kubectl get` is repeated
+LOST_S = 30.0
 CONFIG, SECRET = "halimede-test-load", "halimede-test-operator"
 POD = """\
 apiVersion: v1
@@ -120,8 +121,16 @@ class Load:
         self.outcome = Outcome.of(self.raw, lost)
 
     def _lost_now(self) -> int:
-        with suppress(KubectlError):
+        # in a tuple: 0 is a count too
+        return until("the count of lost frames", lambda: (self._lost(),), LOST_S)[0]
+
+    def _lost(self) -> int:
+        try:
             body = self._kubectl.body("jointinferenceservices.sedna.io", self._service, "-n", self._namespace)
-            metrics = body.get("status", {}).get("metrics", [])
-            return int(next((float(each["value"]) for each in metrics if each["key"] == "lost"), 0))
-        return 0
+        except KubectlError as error:
+            # a load may begin before its service
+            if "(NotFound)" in str(error):
+                return 0
+            raise
+        metrics = body.get("status", {}).get("metrics", [])
+        return int(next((float(each["value"]) for each in metrics if each["key"] == "lost"), 0))

@@ -133,6 +133,14 @@ def test_the_report_has_a_table_and_a_file(tmp_path: Path) -> None:
     assert re.search(r"kill gm +100 +100 +0 +0 +0\.5", report.table())
 
 
+def test_the_report_names_what_failed_and_what_was_skipped(tmp_path: Path) -> None:
+    report = Report(tmp_path / "report.json", failed={"kill lc": "no answer\nmore"}, skipped={"drain": "one node"})
+    report.write()
+    body = json.loads(report.path.read_text())
+    assert (body["failed"], body["skipped"]) == ({"kill lc": "no answer\nmore"}, {"drain": "one node"})
+    assert report.table().splitlines()[-2:] == ["failed: kill lc: no answer", "skipped: drain: one node"]
+
+
 def test_each_image_has_its_place_in_a_dockerfile() -> None:
     for recipe in recipes_of(ROOT, *NAMES):
         text = (ROOT / recipe.dockerfile).read_text()
