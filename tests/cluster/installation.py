@@ -82,6 +82,20 @@ class Installation:
         """Wait until a service is Running."""
         until(f"{name} Running", lambda: self.status(name, namespace).get("phase") == "Running", seconds)
 
+    def edit(self, threshold: str, seconds: float = 180.0) -> None:
+        """Change the threshold of the example's edge worker, and wait until the change runs."""
+        body = self.kubectl.body("ji", "digits")
+        mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": threshold}]}
+        spec = {"edgeWorker": body["spec"]["edgeWorker"] | {"hardExampleMining": mining}}
+        self.kubectl.run("patch", "ji", "digits", "--type=merge", "-p", json.dumps({"spec": spec}))
+        generation = body["metadata"]["generation"] + 1
+
+        def effective() -> bool:
+            status = self.status()
+            return status.get("observedGeneration") == generation and status.get("phase") == "Running"
+
+        until("the edit runs", effective, seconds)
+
     def status(self, name: str = "digits", namespace: str = "default") -> Body:
         """Return a service's status; empty if it has none."""
         return dict(self.kubectl.body("ji", name, "-n", namespace).get("status") or {})

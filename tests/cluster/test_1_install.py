@@ -6,7 +6,7 @@ import json
 
 from tests.cluster.conftest import Scenario
 from tests.cluster.installation import GM, LC, MOSQUITTO, Installation
-from tests.cluster.kubectl import Kubectl, condition, until
+from tests.cluster.kubectl import Kubectl, condition
 from tests.cluster.report import Report
 
 FIRST_ANSWER_S = 10.0
@@ -38,23 +38,10 @@ def test_frames_are_answered_by_edge_and_cloud(scenario: Scenario) -> None:
     assert load.raw["unheard"] == load.raw["refused"] == 0
 
 
-def test_an_edit_takes_effect_while_frames_are_answered(scenario: Scenario, kubectl: Kubectl) -> None:
-    patch = {
-        "spec": {"edgeWorker": {"hardExampleMining": {"parameters": [{"key": "threshold_margin", "value": "0.05"}]}}}
-    }
-    body = kubectl.body("ji", "digits")
-    edge = body["spec"]["edgeWorker"] | {
-        "hardExampleMining": {"name": "Margin", **patch["spec"]["edgeWorker"]["hardExampleMining"]}
-    }
-    with scenario("edit"):
-        kubectl.run("patch", "ji", "digits", "--type=merge", "-p", json.dumps({"spec": {"edgeWorker": edge}}))
-        generation = body["metadata"]["generation"] + 1
-
-        def effective() -> bool:
-            status = kubectl.body("ji", "digits")["status"]
-            return status.get("observedGeneration") == generation and status.get("phase") == "Running"
-
-        until("the edit runs", effective, 180)
+def test_an_edit_takes_effect_while_frames_are_answered(scenario: Scenario, installation: Installation) -> None:
+    with scenario("edit") as load:
+        installation.edit("0.05")
+    assert load.raw["unheard"] == load.raw["refused"] == 0
 
 
 def test_what_the_containers_take(installation: Installation, kubectl: Kubectl, report: Report) -> None:
