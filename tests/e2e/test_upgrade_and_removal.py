@@ -142,7 +142,8 @@ def test_the_page_upgrades_under_frames_and_removes_everything(tmp_path: Path) -
     # every frame had a subscriber, and was answered once
     (sent,) = re.findall(r"^(\d{3,}) frames sent to .*each acknowledged by the broker$", upgrade, re.MULTILINE)[-1:]
     results = [json.loads(line) for line in (tmp_path / "results.txt").read_text().splitlines() if line[0] == "{"]
-    assert len({result["id"] for result in results}) == len(results) == int(sent)
+    assert len({result["id"] for result in results}) == len(results)
+    assert len(results) - int(sent) in {0, 1}  # the camera may end between a frame and its acknowledgement
     answered = {result["worker"] for result in results if result["by"] == "edge"}
     assert answered == {"digits-edge-edge0", "digits-edge-edge1"}
     assert "no subscriber" not in upgrade
