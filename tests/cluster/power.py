@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from tests.cluster.settings import API_PORT, CONTROL_PLANE, PREFIX
 
 STATE = "HALIMEDE_CLUSTER_STATE"
 TABLE = "halimede_cut"
+#: of a container's id: 32 bytes in hexadecimal
+ID_LENGTH = 64
 
 
 @dataclass
@@ -35,6 +40,17 @@ class Power:
                 f"node {node} is not a node of `make test-cluster KUBE_BINARIES=...`: it cannot be cut off from here"
             )
 
+    def kill(self, container: str) -> None:
+        """Send SIGKILL to all processes of a container of our nodes, as the kernel does when memory is short.
+
+        ``container``: the ``containerID`` of a pod's status. Raises AssertionError if it has no process here.
+        """
+        found = list(_processes(container.rpartition("/")[2]))
+        assert found, f"{container} has no process on this machine"
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
     def cut_api(self, node: str) -> None:
         """Drop all packets between a node and the API server; the broker stays reachable."""
         self._drop(node, [("output", f"ip daddr {CONTROL_PLANE} tcp dport {API_PORT}")])
@@ -54,3 +70,12 @@ class Power:
     def heal(self, node: str) -> None:
         """End a cut."""
         run(*in_namespace(f"{PREFIX}-{node}", "nft", "delete", "table", "ip", TABLE))
+
+
+def _processes(container: str) -> Iterator[int]:
+    """Yield the ids of a container's processes: its id is the last part of their cgroups."""
+    assert len(container) == ID_LENGTH, f"not the id of a container: {container!r}"
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):
+            if any(line.endswith(f"/{container}") for line in path.read_text().splitlines()):
+                yield int(path.parent.name)

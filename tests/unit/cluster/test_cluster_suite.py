@@ -17,6 +17,7 @@ from halimede.bus.mqtt import MqttSettings
 from tests.cluster.images import NAMES, recipes_of
 from tests.cluster.installation import GUIDE, SHORT, typed_lines
 from tests.cluster.load import Load
+from tests.cluster.power import Power
 from tests.cluster.recording import FOLDER, stripped
 from tests.cluster.report import Outcome, Report
 from tests.cluster.requirements import BINARIES, missing
@@ -122,6 +123,12 @@ def test_each_frame_is_counted_once_and_answers_to_other_loads_are_not() -> None
     assert [counts[name] for name in ("sent", "answered", "unheard", "refused", "unanswered", "open")] == [
         6, 2, 1, 1, 1, 1,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("container", ["", "containerd://", "containerd://" + 64 * "0"])
+def test_a_container_that_is_not_here_is_not_killed(container: str) -> None:
+    with pytest.raises(AssertionError, match=r"not the id|no process"):
+        Power().kill(container)
 
 
 def test_the_report_has_a_table_and_a_file(tmp_path: Path) -> None:
