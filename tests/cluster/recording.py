@@ -193,13 +193,18 @@ def templates(recorder: Recorder) -> None:
 def record_pods(
     recorder: Recorder, case: str, name: str, done: Callable[[list[Body]], bool], seconds: float = 120.0
 ) -> None:
-    """Wait until the pods of a service are in a state, and write them."""
+    """Wait until the pods of a service are in a state, and write them as they were seen: it may last a moment only."""
+
+    def look() -> list[Body]:
+        found = recorder.pods(name)
+        return found if found and done(found) else []
+
     try:
-        until(case, lambda: (found := recorder.pods(name)) and done(found), seconds)
+        found = until(case, look, seconds)
     except AssertionError as error:
         print(error, flush=True)
         return
-    recorder.write(case, pods=recorder.pods(name))
+    recorder.write(case, pods=found)
 
 
 def past_the_scheduler(recorder: Recorder) -> None:

@@ -86,10 +86,9 @@ class Player:
     async def _play(self, pod: Body) -> None:
         """Be the kubelet of one pod."""
         meta = pod["metadata"]
-        if not self.alive:
-            return
         if meta.get("deletionTimestamp"):
-            await self._client.delete("Pod", self._namespace, meta["name"], _exactly(meta, gracePeriodSeconds=0))
+            if self.alive:
+                await self._client.delete("Pod", self._namespace, meta["name"], _exactly(meta, gracePeriodSeconds=0))
             return
         if pod.get("status", {}).get("phase") == "Failed":
             return  # for good

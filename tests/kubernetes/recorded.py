@@ -1,7 +1,7 @@
-"""Statuses as real kubelets, the scheduler and the node controller leave them: the files of ``recordings``.
+"""Statuses as real kubelets, the scheduler and the controllers leave them: the files of ``recordings``.
 
-Each file is one case: ``pod``, ``node`` and ``events`` as the API returned them, or ``pods`` and ``nodes`` of a whole
-namespace. ``kubernetes`` has the version, and ``source`` says of a file that was not recorded how it was written.
+Each file is one case: ``pods``, ``nodes``, ``objects`` and ``events`` as the API returned them, recorded by
+``tests/cluster/recording.py``. ``kubernetes`` has the version. A file with ``source`` was not recorded but written.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ def recorded(case: str) -> Body:
 
 def pods_of(case: str) -> list[Body]:
     """Return the pods of a case."""
-    found = recorded(case)
-    return [*found.get("pods", []), *([found["pod"]] if "pod" in found else [])]
+    return list(recorded(case)["pods"])
 
 
 def nodes_of(case: str) -> list[Body]:
     """Return the nodes of a case."""
-    found = recorded(case)
-    return [*found.get("nodes", []), *([found["node"]] if "node" in found else [])]
+    return list(recorded(case)["nodes"])
+
+
+def events_of(case: str) -> list[Body]:
+    """Return the events about pods of a case."""
+    return [each for each in recorded(case)["events"] if each.get("involvedObject", {}).get("kind", "Pod") == "Pod"]
 
 
 def cases() -> list[str]:
@@ -48,15 +51,17 @@ def cases() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def left(case: str) -> State:
-    """Return the status of a case's pod, for any pod: only the names of its containers are that pod's."""
-    status = recorded(case)["pod"]["status"]
+def left(case: str, number: int = 0) -> State:
+    """Return the status of one of a case's pods, for any pod: only the names of its containers are that pod's."""
+    status = pods_of(case)[number]["status"]
 
     def state(pod: Body) -> Body:
         now = copy.deepcopy(status)
         for field, of in (("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")):
             known = pod["spec"].get(of, [])
-            now[field] = [{**each, "name": own["name"]} for own, each in zip(known, now.get(field, []), strict=False)]
+            found = zip(known, now.get(field, []), strict=False)
+            # recordings have no digests of images, but the API wants the field
+            now[field] = [{"imageID": "", **each, "name": own["name"]} for own, each in found]
         return now
 
     return state
@@ -64,16 +69,16 @@ def left(case: str) -> State:
 
 async def leave_node(client: Client, name: str, case: str) -> None:
     """Bring a Node to the conditions and taints of a case."""
-    node = recorded(case)["node"]
+    node = nodes_of(case)[0]
     await client.patch("Node", None, name, {"spec": {"taints": node["spec"].get("taints")}})
     await client.patch("Node", None, name, {"status": {"conditions": node["status"]["conditions"]}}, "status")
 
 
 async def leave_events(client: Client, pod: Body, case: str) -> None:
-    """Write the events of a case about a pod."""
+    """Write the events that a case has of its pods as those of one pod."""
     meta = pod["metadata"]
     about = {"apiVersion": "v1", "kind": "Pod", **{name: meta[name] for name in ("name", "namespace", "uid")}}
-    for number, event in enumerate(recorded(case)["events"]):
+    for number, event in enumerate(events_of(case)):
         own = {"name": f"{meta['name']}.{number}", "namespace": meta["namespace"]}
         kept: dict[str, Any] = {name: value for name, value in event.items() if value is not None}
         await client.create("Event", meta["namespace"], {**kept, "metadata": own, "involvedObject": about})

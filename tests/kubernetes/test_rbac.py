@@ -73,7 +73,7 @@ async def whole_life(w: World, user: User) -> None:
             exposed = inference_model(ingress={"host": "faces.example"})
             other = {**inference_model("other"), "apiVersion": KUBEEDGE}
             several = multi_edge(north=w.edge, south=w.edge)
-            w.player.behave(left("being-created"), "crossing")
+            w.player.behave(left("pod-initializing"), "crossing")
             await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other)
             await w.reaches("Running", name="faces", plural=SERVED)
             with mock.patch.object(pod_history, "LATE_S", 0.1):  # it looks for the events of a pod that takes long

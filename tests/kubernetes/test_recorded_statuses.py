@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ from tests.integration.gm_world import SERVICES, FakeNode, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import running
-from tests.kubernetes.recorded import cases, leave_events, leave_node, left, nodes_of, pods_of, recorded
+from tests.kubernetes.recorded import cases, events_of, leave_events, leave_node, left, nodes_of, pods_of, recorded
 from tests.kubernetes.world import PATIENCE, World, world
 from tests.simulated import eventually
 
 EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def condition(status: dict[str, Any]) -> dict[str, Any]:
@@ -46,19 +48,24 @@ async def reports_its_pods(w: World, node: FakeNode, *roles: Any) -> None:
     await asyncio.sleep(0.2)
 
 
+def deployment_of(pod: dict[str, Any]) -> dict[Ref, dict[str, Any]]:
+    """The Deployment from whose present template an edge worker's pod was made."""
+    labels = pod["metadata"].setdefault("labels", {})
+    labels.setdefault("jointinferenceservice.sedna.io/worker-type", "edge")
+    made = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    body = {"kind": "Deployment", "metadata": {"labels": labels}, "spec": {"template": made}}
+    return {Ref("apps/v1", "Deployment", "default", "d"): body}
+
+
 @pytest.mark.parametrize("case", cases())
 def test_each_pod_of_each_case_can_be_read(case: str) -> None:
     assert recorded(case)["kubernetes"]
     unready = {node["metadata"]["name"]: registered_node(node).unready for node in nodes_of(case)}
     news = PodNews({name: NodeView(why) for name, why in unready.items()})
     for pod in pods_of(case):
-        labels = pod["metadata"].setdefault("labels", {})
-        labels.setdefault("jointinferenceservice.sedna.io/worker-type", "edge")
         pod["metadata"].setdefault("uid", "u")
-        made = {"metadata": {"labels": labels}, "spec": pod["spec"]}
-        worker = {"kind": "Deployment", "metadata": {"labels": labels}, "spec": {"template": made}}
         away = unready.get(pod["spec"].get("nodeName", ""), "")
-        views = read_pods({Ref("apps/v1", "Deployment", "default", "d"): worker}, [trimmed_pod(pod)], news)
+        views = read_pods(deployment_of(pod), [trimmed_pod(pod)], news)
         if pod["metadata"].get("deletionTimestamp") and not away:
             assert views == ()  # its node knows that it shall end
             continue
@@ -67,9 +74,26 @@ def test_each_pod_of_each_case_can_be_read(case: str) -> None:
         assert view.reason or view.phase == "Running"
 
 
+def test_an_evicted_pod_of_a_cut_off_node_goes_on_and_the_one_in_its_place_finds_no_node() -> None:
+    found, (node,) = pods_of("evicted-unreachable"), nodes_of("evicted-unreachable")
+    news = PodNews({node["metadata"]["name"]: NodeView(registered_node(node).unready)})
+    waiting, marked = read_pods(deployment_of(found[0]), map(trimmed_pod, found), news)
+    assert (waiting.phase, waiting.reason, waiting.node) == ("Pending", "Unschedulable", "")
+    assert (marked.up, marked.reason, marked.leaving) == (True, "NodeUnreachable", True)
+
+
+@pytest.mark.parametrize(("case", "words"), [("quota", "exceeded quota"), ("pod-security", "violates PodSecurity")])
+def test_pods_that_may_not_be_made_are_told(case: str, words: str) -> None:
+    body = next(each for each in recorded(case)["objects"] if each["kind"] == "Deployment")
+    body["metadata"]["labels"]["jointinferenceservice.sedna.io/worker-type"] = "edge"
+    (view,) = read_pods({Ref("apps/v1", "Deployment", "default", "d"): body}, [])
+    assert (view.phase, view.reason) == ("Pending", "FailedCreate")
+    assert words in view.message
+
+
 async def test_a_worker_too_large_for_its_node_waits_for_room_and_no_pod_fails(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(left("too-large-for-the-scheduler"), EDGE)
+        w.player.behave(left("unschedulable"), EDGE)
         await w.apply_all()
         status = await w.reaches("Pending", "Unschedulable")
         assert "1 Insufficient cpu" in condition(status)["message"]
@@ -80,7 +104,7 @@ async def test_a_worker_too_large_for_its_node_waits_for_room_and_no_pod_fails(a
         assert [each["metadata"]["name"] for each in await pods(w, EDGE)] == [pod["metadata"]["name"]]
 
 
-@pytest.mark.parametrize("case", ["too-large-past-the-scheduler", "evicted-for-its-folder"])
+@pytest.mark.parametrize("case", ["out-of-cpu", slow("out-of-memory"), slow("evicted-for-its-folder")])
 async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_and_the_condition_has_them(
     api: Api, case: str
 ) -> None:
@@ -88,7 +112,7 @@ async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left(case), EDGE)
         await w.apply_all()
-        said = recorded(case)["pod"]["status"]
+        said = pods_of(case)[0]["status"]
         status = await w.reaches("Failed", said["reason"])
 
         async def stopped() -> bool:
@@ -114,7 +138,7 @@ async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
 ) -> None:
     monkeypatch.setattr(pod_history, "FAILED_S", 1.0)
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(left("too-large-past-the-scheduler"), EDGE)
+        w.player.behave(left("out-of-cpu"), EDGE)
         await w.apply_all()
 
         async def stopped() -> bool:
@@ -131,15 +155,15 @@ async def test_a_cut_off_edge_node_degrades_its_service_and_what_runs_there_coun
         await w.apply_all()
         assert (await w.reaches("Running"))["active"] == 2
         await reports_its_pods(w, edge, "edge")
-        w.player.behave(left("cut-off"), EDGE)
-        await leave_node(api.client, w.edge, "cut-off")
+        w.player.behave(left("node-not-ready"), EDGE)
+        await leave_node(api.client, w.edge, "node-not-ready")
         status = await w.reaches("Degraded", "NodeUnreachable")
         assert (status["active"], status["failed"]) == (2, 0)
         assert "Kubelet stopped posting node status" in condition(status)["message"]
         assert "1 of 1 workers there run" in condition(status)["message"]
         assert {each["node"]: each["online"] for each in status["nodes"]} == {w.edge: False, w.cloud: True}
-        w.player.behave(left("ready-again"), EDGE)
-        await leave_node(api.client, w.edge, "ready-again")
+        w.player.behave(left("running"), EDGE)
+        await leave_node(api.client, w.edge, "running")
         status = await w.reaches("Running")
         assert all(each["online"] for each in status["nodes"])
 
@@ -150,8 +174,8 @@ async def test_a_worker_that_its_controller_does_not_report_does_not_count_on_a_
         await w.reaches("Running")
         edge.overrides["edge"] = WorkerReport(name="another", role="edge", phase="Running")
         edge.report(Key(SERVICES, w.namespace, "helmet"))
-        w.player.behave(left("cut-off"), EDGE)
-        await leave_node(api.client, w.edge, "cut-off")
+        w.player.behave(left("node-not-ready"), EDGE)
+        await leave_node(api.client, w.edge, "node-not-ready")
         status = await w.reaches("Pending", "NodeUnreachable")
         assert status["active"] == 1
         assert "0 of 1 workers there run" in condition(status)["message"]
@@ -167,7 +191,7 @@ async def test_a_node_whose_network_is_not_ready_is_not_reached_either(api: Api)
         assert "cni plugin not initialized" in condition(await w.reaches("Degraded", "NodeUnreachable"))["message"]
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [True, slow(False)])
 async def test_a_cloud_update_that_fails_while_the_edge_is_cut_off_is_not_the_services_end(
     api: Api, known: bool
 ) -> None:
@@ -180,10 +204,10 @@ async def test_a_cloud_update_that_fails_while_the_edge_is_cut_off_is_not_the_se
         else:
             edge.overrides["edge"] = WorkerReport(name="another", role="edge", phase="Running")
             edge.report(Key(SERVICES, w.namespace, "helmet"))
-        w.player.behave(left("cut-off"), EDGE)
-        await leave_node(api.client, w.edge, "cut-off")
+        w.player.behave(left("node-not-ready"), EDGE)
+        await leave_node(api.client, w.edge, "node-not-ready")
         await w.reaches("Degraded" if known else "Pending", "NodeUnreachable")
-        w.player.behave(left("image-not-found"), CLOUD)
+        w.player.behave(left("image-pull-back-off"), CLOUD)
         status = await w.reaches("Degraded" if known else "Pending", "ImagePullBackOff")
         assert "NodeUnreachable" in condition(status)["message"]
         assert status["failed"] == 1
@@ -196,9 +220,9 @@ async def test_a_pod_that_was_evicted_from_a_cut_off_node_goes_on_until_the_node
         await w.reaches("Running")
         await reports_its_pods(w, edge, "edge")
         (old,) = await pods(w, EDGE)
-        w.player.behave(left("too-large-for-the-scheduler"), EDGE)
-        w.player.behave(left("cut-off-and-evicted"), old["metadata"]["name"])
-        await leave_node(api.client, w.edge, "cut-off")
+        w.player.behave(left("evicted-unreachable", 0), EDGE)
+        w.player.behave(left("evicted-unreachable", 1), old["metadata"]["name"])
+        await leave_node(api.client, w.edge, "evicted-unreachable")
         await w.reaches("Degraded", "NodeUnreachable")
         w.player.alive = False
         await api.client.delete("Pod", w.namespace, old["metadata"]["name"])
@@ -212,9 +236,16 @@ async def test_a_pod_that_was_evicted_from_a_cut_off_node_goes_on_until_the_node
         assert status["active"] == 2
 
 
-@pytest.mark.parametrize("case", ["without-its-secret", "without-a-sandbox"])
+@pytest.mark.parametrize(
+    ("case", "begins"),
+    [
+        ("failed-mount", "PodInitializing"),
+        ("without-its-secret", "ContainerCreating"),  # the last of two warnings counts
+        slow("without-a-sandbox", "ContainerCreating"),
+    ],
+)
 async def test_what_only_events_say_of_a_pod_reaches_the_condition(
-    api: Api, case: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, case: str, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_history, "LATE_S", 0.5)
     monkeypatch.setattr(pod_history, "LOOK_S", 0.5)
@@ -222,10 +253,10 @@ async def test_what_only_events_say_of_a_pod_reaches_the_condition(
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left(case), EDGE)
         await w.apply_all()
-        await w.reaches("Pending", "ContainerCreating")
+        await w.reaches("Pending", begins)
         (pod,) = await pods(w, EDGE)
         await leave_events(api.client, pod, case)
-        last = recorded(case)["events"][-1]
+        last = events_of(case)[-1]
         status = await w.reaches("Pending", last["reason"])
         assert last["message"] in condition(status)["message"]
         w.player.behave(running, EDGE)
@@ -237,7 +268,7 @@ async def test_why_a_model_cannot_be_fetched_comes_before_what_the_pod_says_of_t
         key = Key(SERVICES, w.namespace, "helmet")
         words = "Model small: http://digits-models.default.svc/small.onnx: Name or service not known"
         edge.reasons[key] = "ModelNotReady", words
-        w.player.behave(left("fetching"), EDGE)
+        w.player.behave(left("pod-initializing"), EDGE)
         await w.apply_all()
         status = await w.reaches("Pending", "ModelNotReady")
         assert words in condition(status)["message"]
@@ -257,7 +288,7 @@ async def test_an_edit_that_goes_well_is_no_warning(api: Api) -> None:
         await w.apply_all()
         await w.reaches("Running")
         old = {pod["metadata"]["name"] for pod in await pods(w)}
-        w.player.behave(left("being-created"))
+        w.player.behave(left("pod-initializing"))
         for name in old:
             w.player.behave(running, name)
         body = w.service()
@@ -279,13 +310,13 @@ async def test_an_edit_whose_pod_takes_long_is_told(api: Api, monkeypatch: pytes
         await w.reaches("Running")
         for pod in await pods(w):
             w.player.behave(running, pod["metadata"]["name"])
-        w.player.behave(left("being-created"), EDGE)
+        w.player.behave(left("pod-initializing"), EDGE)
         for pod in await pods(w):
             w.player.behave(running, pod["metadata"]["name"])
         body = w.service()
         body["spec"]["edgeWorker"]["deadlineMs"] = 500
         await w.apply(body)
-        await w.reaches("Degraded", "ContainerCreating", generation=2)
+        await w.reaches("Degraded", "PodInitializing", generation=2)
 
 
 async def test_all_fields_that_a_template_may_not_have_are_named(api: Api) -> None:

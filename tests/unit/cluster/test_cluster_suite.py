@@ -14,17 +14,21 @@ from types import SimpleNamespace
 import pytest
 
 from halimede.bus.mqtt import MqttSettings
+from tests.cluster import recording
 from tests.cluster.images import NAMES, recipes_of
 from tests.cluster.installation import GUIDE, SHORT, typed_lines
+from tests.cluster.kubectl import COMMAND_S, Body, Kubectl
 from tests.cluster.load import Load
 from tests.cluster.power import Power
-from tests.cluster.recording import FOLDER, stripped
+from tests.cluster.recording import Recorder, record_pods, stripped, waiting
 from tests.cluster.report import Outcome, Report
 from tests.cluster.requirements import BINARIES, missing
 from tests.cluster.service_proxy import Rule, hosts_of, rules_of, ruleset
 from tests.cluster.settings import ROOT
 
-RECORDINGS = sorted(FOLDER.glob("*.json"))
+CASES = {path: json.loads(path.read_text()) for path in sorted(recording.FOLDER.glob("*.json"))}
+#: those with a source were written, not recorded
+RECORDINGS = [path for path, body in CASES.items() if "source" not in body]
 SERVICE = {
     "metadata": {"name": "broker", "namespace": "halimede"},
     "spec": {"clusterIP": "10.96.0.7", "ports": [{"name": "mqtt", "port": 1883}]},
@@ -163,8 +167,38 @@ def test_the_lines_that_the_suite_types_are_in_the_documents() -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 def test_a_recording_names_its_case_and_no_machine(path: Path) -> None:
-    body = json.loads(path.read_text())
+    body = CASES[path]
     assert body["case"] == path.stem
     assert re.fullmatch(r"v1\.\d+\.\d+", body["kubernetes"])
     assert body["pods"] or body["nodes"] or body["objects"]
     assert stripped(body) == body
+
+
+class OnePod(Kubectl):
+    """A cluster with one pod: each look finds it in the next state."""
+
+    def __init__(self, *states: Body) -> None:
+        super().__init__({})
+        self._states = iter(states)
+
+    def run(self, *words: str, stdin: str = "", seconds: float = COMMAND_S) -> str:
+        """Answer ``kubectl version``."""
+        return json.dumps({"serverVersion": {"gitVersion": "v1.36.2"}})
+
+    def items(self, *words: str) -> list[Body]:
+        """Return the pod; there are no events."""
+        if words[0] == "events":
+            return []
+        status = {"phase": "Running", "containerStatuses": [{"name": "edge", "state": next(self._states)}]}
+        return [{"metadata": {"name": "edge-0", "namespace": "default"}, "status": status}]
+
+
+def test_a_pod_is_recorded_as_it_was_seen_though_it_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "FOLDER", tmp_path)
+    back_off, runs = {"waiting": {"reason": "CrashLoopBackOff"}}, {"running": {}}
+    recorder = Recorder(OnePod(back_off, runs), Power())
+    record_pods(recorder, "crash", "helmet", lambda pods: waiting(pods, "CrashLoopBackOff"))
+    (pod,) = json.loads((tmp_path / "crash.json").read_text())["pods"]
+    assert pod["status"]["containerStatuses"][0]["state"] == back_off
