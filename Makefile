@@ -153,7 +153,7 @@ check: setup ## Check style, types, layers and what is generated from the code
 check-wheels: setup ## Check that all packages of the images have wheels for amd64 and arm64 (reads the package index)
 	@$(BIN)/python scripts/check_wheels.py
 
-images: ## Build all images, one after the other, so that they share layers (BUILD="podman build")
+images: ## Build all images, one after the other, so that they share layers (BUILD="podman build --format docker")
 	@for target in $(IMAGES); do \
 	  echo "==> halimede/$$target:$(VERSION)"; $(BUILD) --target $$target -t halimede/$$target:$(VERSION) . || exit 1; done
 

@@ -159,6 +159,7 @@ class Soak:
             "byCloud": metrics.get("cloudInferenceNumber", 0),
             "degraded": metrics.get("degraded", 0),
             "lostInKilledWorkers": lost,
+            # net figures: a frame that was accepted twice hides one that never was
             "neverAccepted": max(traffic.sent - answered - lost, 0),
             "acceptedTwice": max(answered + lost - traffic.sent, 0),
             "seenByConsumer": traffic.seen,

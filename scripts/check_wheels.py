@@ -2,6 +2,9 @@
 
 pip resolves what the Dockerfile installs, with the versions of ``constraints.txt``, for the Python and the C library of
 the base image. It reads the package index and installs nothing. A finding is an error with pip's words.
+
+pip evaluates markers such as ``platform_machine`` for the machine that runs it: a package that only one architecture
+needs is then looked for on all of them, or on none.
 """
 
 from __future__ import annotations

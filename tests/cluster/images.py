@@ -1,4 +1,4 @@
-"""Container images of the cluster: bases from Debian's packages, the project's own from their Dockerfiles.
+"""Container images of the cluster: bases from Debian's packages, the project's own from its Dockerfile.
 
 Nothing is pulled. Python packages are downloaded here, as this machine's pip is configured; builds see that folder
 alone.
@@ -107,11 +107,6 @@ class Images:
             archives[reference] = self._export(reference)
         return archives
 
-    def sizes_mb(self) -> dict[str, float]:
-        """Return the size of each image: that of its archive, which is not compressed, in 10^6 bytes."""
-        references = (*BASES, *(recipe.reference(self._tag) for recipe in self._recipes))
-        return {each.rpartition("/")[2]: round(self._archive(each).stat().st_size / 1e6, 1) for each in references}
-
     def _bud(self, recipe: Recipe) -> None:
         target = ["--target", recipe.target] if recipe.target else []
         tag = recipe.reference(self._tag)
@@ -135,7 +130,7 @@ class Images:
         mark.write_text(digest)
 
     def _digest(self) -> str:
-        """Return a hash of all that the Dockerfiles copy."""
+        """Return a hash of all that the Dockerfile copies."""
         sources = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE", "Dockerfile")
         paths = [self._source / name for name in sources]
         for top in ("halimede", "services", "examples/digits"):

@@ -18,7 +18,7 @@ from tests.e2e.running import digits
 GUIDE, SHORT = ROOT / "docs/deploy.md", ROOT / "docs/kubernetes.md"
 BROKER = "mqtt://halimede-broker.halimede.svc:1883"
 BROKER_TLS = "mqtts://halimede-broker.halimede.svc:8883"
-IMAGE = os.environ.get("HALIMEDE_WORKER_IMAGE", "halimede/worker:0.1.0")
+IMAGE = "halimede/worker:0.1.0"
 #: nodes of this cluster, by their names in the documents
 NODES = {name: os.environ.get(f"HALIMEDE_{name.upper()}", name) for name in ("edge0", "cloud0")}
 #: pictures that the load repeats

@@ -125,7 +125,7 @@ class Node:
             "failSwapOn": False,
             "oomScoreAdj": 0,
             "enforceNodeAllocatable": ["pods"],
-            # the machine's disk is shared with others
+            # the cluster is on a disk that other programs fill
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
             "registerWithTaints": [],

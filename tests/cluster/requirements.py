@@ -23,7 +23,6 @@ PROGRAMS = {
     "nsenter": "util-linux",
     "sysctl": "procps",
     "cc": "gcc",
-    "kubectl": "kubectl 1.27 or newer: of Kubernetes' own packages",
 }
 PLUGINS = Path("/usr/lib/cni")
 HOW = """\
@@ -35,7 +34,7 @@ The suite needs a cluster. Either:
 
   KUBE_BINARIES=FOLDER make test-cluster
       starts a cluster of two nodes on this machine, as root, in network namespaces of its own. The folder has these
-      programs of one Kubernetes version (1.30 or newer), as released or built from source (docs/cluster.md):
+      programs, released or built from source (docs/cluster.md); all of Kubernetes have one version (tried with 1.36):
       """ + ", ".join(BINARIES)
 
 
@@ -58,5 +57,7 @@ def _missing(binaries: Path) -> Iterator[str]:
         absent.add("containernetworking-plugins")
     for package in sorted(absent):
         yield f"the Debian package {package}"
+    if shutil.which("kubectl") is None:
+        yield "kubectl 1.27 or newer on the PATH: a released one, or built from source (docs/cluster.md)"
     if not absent and not os.geteuid() and (reason := usable()):
         yield f"network namespaces: {reason}"

@@ -1,7 +1,7 @@
 """docker-compose.yml run by podman and its compose front end, in a network namespace of its own.
 
 The file is used as it is shipped, in a copy of what it mounts. What this machine's kernel or rights ask of podman is in
-a containers.conf of the test's own. The images have to be there: ``make images BUILD="podman build"``.
+a containers.conf of the test's own. The images have to be there: ``make images BUILD="podman build --format docker"``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 {runtime}
 """
-BUILD = 'make images BUILD="podman build"'
+BUILD = 'make images BUILD="podman build --format docker"'
 
 
 def front_end() -> str | None:

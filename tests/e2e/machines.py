@@ -1,8 +1,9 @@
 """Three machines as the how-to pages have them: homes in one network namespace, and Debian's Mosquitto.
 
 Mosquitto is started by root with Debian's configuration, and becomes the user ``mosquitto``. What stands between the
-machines is replaced: ``scp`` copies between their homes, ``systemctl`` starts Mosquitto, ``sudo`` runs as the root that
-the test is. Folders of the system (/etc/mosquitto, /srv, ...) are the namespace's own.
+machines is replaced: ``scp`` copies between their homes, ``ssh`` runs a command in another home, ``systemctl`` starts
+Mosquitto, ``sudo`` runs as the root that the test is. Folders of the system (/etc/mosquitto, /srv, ...) are the
+namespace's own.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ COMMANDS = {
     "systemctl": 'test "$2" = mosquitto\n[ "$1" = reload ] && exec pkill -HUP -x mosquitto\n'
     'test "$1" = restart\nwhile pkill -x mosquitto; do sleep 0.1; done\n'
     'PATH="$PATH:/usr/sbin" mosquitto -c /etc/mosquitto/mosquitto.conf >> $T/mosquitto.log 2>&1 &',
+    "ssh": 'cd "$T/$1"\nshift\nexec sh -c "$*"',
     "scp": 'test "$1" = -r\nto="${3#*:}"\ncase "$to" in /*) ;; *) to="$T/${3%%:*}/$to" ;; esac\ncp -r "$2" "$to"',
 }
 CONFIGURATION = """\

@@ -1,8 +1,9 @@
-"""docs/upgrade-and-removal.md, typed in as it stands, on the machines that docs/three-machines.md has set up.
+"""docs/upgrade-and-removal.md, typed in on the machines that docs/three-machines.md has set up.
 
-Each machine has an environment of its own with the wheel of an older version; it shares all other packages with the
-tests. ``pip wheel`` is replaced, since it needs a network; tests/e2e/test_wheel.py runs it. A second edge node answers
-while the page upgrades the first one, and a camera sends frames all the time.
+Each machine has an environment of its own with the wheel of an older version, and this wheel in a folder ``dist`` of an
+earlier upgrade; it shares all other packages with the tests. ``pip wheel`` is replaced, since it needs a network;
+tests/e2e/test_wheel.py runs it. A second edge node answers while the page upgrades the first one, and a camera sends
+frames all the time.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def of_the_older_version(folder: Path) -> Machines:
     machines = Machines(folder, NEEDED)
     for machine in MACHINES:
         installed(folder / "venvs" / machine, old)
+        (folder / machine / "dist").mkdir()
+        shutil.copy(old, folder / machine / "dist")
     shutil.copy(ROOT / "constraints.txt", folder / "broker")
     return machines
 

@@ -35,7 +35,7 @@ class Image:
     user: int = 10001
 
 
-#: beginnings of names, as the Dockerfiles have them
+#: beginnings of names, as the Dockerfile has them
 OURS = {
     "halimede/worker": Image(("python", "-m", "halimede", "worker")),
     "halimede/lc": Image(("python", "-m", "halimede", "lc")),

@@ -22,7 +22,7 @@ from tests.cluster.load import Load
 from tests.cluster.power import Power
 from tests.cluster.recording import Recorder, record_pods, stripped, waiting
 from tests.cluster.report import Outcome, Report
-from tests.cluster.requirements import BINARIES, missing
+from tests.cluster.requirements import BINARIES, PROGRAMS, missing
 from tests.cluster.service_proxy import Rule, hosts_of, rules_of, ruleset
 from tests.cluster.settings import ROOT
 
@@ -56,6 +56,11 @@ def test_without_a_cluster_it_says_what_is_missing_and_how_to_get_it() -> None:
 def test_each_missing_binary_is_named(tmp_path: Path) -> None:
     found = "\n".join(missing(tmp_path))
     assert all(str(tmp_path / name) in found for name in BINARIES)
+
+
+def test_the_page_installs_each_debian_package() -> None:
+    (line,) = re.findall(r"^apt-get install ((?:.*\\\n)*.*)$", (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
+    assert set(line.replace("\\\n", " ").split()) == {*PROGRAMS.values(), "containernetworking-plugins"}
 
 
 def test_an_ordinary_run_collects_none_of_the_suite() -> None:

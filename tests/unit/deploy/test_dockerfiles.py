@@ -45,6 +45,13 @@ def test_the_linter_would_find_something() -> None:
     assert "DL3006" in lint("FROM debian\nRUN apt-get install foo\n")
 
 
+def test_podman_is_always_asked_for_the_format_that_has_health_checks() -> None:
+    paths = (ROOT / "Makefile", *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "e2e" / "compose.py")
+    found = [line for path in paths for line in re.findall(r"podman build[^\"`]*", path.read_text())]
+    assert len(found) >= 5
+    assert set(found) == {"podman build --format docker"}
+
+
 def test_its_head_builds_every_image_once() -> None:
     last = {stage.name for stage in stages().values()} - {stage.base for stage in stages().values()} - {"built"}
     assert set(tags()) == last
