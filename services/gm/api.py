@@ -309,7 +309,7 @@ def _cut(items: Iterable[Any], limit: int, room: int) -> tuple[list[Any], bool]:
 def _trouble(node: Node) -> str:
     """Return what is wrong with a node, as the cluster or its local controller sees it."""
     if node.unready:
-        return f"Kubernetes does not reach it ({node.unready})"
+        return f"Kubernetes takes it as not ready ({node.unready})"
     return node.presence.trouble if node.presence and node.online else ""
 
 

@@ -23,7 +23,7 @@ from halimede.access.mosquitto import acl_file, configuration
 from halimede.access.site import Site, SiteReport, read_site
 from halimede.cli import options as o
 from halimede.cli.options import Format
-from halimede.cli.output import clean, console, table, to_yaml
+from halimede.cli.output import clean, console, table, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
 
@@ -34,6 +34,11 @@ HEAD = """\
 #: enough for a site file with ten thousand long names
 MOST_BYTES = 4 * 1024 * 1024
 SOON = 30
+#: what to do about a place whose broker would keep its messages in the folder of its Secret
+DATA_FIX = (
+    "on Kubernetes its broker cannot write below `install`, so messages that wait for the link are lost at a restart: "
+    "write `data: /var/lib/halimede-place` there, and run `halimede certs init` and `halimede certs secrets` again"
+)
 #: names in a summary; more are only counted
 SHOWN = 12
 
@@ -283,6 +288,9 @@ def secrets(
                 site, folder, namespace=namespace, workers_in=workers_in or ["default"], emqx=target is AclTarget.EMQX
             )
             made = [to_yaml(secret) for secret in found]
+            for i, place in enumerate(site.bridges):
+                if place.install and not place.data:
+                    warn(f"site.bridges[{i}].data of place {place.name} is empty: {DATA_FIX}")
         sys.stdout.write("---\n".join(made))
 
     run(command)

@@ -73,7 +73,8 @@ async def _empty(client: Client, node: str, timeout_s: float) -> int:
                 break
             left = f"{_some(found[0].workers, 'worker')} of {_some(found[0].resources, 'service')}"
             if not found[0].online:
-                fail(f"node {node} is offline; its last report: {left}; they end when it is online again")
+                trouble = f": {found[0].trouble}" if found[0].trouble else " is offline"
+                fail(f"node {node}{trouble}; its last report: {left}; they end when it is online again")
                 return 1
             if loop.time() >= give_up:
                 fail(

@@ -56,6 +56,18 @@ def check_placement(pod: Mapping[str, Any], at: str) -> Iterator[InvalidFieldErr
     for where, items in lists.items():
         if items is not None and not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
             yield InvalidFieldError(where, items, "write a list of mappings")
+            continue
+        for i, item in enumerate(items or []):
+            yield from _check_item(item, f"{where}[{i}]")
+
+
+def _check_item(item: Mapping[str, Any], at: str) -> Iterator[InvalidFieldError]:
+    """Check the fields of a node selector term or a toleration that ``bind_pod`` reads; each name is in one of them."""
+    if not isinstance(fields := item.get("matchFields"), list | None):
+        yield InvalidFieldError(f"{at}.matchFields", fields, SHAPE_FIX)
+    for name in ("key", "effect"):
+        if not isinstance(given := item.get(name), str | None):
+            yield InvalidFieldError(f"{at}.{name}", given, "write a text")
 
 
 def _named(terms: list[Mapping[str, Any]], node: str) -> Iterator[Body]:

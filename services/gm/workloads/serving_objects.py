@@ -256,7 +256,7 @@ def _problems(
     if problem := check_service_name(service.metadata.name):
         yield problem
     if spec.image:
-        yield from check_image("spec.image", settings.located(spec.image), settings)
+        yield from check_image("spec.image", spec.image, settings, located=True)
     elif version := target(spec):
         yield from unusable(spec, settings.server(spec.framework_type) is not None)
         if not is_ours(spec) and (script := next(scripts_of(spec.preprocess, spec.postprocess), None)):

@@ -54,7 +54,7 @@ def check_template(
             for part in ("env", "volumeMounts", "volumeDevices"):
                 yield from _check_length(container, part, here)
             yield from _check_names(container, here)
-            yield from check_image(f"{here}.image", _mapped(container.get("image"), table, settings), settings)
+            yield from check_image(f"{here}.image", _mapped(container.get("image"), table), settings, located=True)
             if not settings.privileged:
                 yield from _check_container(container, here)
     if pod.get("restartPolicy") not in (None, "", "Always"):
@@ -90,17 +90,23 @@ def writable(path: str, settings: PodSettings) -> bool:
     return plain_path(path) in map(plain_path, settings.writable_host_paths)
 
 
-def check_image(field: str, image: object, settings: PodSettings) -> Iterator[Problem]:
-    """Yield a problem if an image is neither halimede's nor has an allowed prefix."""
-    if not image or not settings.allowed_images or image in {settings.worker_image, *settings.images.values()}:
+def check_image(field: str, image: object, settings: PodSettings, *, located: bool = False) -> Iterator[Problem]:
+    """Yield a problem if an image is neither halimede's nor has an allowed prefix.
+
+    ``located``: its pod gets it from the settings' registry if it is halimede's; then either name may have the prefix.
+    """
+    if not image or not settings.allowed_images:
         return
-    if not any(_begins(str(image), prefix) for prefix in settings.allowed_images):
+    names = {str(image), settings.located(str(image))} if located else {str(image)}
+    if names & {settings.worker_image, *settings.images.values()}:
+        return
+    if not any(_begins(name, prefix) for name in names for prefix in settings.allowed_images):
         fix = f"use an image below {', '.join(settings.allowed_images)} (allowedImages in GM's settings for pods)"
         yield _problem("ImageNotAllowed", field, image, fix)
 
 
-def _mapped(image: object, table: Mapping[str, str], settings: PodSettings) -> object:
-    return settings.located(table.get(image, image)) if isinstance(image, str) else image
+def _mapped(image: object, table: Mapping[str, str]) -> object:
+    return table.get(image, image) if isinstance(image, str) else image
 
 
 def _begins(image: str, prefix: str) -> bool:

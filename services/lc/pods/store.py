@@ -26,10 +26,11 @@ CREATE TABLE IF NOT EXISTS retired
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """The last report and counters of a pod; ``gone``: the pod has ended."""
+    """The last report and counters of a pod; ``gone``: the pod has ended; ``ended``: starts of its earlier counters."""
 
     info: WorkerInfo
     gone: bool = False
+    ended: tuple[str, ...] = ()
 
 
 #: a service and its uid

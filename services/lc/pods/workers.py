@@ -23,7 +23,7 @@ from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.models import FetchError, local_path
 from halimede.names import Key
-from halimede.stats.totals import add_up, vanished
+from halimede.stats.totals import GROWING, add_up, vanished
 from services.lc.models.lookup import Models
 from services.lc.paths import Worker
 from services.lc.planning.plan import ObservedWorker, Plan
@@ -96,7 +96,7 @@ class PodWorkers:
         now = asyncio.get_running_loop().time()
         for owner, worker, record in self._store.pods.found:
             if record.info.role:
-                pod = Pod(record.info, record.info.role, now, gone=record.gone)
+                pod = Pod(record.info, record.info.role, now, gone=record.gone, ended=record.ended)
                 self._services.setdefault(owner, PodCounts()).pods[worker] = pod
         for owner, role, counts in self._store.pods.found_retired:
             self._services.setdefault(owner, PodCounts()).retired[role] = counts
@@ -225,7 +225,7 @@ class PodWorkers:
 
     def _record(self, owner: Owner, worker: Worker) -> PodRecord:
         pod = self._services[owner].pods[worker]
-        return PodRecord(pod.info, pod.gone)
+        return PodRecord(pod.info, pod.gone, pod.ended)
 
 
 @dataclass(slots=True)
@@ -242,11 +242,15 @@ class Pod:
     ended: tuple[str, ...] = ()
 
     def overtaken(self, counts: TaskInfo) -> bool:
-        """Whether the broker has delivered a report again that is older than the last one."""
+        """Whether the broker has delivered a report again that is older than the last one.
+
+        The time alone does not tell: the machine's clock may be behind after a power cut. Then its counts still grow.
+        """
         last = self.info.task_info
         if last is None or counts.start_time in self.ended:
             return last is not None
-        return counts.start_time == last.start_time and counts.current_time < last.current_time
+        older = counts.start_time == last.start_time and counts.current_time < last.current_time
+        return older and all(getattr(counts, name) <= getattr(last, name) for name in GROWING)
 
     @property
     def patience_s(self) -> float:

@@ -25,7 +25,7 @@ Role = WorkerRole
 #: variables that name the model, for scripts that do not read the desired-state file
 MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
 #: variables on which the sessions of a worker with the broker depend (``halimede.worker.sources.camera_topics``)
-SESSIONS = ("NAMESPACE", "WORKER_NAME", "SERVICE_UID", "SOURCE")
+SESSIONS = ("NAMESPACE", "WORKER_NAME", "SERVICE_UID", "SOURCE", "HALIMEDE_BROKER", "HALIMEDE_CREDENTIALS")
 #: arguments of Python that run a worker and a model server of this package
 WORKER, SERVER = ("-m", "halimede", "worker"), ("-m", "halimede", "serve")
 

@@ -176,3 +176,20 @@ def test_init_with_pools_names_the_command_for_kubernetes(tmp_path: Path) -> Non
     shown = run("init", "--node", "edge0", "--pools", "--passwords", folder)
     assert f"halimede certs secrets {folder} | kubectl apply --server-side -f -" in shown
     assert "kubectl" not in run("init", "--node", "edge0", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [({"install": "/etc/h"}, True), ({"install": "/etc/h", "data": "/var/lib/h"}, False), ({}, False)],
+)
+def test_secrets_warn_of_a_place_that_could_not_write_the_messages_that_wait(
+    tmp_path: Path, fields: dict[str, str], warned: bool
+) -> None:
+    written = {"nodes": ["edge0"], "pools": True, "passwords": True, "broker": ["cloud.example.com"]}
+    bridge = {"name": "factory", "nodes": ["edge0"], **fields}
+    (tmp_path / "site.yaml").write_text(json.dumps({**written, "bridges": [bridge]}))
+    run("init", tmp_path)
+    shown = CliRunner().invoke(app, ["certs", "secrets", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert ("site.bridges[0].data of place factory is empty" in shown.stderr) is warned
+    assert "is empty" not in shown.stdout

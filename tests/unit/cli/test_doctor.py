@@ -299,7 +299,7 @@ async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
 
 
 def test_a_node_that_kubernetes_does_not_reach_is_named_with_its_own_next_step() -> None:
-    trouble = "Kubernetes does not reach it (NodeStatusUnknown: Kubelet stopped posting node status.)"
+    trouble = "Kubernetes takes it as not ready (NodeStatusUnknown: Kubelet stopped posting node status.)"
     (task,) = status_advice.on_nodes([NodeInfo(name="edge0", online=False, trouble=trouble)], "1")
     assert (task.about, task.what) == ("node/edge0", trouble)
     assert "kubectl describe node edge0" in task.do

@@ -22,6 +22,7 @@ PLACE = {
     "name": "factory", "nodes": ["edge0"], "consumers": ["gate"], "broker": ["10.1.0.7"],
     "install": "/etc/halimede/place", "data": "/var/lib/halimede-place",
 }  # fmt: skip
+DNS = {("UDP", 53), ("TCP", 53)}
 SITE = {
     "broker": ["cloud.example.com"], "nodes": ["edge0", "cloud0"], "cameras": ["cam0"], "consumers": ["gate", "far"],
 }  # fmt: skip
@@ -44,9 +45,18 @@ def opened(found: list[Body]) -> list[tuple[int, int]]:
     return [(port["containerPort"], port["hostPort"]) for port in container["ports"]]
 
 
+def reached(found: list[Body]) -> set[tuple[str, int]]:
+    """Return the ports to which the place's broker may connect; fails for a range."""
+    spec = one(found, "NetworkPolicy", "halimede-place")["spec"]
+    ports = [port for rule in spec["egress"] for port in rule["ports"]]
+    assert not any("endPort" in port for port in ports)
+    return {(port["protocol"], port["port"]) for port in ports}
+
+
 def test_it_takes_the_port_that_a_site_with_certificates_serves_and_no_other(tmp_path: Path) -> None:
     port = listener(site(), tmp_path)
     assert opened(places()) == [(port, port)] == [(8883, 8883)]
+    assert reached(places()) == {("TCP", port), *DNS}
 
 
 @needs_kustomize
@@ -55,7 +65,9 @@ def test_with_passwords_a_component_gives_it_the_other_port(tmp_path: Path) -> N
     folder = shutil.copytree(DEPLOY / "site-broker", tmp_path / "own")
     own = folder / "kustomization.yaml"
     own.write_text(own.read_text().replace("# components", "components"))
-    assert opened(list(documents(render(folder)))) == [(port, port)] == [(1883, 1883)]
+    found = list(documents(render(folder)))
+    assert opened(found) == [(port, port)] == [(1883, 1883)]
+    assert reached(found) == {("TCP", port), *DNS}
 
 
 def test_it_can_stand_next_to_another_broker_and_behind_a_node_port(tmp_path: Path) -> None:

@@ -306,8 +306,12 @@ async def test_counts_never_fall_when_the_folder_of_a_pod_is_made_anew_under_its
         async with node.lc():
             await node.gm.reaches(HELMET, "Running")
             assert counted(node) == 1182
+            for late in (life(1176, at=1), life(4, SECOND_START, at=11)):  # the broker delivers them again
+                await says(node, PODS[0], **late)
             await says(node, PODS[0], **life(5, THIRD_START, at=60))
             await eventually(lambda: counted(node) == 1185)
+            await asyncio.sleep(3)
+            assert counted(node) == 1185
             assert named(node.gm.statuses[HELMET]) == {PODS[0].name: "Running"}
 
 
@@ -342,3 +346,15 @@ async def test_a_report_that_the_broker_delivers_again_counts_nothing_twice(tmp_
             await says(node, PODS[0], **again)
         await says(node, PODS[0], **life(4, SECOND_START, at=11))
         await eventually(lambda: counted(node) == 16)
+
+
+@simulated
+async def test_counts_that_grow_are_taken_while_the_clock_of_the_machine_is_behind(tmp_path: Path) -> None:
+    """As after a power cut: the counts are those before it, and the time is not known yet."""
+    async with ready(tmp_path) as node:
+        await says(node, PODS[0], **life(100, at=3000))
+        await eventually(lambda: counted(node) == 100)
+        await says(node, PODS[0], **life(104, at=10))
+        await eventually(lambda: counted(node) == 104)
+        await says(node, PODS[0], **life(109, at=20))
+        await eventually(lambda: counted(node) == 109)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from halimede.models.desired_state import read
-from services.lc.supervisor.process import Process, Start, StartError
+from services.lc.supervisor.process import Process, ProcessSpec, Start, StartError
 from tests.integration.lc_world import EDGE, HELMET, FakeLauncher, World, model, service
 from tests.simulated import eventually, simulated
 
@@ -221,6 +221,14 @@ async def test_a_worker_that_only_gets_new_settings_learns_that_it_has_a_success
         await eventually(lambda: process.signals)
         assert not continued(node)
         process.end(0)
+
+
+@pytest.mark.parametrize(("variable", "other"), [("HALIMEDE_BROKER", "b:1883"), ("HALIMEDE_CREDENTIALS", "/other")])
+def test_a_worker_with_another_broker_or_user_has_other_sessions(variable: str, other: str) -> None:
+    env = {"HALIMEDE_BROKER": "a:1883", "HALIMEDE_CREDENTIALS": "/own", "WORKER_NAME": "helmet-edge-edge0"}
+    current, same = (ProcessSpec((command,), env, "/") for command in ("old", "new"))
+    assert current.same_sessions(same)
+    assert not current.same_sessions(ProcessSpec(("old",), {**env, variable: other}, "/"))
 
 
 @simulated

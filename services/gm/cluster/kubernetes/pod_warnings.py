@@ -29,8 +29,9 @@ class PodWarnings:
     async def get(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
         """Return the last warning about each pod that has one. What cannot be read is left out."""
         now = asyncio.get_running_loop().time()
-        stale = [uid for uid in sorted(uids) if now - self._known.get(uid, (-FRESH_S, None))[0] >= FRESH_S]
-        for uid in stale[:AT_ONCE]:
+        read_at = {uid: self._known.get(uid, (-FRESH_S, None))[0] for uid in sorted(uids)}
+        stale = [uid for uid in read_at if now - read_at[uid] >= FRESH_S]
+        for uid in sorted(stale, key=read_at.__getitem__)[:AT_ONCE]:  # each pod has its turn, however many are late
             try:
                 self._known[uid] = now, await self._last(namespace, uid)
             except KubernetesApiError as error:

@@ -73,6 +73,12 @@ def test_a_toleration_of_the_users_own_stands(own: dict[str, Any]) -> None:
             f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms",
         ),
         ({"tolerations": ["all"]}, "tolerations"),
+        (
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}, {"matchFields": 5}]}}}},
+            f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[1].matchFields",
+        ),
+        ({"tolerations": [{"key": ["a"]}]}, "tolerations[0].key"),
+        ({"tolerations": [{"key": "a"}, {"effect": {"a": 1}}]}, "tolerations[1].effect"),
     ],
 )
 def test_what_is_no_affinity_is_named_and_makes_no_pod(given: dict[str, Any], field: str) -> None:

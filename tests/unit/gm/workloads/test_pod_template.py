@@ -226,6 +226,17 @@ def test_another_registry_is_written_before_halimedes_images_and_before_no_other
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("allowed", ["halimede/", "registry.example/"])
+def test_an_image_is_allowed_by_its_name_in_the_template_or_in_the_registry(allowed: str) -> None:
+    settings = PodSettings("broker", registry="registry.example", allowed_images=(allowed, "registry.example/mine"))
+    settings = replace(settings, host_paths=("/data",))
+    of = built(service(edge=template({"name": "worker", "image": "halimede/worker-reid:0.1.0"})), settings=settings)
+    assert pod(of)["containers"][0]["image"] == "registry.example/halimede/worker-reid:0.1.0"
+    volume = {"name": "v", "image": {"reference": "halimede/data:1"}}  # the kubelet pulls it by this name
+    mounted = built(service(edge=template(volumes=[volume])), settings=settings)
+    assert reasons(mounted) == ([] if allowed == "halimede/" else ["ImageNotAllowed"])
+
+
 def test_the_neptune_form_gets_its_frameworks_image_its_script_and_its_parameters() -> None:
     spec = pod(built(neptune()))
     worker = spec["containers"][0]
