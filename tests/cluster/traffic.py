@@ -122,9 +122,9 @@ class Load:
 
     def _lost_now(self) -> int:
         # in a tuple: 0 is a count too
-        return until("the count of lost frames", lambda: (self._lost(),), LOST_S)[0]
+        return until("the count of lost frames", lambda: (self._lost_in_status(),), LOST_S)[0]
 
-    def _lost(self) -> int:
+    def _lost_in_status(self) -> int:
         try:
             body = self._kubectl.body("jointinferenceservices.sedna.io", self._service, "-n", self._namespace)
         except KubectlError as error:
