@@ -191,8 +191,13 @@ def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus
     return Problem(source.reason or told.reason or otherwise, f"{role} worker on node {node}: {message}")
 
 
-def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: ReadinessTally) -> None:
-    """Count pods. ``wanted`` is the number of pods of each worker; a worker without a Deployment is left out."""
+def count_pods(
+    views: Sequence[PodView], wanted: Mapping[str, int], held: Mapping[str, Problem], tally: ReadinessTally
+) -> None:
+    """Count pods. ``wanted`` is the number of pods of each worker; a worker without a Deployment is left out.
+
+    ``held`` are workers whose next pod waits, each with the reason.
+    """
     unreached: dict[str, list[PodView]] = {}
     for role, number in sorted(wanted.items(), reverse=True):
         pods = [view for view in views if view.of == role]
@@ -208,7 +213,8 @@ def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Readi
                 tally.doubtful += view.role in ANSWERING
                 unreached.setdefault(view.node, []).append(view)
         if sum(view.current for view in up) < number:
-            tally.waiting += _lacking(role, number, [view for view in pods if not view.unreached], up)
+            reached = [view for view in pods if not view.unreached]
+            tally.waiting += [held[role]] if role in held else _lacking(role, number, reached, up)
     tally.offline += [_unreached(node, there) for node, there in sorted(unreached.items())]
 
 
@@ -311,21 +317,23 @@ def service_status(
     now: str,
     pods: Sequence[PodView] | None = None,
     wanted: Mapping[str, int] | None = None,
+    held: Mapping[str, Problem] | None = None,
     cloud: bool = False,
 ) -> Status:
     """Return a service's status.
 
     ``generation`` is the one in messages to nodes, ``shown`` the user's, if they differ. ``left`` are reports of nodes
     where the service is no longer placed: only their counts matter. ``missing`` are references that do not exist.
-    With ``pods``, the workers are pods: ``wanted`` is their desired number by role, and the nodes' reports only have
-    counts. ``cloud``: the service has not started before its cloud worker has.
+    With ``pods``, the workers are pods: ``wanted`` is their desired number by role, ``held`` has the workers whose next
+    pod waits, and the nodes' reports only have counts. ``cloud``: the service has not started before its cloud worker
+    has.
     """
     tally = ReadinessTally()
     if pods is None:
         for share in shares:
             count_share(share, generation, tally)
     else:
-        count_pods(pods, wanted or {}, tally)
+        count_pods(pods, wanted or {}, held or {}, tally)
     gone = list(left)
     shown_first = sorted(shares, key=lambda share: share.reported is not None and share.reported.phase == "Running")
     summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]

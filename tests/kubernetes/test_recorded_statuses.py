@@ -116,7 +116,7 @@ async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_
         status = await w.reaches("Failed", said["reason"])
 
         async def stopped() -> bool:
-            return (await w.made("Deployment", EDGE))["spec"]["replicas"] == 0
+            return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == 0)
 
         await eventually(stopped, PATIENCE)
         failed = len(await pods(w, EDGE))
@@ -126,11 +126,60 @@ async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_
         message = condition(status)["message"]
         assert said["message"].strip() in message
         assert "pods have failed" in message
+        for pod in await pods(w, EDGE):
+            await w.api.client.delete("Pod", w.namespace, pod["metadata"]["name"])
+        status = await w.reaches("Pending", "PodsFailing")
+        assert said["message"].strip() in condition(status)["message"]
         w.player.behave(running, EDGE)
         body = w.service()
         body["spec"]["edgeWorker"]["deadlineMs"] = 500
         await w.apply(body)  # an edit is tried at once
         await w.reaches("Running", generation=2)
+
+
+async def test_an_edit_of_a_worker_whose_pods_fail_never_says_that_it_runs(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.behave(left("too-large-past-the-scheduler"), EDGE)
+        await w.apply_all()
+        await w.reaches("Failed", "OutOfcpu")
+
+        async def replicas_are(number: int) -> bool:
+            return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == number)
+
+        await eventually(lambda: replicas_are(0), PATIENCE)
+        body = w.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = 500
+        await w.apply(body)
+        phases = []
+
+        async def failed_again() -> bool:
+            found = (await w.find() or {}).get("status", {})
+            phases.append(found.get("phase"))
+            return found.get("observedGeneration") == 2 and found.get("phase") == "Failed" and await replicas_are(0)
+
+        await eventually(failed_again, PATIENCE)
+        assert "Running" not in phases
+
+
+async def test_an_update_whose_pods_fail_waits_and_the_old_pod_works(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        w.player.keeps_old = True
+        await w.apply_all()
+        await w.reaches("Running")
+        (old,) = await pods(w, EDGE)
+        w.player.behave(left("too-large-past-the-scheduler"), EDGE)
+        w.player.behave(running, old["metadata"]["name"])
+        body = w.service()
+        body["spec"]["edgeWorker"]["deadlineMs"] = 500
+        await w.apply(body)
+
+        async def gated() -> bool:
+            return bool((await w.made("Deployment", EDGE))["spec"]["template"]["spec"].get("schedulingGates"))
+
+        await eventually(gated, PATIENCE)
+        status = await w.reaches("Degraded", "OutOfcpu", generation=2)
+        assert status["active"] == 2
+        assert old["metadata"]["name"] in {pod["metadata"]["name"] for pod in await pods(w, EDGE)}
 
 
 async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
@@ -142,7 +191,7 @@ async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
         await w.apply_all()
 
         async def stopped() -> bool:
-            return (await w.made("Deployment", EDGE))["spec"]["replicas"] == 0
+            return bool((await w.made("Deployment", EDGE))["spec"]["replicas"] == 0)
 
         await w.reaches("Failed", "OutOfcpu")
         await eventually(stopped, PATIENCE)

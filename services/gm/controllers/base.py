@@ -21,7 +21,7 @@ from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import UPDATING, Problem, Readiness, Share, conclude
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import Ensure, Remove, differences
-from services.gm.workloads.pod_history import Hold as PodHold
+from services.gm.workloads.pod_history import PodHold
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import NodeView, PodNews
 

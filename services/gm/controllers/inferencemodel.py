@@ -72,7 +72,8 @@ class InferenceModelController(Controller):
         if observed.pods is None:
             return None
         of = observed.pods
-        return build(desired, of.workers.secrets, of.settings).holding(of.held, of.workers.objects)
+        made = build(desired, of.workers.secrets, of.settings)
+        return made.holding(of.held, of.workers.objects, desired_servers(desired.spec))
 
     def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
         """Return the Secrets that its versions are downloaded with."""
@@ -113,9 +114,8 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     objects = {**workers.objects, **shall}
     number = replicas(built, workers.objects)
     missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed)]
-    status = _summed(
-        desired, observed, [], missing, pods=read_pods(objects, workers.pods, observed.pod_news), number=number
-    )
+    pods = read_pods(objects, workers.pods, observed.pod_news)
+    status = _summed(desired, observed, [], missing, pods=pods, number=number, held=built.held)
     if not number.get(ROLE):
         return status, "", ModelInUse()
     before = observed.status.serving_version if observed.status else ""
@@ -134,6 +134,7 @@ def _summed(
     *,
     pods: Sequence[PodView] | None = None,
     number: Mapping[str, int] | None = None,
+    held: Mapping[str, Problem] | None = None,
 ) -> Status:
     status = service_status(
         generation=desired.metadata.generation,
@@ -144,6 +145,7 @@ def _summed(
         now=observed.now,
         pods=pods,
         wanted=number,
+        held=held,
     )
     verdict = None
     if not desired_servers(desired.spec) and not missing:

@@ -99,6 +99,7 @@ class WorkersController(Controller):
             now=observed.now,
             pods=pods,
             wanted=wanted,
+            held=built.held if built else None,
             cloud=desired.kind.plural == JOINT_INFERENCE,
         )
         before = observed.status.chosen if observed.status else []

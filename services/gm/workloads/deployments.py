@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from halimede.api import Resource, placements
@@ -23,8 +23,8 @@ from services.gm.model_selection import described, selectors
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import WAYS, Brought, deliver, host_file, needs_secret
-from services.gm.workloads.object_names import DIGEST, Body, Role, worker_of
-from services.gm.workloads.pod_history import Hold
+from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, worker_of
+from services.gm.workloads.pod_history import PodHold
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_template import BIG_MODEL_PORT, check_mounts, pod_template
 from services.gm.workloads.template_policy import check_host_path, check_template
@@ -36,23 +36,48 @@ VERSIONS = {
     "HorizontalPodAutoscaler": "autoscaling/v2",
     "Ingress": "networking.k8s.io/v1",
 }
-#: the gate of new pods of a worker whose pods fail one after the other
+#: the gate of new pods of an update whose pods fail one after the other
 GATE = "halimede.io/failing"
 AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The desired objects of a service; those of workers in ``kept`` stay unchanged. ``problems`` has the reasons."""
+    """The desired objects of a service.
+
+    Attributes:
+        objects: to write.
+        kept: workers whose objects stay unchanged, apart from the number of pods if their pods failed.
+        problems: why.
+        held: of each worker whose next pod waits, the reason.
+        desired: the number of pods that each of those shall have once it does not wait.
+
+    """
 
     objects: tuple[Body, ...] = ()
     kept: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
+    held: Mapping[str, Problem] = field(default_factory=dict)
+    desired: Mapping[str, int] = field(default_factory=dict)
 
-    def holding(self, held: Mapping[str, Hold], existing: Mapping[Ref, Mapping[str, Any]]) -> Built:
-        """Return it with Deployments that make no pods of workers in ``held``, or whose new pods wait."""
-        objects = tuple(_held(body, held.get(worker_of(body)), existing.get(Ref.of(body))) for body in self.objects)
-        return replace(self, objects=objects)
+    def holding(self, held: Mapping[str, PodHold], existing: Mapping[Ref, Mapping[str, Any]], number: int = 1) -> Built:
+        """Return it with Deployments that make no more pods of workers in ``held``, or whose new pods wait.
+
+        ``number`` is how many pods a kept worker shall have at least once it does not wait.
+        """
+        objects, desired = list[Body](), dict[str, int]()
+        for body in self.objects:
+            there = existing.get(Ref.of(body))
+            hold = _applying(held.get(worker_of(body)), body, scaled="replicas" not in body["spec"])
+            if hold and (shall := _desired_pods(body, there)):
+                desired[worker_of(body)] = shall
+            objects.append(_held(body, hold, there))
+        scaled = {worker_of(body) for ref, body in existing.items() if ref.kind == "HorizontalPodAutoscaler"}
+        for ref, there in existing.items():
+            worker = worker_of(there)
+            if worker in self.kept and ref.kind == "Deployment" and _is_named(there, worker):
+                objects += _kept(there, held.get(worker), number, scaled=worker in scaled)
+        return replace(self, objects=tuple(objects), held={w: _failing(w, held[w]) for w in desired}, desired=desired)
 
 
 def build(
@@ -98,14 +123,17 @@ def secret_names(service: Resource[Any], references: References, settings: PodSe
 
 
 def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of pods of each worker; a worker that has no Deployment and gets none is left out."""
+    """Return the number of pods that each worker shall have, one whose next pod waits as well.
+
+    A worker that has no Deployment and gets none is left out.
+    """
     wanted: dict[str, int] = {}
     for body in (*existing.values(), *built.objects):
         if body.get("kind") == "Deployment":
             worker = worker_of(body)
             wanted[worker] = body["spec"].get("replicas", wanted.get(worker, 1))
     present = built.kept.union(map(worker_of, built.objects))
-    return {worker: number for worker, number in wanted.items() if worker in present}
+    return {worker: number for worker, number in wanted.items() if worker in present} | dict(built.desired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +185,14 @@ class _Worker:
         at, choice = self.place.at, self.place.worker.model
         if isinstance(choice, ModelChoice) and choice.selector:
             yield from unchosen(self.service, self.place.role)
-        for field, name in self.place.needs.items():
+        for what, name in self.place.needs.items():
             model = self.references.get(self._model(name))
             if model is None:
-                yield _missing("ModelNotFound", f"{at}.{field}.name", self._model(name))
+                yield _missing("ModelNotFound", f"{at}.{what}.name", self._model(name))
             elif path := host_file(model.spec.url):
                 # the file's whole folder is mounted
                 folder = posixpath.dirname(posixpath.normpath(path))
-                yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, self.settings)
+                yield from check_host_path(f"{at}.{what}.name: Model {name}: spec.url", folder, self.settings)
         dataset = self.service.spec.dataset
         if dataset and self.place.role == "edge":
             key = Key(DATASETS, self.service.metadata.namespace, dataset.name)
@@ -214,20 +242,72 @@ def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *
     return {"apiVersion": VERSIONS[kind], "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _held(body: Body, how: Hold | None, existing: Mapping[str, Any] | None) -> Body:
-    """Return a Deployment without pods, or one whose new pods are not scheduled: that waits while a pod has a gate."""
-    # an autoscaler does nothing while there are no replicas
-    ended = existing is not None and existing["spec"].get("replicas") == 0 and "replicas" not in body["spec"]
-    if body["kind"] != "Deployment" or not (how or ended):
+def _desired_pods(body: Body, existing: Mapping[str, Any] | None) -> int:
+    """Return how many pods a Deployment shall have, at least one if an autoscaler decides."""
+    present = existing["spec"].get("replicas", 1) if existing else 1
+    return int(body["spec"].get("replicas", max(1, present)))
+
+
+def _template(body: Mapping[str, Any]) -> str:
+    """Return the digest of a Deployment's pod template."""
+    metadata = body["spec"].get("template", {}).get("metadata") or {}
+    return str((metadata.get("labels") or {}).get(TEMPLATE, ""))
+
+
+def _applying(hold: PodHold | None, body: Mapping[str, Any], *, scaled: bool) -> PodHold | None:
+    """Return the hold unless it is about another template, or an autoscaler would raise the number at once.
+
+    An autoscaler does nothing only while there are to be no pods.
+    """
+    if hold is None or hold.template != _template(body) or (scaled and hold.pods):
+        return None
+    return hold
+
+
+def _number(wanted: int, present: int | None, hold: PodHold | None, *, scaled: bool) -> int | None:
+    """Return how many pods to write; None: the autoscaler decides."""
+    if hold and not hold.gated:
+        return min(wanted, hold.pods)
+    return None if scaled and present != 0 else wanted
+
+
+def _held(body: Body, hold: PodHold | None, existing: Mapping[str, Any] | None) -> Body:
+    """Return a Deployment with the number of pods that it may have, and with a gate if new ones shall wait."""
+    if body["kind"] != "Deployment":
+        return body
+    present = existing["spec"].get("replicas") if existing else None
+    number = _number(_desired_pods(body, existing), present, hold, scaled="replicas" not in body["spec"])
+    gated = hold is not None and hold.gated
+    if number == body["spec"].get("replicas") and not gated:
         return body
     spec, metadata = dict(body["spec"]), {k: v for k, v in body["metadata"].items() if k != "annotations"}
-    if how != "gate":
-        spec["replicas"] = 0 if how else 1
-    else:
+    if number is not None:
+        spec["replicas"] = number
+    if gated:
         pod = spec["template"]["spec"]
-        gated = {**pod, "schedulingGates": [*pod.get("schedulingGates", []), {"name": GATE}]}
-        spec["template"] = {**spec["template"], "spec": gated}
+        waiting = {**pod, "schedulingGates": [*pod.get("schedulingGates", []), {"name": GATE}]}
+        spec["template"] = {**spec["template"], "spec": waiting}
     return signed({**body, "metadata": metadata, "spec": spec})
+
+
+def _is_named(body: Mapping[str, Any], worker: str) -> bool:
+    """Whether a Deployment has the name that GM gives: a copy that a user made has another one."""
+    owners = {owner["name"] for owner in body["metadata"].get("ownerReferences") or []}
+    return body["metadata"]["name"] in owners | {object_names.deployment_name(name, worker) for name in owners}
+
+
+def _kept(existing: Mapping[str, Any], hold: PodHold | None, number: int, *, scaled: bool) -> Iterator[Body]:
+    """Yield the Deployment of a kept worker if the number of its pods has to change: it was or is held."""
+    spec = existing["spec"]
+    present = spec.get("replicas", 1)
+    shall = _number(max(number, present), present, _applying(hold, existing, scaled=scaled), scaled=scaled)
+    if shall not in {None, present}:
+        yield {**existing, "spec": {**spec, "replicas": shall}}
+
+
+def _failing(worker: str, hold: PodHold) -> Problem:
+    text = f"{worker} worker: its pods fail one after the other, so the next one waits; the last one: {hold.failure}"
+    return Problem("PodsFailing", text)
 
 
 def signed(body: Body) -> Body:

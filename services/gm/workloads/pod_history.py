@@ -1,19 +1,19 @@
 """Remembers of a service's pods, from one reconciliation to the next, how long they start and how often they fail.
 
 Kubernetes makes a new pod at once in place of one that a node refuses or evicts, five a second if each one fails. So
-after a few failures a worker's next pod waits: on average one pod a minute fails. Times are of a monotonic clock; a GM
-that has just become the leader begins anew.
+after a few failures a worker's next pod waits: on average one pod a minute fails. No pod that has a node is ended for
+that. Times are of a monotonic clock; a GM that has just become the leader begins anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from halimede.names import Key
 from services.gm.workloads.object_names import TEMPLATE, worker_of
-from services.gm.workloads.pod_status import has_failed, is_ready, lives
+from services.gm.workloads.pod_status import failure_of, has_failed, is_ready, lives, newest
 
 #: seconds after which a pod that is not ready yet is late, and between two looks at a late one
 LATE_S, LOOK_S = 30.0, 10.0
@@ -22,8 +22,24 @@ FAILED_S, BURST, CALM = 60.0, 2.0, 1.0
 #: no worker waits longer than for so many failures
 MOST = 10.0
 
-#: ``stop``: no pod of the worker is up, so it may have none; ``gate``: those that are up stay, new ones wait
-Hold = Literal["stop", "gate"]
+
+@dataclass(frozen=True, slots=True)
+class PodHold:
+    """How the next pod of a worker is made to wait.
+
+    Attributes:
+        template: the digest of the pod template that it is about; another one is tried at once.
+        pods: the number of its pods that have a node and live: the worker gets no more.
+        gated: pods of an older template live and none of this one. As an update would end the old ones in favour of the
+            new ones whatever the number is, the number stays, and new pods are not scheduled.
+        failure: how the last pod failed.
+
+    """
+
+    template: str
+    pods: int
+    gated: bool
+    failure: str
 
 
 @dataclass(slots=True)
@@ -35,12 +51,14 @@ class _Failures:
     level: float = 0.0
     at: float = 0.0
     held: bool = False
+    last: Mapping[str, Any] = field(default_factory=dict)
 
-    def observe(self, failed: set[str], now: float) -> None:
+    def observe(self, failed: Mapping[str, Mapping[str, Any]], now: float) -> None:
         self.level = max(0.0, self.level - (now - self.at) / FAILED_S)
         self.at = now
-        self.level = min(MOST, self.level + len(failed - self.known))
-        self.known = failed
+        self.level = min(MOST, self.level + len(failed.keys() - self.known))
+        self.known = set(failed)
+        self.last = newest(failed.values()) if failed else self.last
         self.held = self.level > (CALM if self.held else BURST)
 
 
@@ -61,12 +79,12 @@ class PodHistory:
         known, service = tuple(pods), self._services.setdefault(key, _Service())
         waiting = {uid for pod in known if lives(pod) and not is_ready(pod) for uid in [pod["metadata"]["uid"]]}
         service.began = {uid: service.began.get(uid, now) for uid in waiting}
-        failed: dict[str, set[str]] = {}
+        failed: dict[str, dict[str, Mapping[str, Any]]] = {}
         for pod in known:
-            if has_failed(pod) and pod["metadata"].get("labels", {}).get(TEMPLATE) == templates.get(worker_of(pod)):
-                failed.setdefault(worker_of(pod), set()).add(pod["metadata"]["uid"])
+            if has_failed(pod) and _template_of(pod) == templates.get(worker_of(pod)):
+                failed.setdefault(worker_of(pod), {})[pod["metadata"]["uid"]] = pod
         for worker, template in templates.items():
-            found, now_failed = service.failures.get(worker), failed.get(worker, set())
+            found, now_failed = service.failures.get(worker), failed.get(worker, {})
             if found is None or found.template != template:
                 # those that failed before this GM looked may be old
                 found = service.failures[worker] = _Failures(template, known=set(sorted(now_failed)[1:]), at=now)
@@ -80,14 +98,21 @@ class PodHistory:
         began = service.began if service else {}
         return frozenset(uid for uid, since in began.items() if now - since >= LATE_S)
 
-    def held(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> dict[str, Hold]:
-        """Return the workers whose new pods have to wait."""
-        service = self._services.get(key)
-        failing = {worker for worker, each in service.failures.items() if each.held} if service else set()
-        if not failing:
-            return {}
-        up = {worker_of(pod) for pod in pods if lives(pod) and is_ready(pod)}
-        return {worker: "gate" if worker in up else "stop" for worker in failing}
+    def held(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> dict[str, PodHold]:
+        """Return the workers whose new pods have to wait.
+
+        Those of an update that fails on some nodes, and that starts or runs on others, are not among them: nothing
+        short of ending pods that work would make the others wait.
+        """
+        service, known = self._services.get(key), tuple(pods)
+        found = {}
+        for worker, each in service.failures.items() if service else ():
+            if each.held:
+                own = [_template_of(pod) for pod in known if worker_of(pod) == worker and _is_placed(pod)]
+                present = own.count(each.template)
+                if present in {0, len(own)}:
+                    found[worker] = PodHold(each.template, present, len(own) > present, failure_of(each.last))
+        return found
 
     def due(self, key: Key, now: float) -> float | None:
         """Return when the service has to be looked at again though nothing has changed; None: it need not."""
@@ -101,3 +126,14 @@ class PodHistory:
     def forget(self, key: Key) -> None:
         """Drop a service that was deleted."""
         self._services.pop(key, None)
+
+
+def _template_of(pod: Mapping[str, Any]) -> str | None:
+    """Return the digest of the template that a pod was made from."""
+    found: str | None = pod["metadata"].get("labels", {}).get(TEMPLATE)
+    return found
+
+
+def _is_placed(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod lives and has a node."""
+    return lives(pod) and bool(pod.get("spec", {}).get("nodeName"))

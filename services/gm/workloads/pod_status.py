@@ -172,6 +172,19 @@ def has_failed(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") == "Failed" and not _metadata(pod).get("deletionTimestamp")
 
 
+def newest(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the pod that was made last. Raises ValueError if there is none."""
+    return max(pods, key=lambda pod: _metadata(pod).get("creationTimestamp") or "")
+
+
+def failure_of(pod: Mapping[str, Any]) -> str:
+    """Return which pod failed, where and why."""
+    status, node = pod.get("status") or {}, (pod.get("spec") or {}).get("nodeName") or ""
+    state = _state_of(status, _sorted(status.get("containerStatuses") or [], ""))
+    where = f" on node {node}" if node else ""
+    return f"pod {_metadata(pod).get('name', '')}{where}: {state.reason}: {_short(state.message)}"
+
+
 def _has_ended(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ENDED
 
@@ -201,7 +214,7 @@ def _ended(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _Deploye
         elif has_started(pod):
             replaced.add(worker)
     for worker, several in ended.items():
-        if worker not in replaced and (view := _view(max(several, key=_born), deployments, NO_NEWS)):
+        if worker not in replaced and (view := _view(newest(several), deployments, NO_NEWS)):
             more = f" ({len(several)} pods have failed)" if len(several) > 1 else ""
             yield replace(view, message=view.message + more)
 
@@ -209,10 +222,6 @@ def _ended(pods: Iterable[Mapping[str, Any]], deployments: Mapping[str, _Deploye
 def _is_current(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> bool:
     deployed = deployments.get(worker_of(pod))
     return deployed is not None and (_metadata(pod).get("labels") or {}).get(TEMPLATE, "") == deployed.template
-
-
-def _born(pod: Mapping[str, Any]) -> str:
-    return _metadata(pod).get("creationTimestamp") or ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is remembered of a service's pods: how long they start, and how often they fail."""
+"""What is remembered of a service's pods: how long they start, how often they fail, and how the next ones wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import pytest
 
 from halimede.names import Key
 from services.gm.cluster.port import Ref
-from services.gm.workloads.pod_history import FAILED_S, LATE_S, PodHistory
+from services.gm.service_status import ReadinessTally, count_pods, judge
+from services.gm.workloads.deployments import Built, replicas
+from services.gm.workloads.diff import patch_for
+from services.gm.workloads.pod_history import FAILED_S, LATE_S, PodHistory, PodHold
+from services.gm.workloads.pod_status import PodView
 from tests.unit.gm.workloads.world import built, service
 
 KEY = Key("jointinferenceservices", "default", "helmet")
@@ -21,7 +25,8 @@ TEMPLATES = {"edge": LABELS["halimede.io/template"]}
 def pod(uid: str, phase: str = "Pending", *, ready: bool = False, **labels: str) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True"}] if ready else []
     metadata = {"name": uid, "uid": uid, "labels": {**LABELS, **labels}}
-    return {"metadata": metadata, "spec": {"nodeName": "edge0"}, "status": {"phase": phase, "conditions": conditions}}
+    status = {"phase": phase, "conditions": conditions, **({"reason": "OutOfcpu"} if phase == "Failed" else {})}
+    return {"metadata": metadata, "spec": {"nodeName": "edge0"}, "status": status}
 
 
 def test_a_pod_is_late_after_half_a_minute_and_not_once_it_was_ready() -> None:
@@ -38,7 +43,7 @@ def test_a_pod_is_late_after_half_a_minute_and_not_once_it_was_ready() -> None:
 @pytest.mark.parametrize("every_s", [0.2, 5.0])
 def test_whatever_is_asked_for_about_one_pod_a_minute_fails(every_s: float) -> None:
     """A node that refuses each pod at once, or after some seconds, for half an hour."""
-    history, failed, now = PodHistory(), [], 0.0
+    history, failed, now = PodHistory(), list[dict[str, Any]](), 0.0
     history.observe(KEY, [], TEMPLATES, now)
     while now < 1800:
         now += every_s
@@ -58,13 +63,67 @@ def test_an_eviction_now_and_then_delays_nothing() -> None:
         assert history.held(KEY, failed) == {}
 
 
-def test_an_edit_is_tried_at_once_and_pods_that_are_up_stay() -> None:
+def failing(*others: dict[str, Any]) -> dict[str, PodHold]:
+    """Return the hold of a worker of which five pods have failed, and ``others`` live."""
+    history = PodHistory()
+    history.observe(KEY, [], TEMPLATES, 0.0)
+    known = [*(pod(f"p{n}", "Failed") for n in range(5)), *others]
+    history.observe(KEY, known, TEMPLATES, 1.0)
+    return history.held(KEY, known)
+
+
+OLD = pod("old", "Running", ready=True, **{"halimede.io/template": "older"})
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], (0, False)),
+        ([pod("starts")], (1, False)),
+        ([pod("runs", "Running", ready=True), pod("starts")], (2, False)),
+        ([{**pod("waits"), "spec": {}}], (0, False)),
+        ([OLD], (0, True)),
+        ([OLD, {**pod("waits"), "spec": {}}], (0, True)),
+    ],
+)
+def test_a_worker_whose_pods_fail_keeps_those_that_have_a_node(others: Any, expected: Any) -> None:
+    (hold,) = failing(*others).values()
+    assert (hold.pods, hold.gated) == expected
+    assert hold.template == TEMPLATES["edge"]
+    assert hold.failure.endswith("on node edge0: OutOfcpu: all containers ended")
+
+
+def test_an_update_that_starts_on_another_node_goes_on() -> None:
+    assert failing(OLD, pod("starts")) == {}
+
+
+def test_a_pod_that_starts_on_a_good_node_comes_up_though_another_node_refuses_each_pod() -> None:
+    """Two pods, one node that refuses at once, and one that pulls the image for half a minute."""
+    history, failed, good, now = PodHistory(), list[dict[str, Any]](), pod("good"), 0.0
+    history.observe(KEY, [], TEMPLATES, now)
+    while now < 600:
+        now += 0.2
+        good = pod("good", "Running", ready=True) if now > 30 else good
+        known = [*failed, good]
+        held = history.held(KEY, known)
+        number = held["edge"].pods if held else 2
+        assert number >= 1
+        if number > 1:
+            failed.append(pod(f"p{len(failed)}", "Failed"))
+        history.observe(KEY, [*failed, good], TEMPLATES, now)
+    assert 8 <= len(failed) <= 13
+
+
+def test_an_edit_is_tried_at_once() -> None:
     history = PodHistory()
     history.observe(KEY, [], TEMPLATES, 0.0)
     failed = [pod(f"p{n}", "Failed") for n in range(5)]
     history.observe(KEY, failed, TEMPLATES, 1.0)
-    assert history.held(KEY, failed) == {"edge": "stop"}
-    assert history.held(KEY, [*failed, pod("old", "Running", ready=True)]) == {"edge": "gate"}
+    held = history.held(KEY, failed)
+    assert edge(built().holding(held, {}))["spec"]["replicas"] == 0
+    edited = built(service(edgeWorker={"deadlineMs": 500}))
+    of = edited.holding(held, {Ref.of(edge(built())): edge(built())})
+    assert (of.objects, of.held, replicas(of, {})["edge"]) == (edited.objects, {}, 1)
     history.observe(KEY, failed, {"edge": "another"}, 2.0)
     assert history.held(KEY, failed) == {}
 
@@ -76,15 +135,17 @@ def test_what_failed_before_a_leader_looked_holds_nobody_up() -> None:
     assert history.held(KEY, failed) == {}
 
 
-def test_a_held_worker_has_no_pods_or_gated_ones() -> None:
-    def edge(held: Any, existing: Any = None) -> Any:
-        of = built().holding(held, existing or {})
-        return next(b for b in of.objects if b["metadata"]["name"].endswith("deployment-edge"))
+def edge(of: Built) -> Any:
+    (found,) = (b for b in of.objects if b["metadata"]["name"] == "helmet-deployment-edge")
+    return found
 
-    plain = edge({})
-    assert edge({"cloud": "stop"}) == plain
-    stopped, gated = edge({"edge": "stop"}), edge({"edge": "gate"})
+
+def test_a_held_worker_gets_no_more_pods_and_its_template_stays() -> None:
+    plain = edge(built())
+    assert edge(built().holding({"cloud": failing()["edge"]}, {})) == plain
+    stopped, gated = edge(built().holding(failing(), {})), edge(built().holding(failing(OLD), {}))
     assert (stopped["spec"]["replicas"], stopped["spec"]["template"]) == (0, plain["spec"]["template"])
+    assert edge(built().holding(failing(pod("starts")), {})) == plain
     assert (gated["spec"]["replicas"], gated["spec"]["template"]["metadata"]) == (
         1, plain["spec"]["template"]["metadata"]
     )  # fmt: skip
@@ -93,10 +154,40 @@ def test_a_held_worker_has_no_pods_or_gated_ones() -> None:
     assert len(digests) == 3
 
 
+def test_a_worker_that_waits_is_wanted_and_its_status_has_the_last_failure() -> None:
+    of = built().holding(failing(), {})
+    wanted = replicas(of, {Ref.of(edge(of)): edge(of)})
+    assert wanted == {"edge": 1, "cloud": 1}
+    for views in ((), (PodView(role="cloud", name="c", node="cloud0", phase="Running", ready=True),)):
+        tally = ReadinessTally()
+        count_pods(views, wanted, of.held, tally)
+        verdict = judge(tally, ())
+        assert (verdict.phase, verdict.reason) == ("Pending", "PodsFailing")
+        assert "pod p" in verdict.message
+        assert "edge0" in verdict.message
+
+
+@pytest.mark.parametrize(("others", "number"), [([], 0), ([pod("runs", "Running", ready=True)], None)])
+def test_an_autoscaled_worker_waits_only_if_it_has_no_pod(others: Any, number: Any) -> None:
+    of = built(service(edgeWorker={"hpa": {"maxReplicas": 3}})).holding(failing(*others), {})
+    assert edge(of)["spec"].get("replicas") == number
+    assert ("edge" in of.held) == (number == 0)
+
+
 def test_an_autoscaled_worker_gets_its_first_pod_again() -> None:
     of = built(service(edgeWorker={"hpa": {"maxReplicas": 3}}))
-    (plain,) = (b for b in of.objects if b["metadata"]["name"] == "helmet-deployment-edge")
-    assert "replicas" not in plain["spec"]
-    existing = {Ref.of(plain): {**plain, "spec": {**plain["spec"], "replicas": 0}}}
-    (again,) = (b for b in of.holding({}, existing).objects if b["metadata"]["name"] == "helmet-deployment-edge")
-    assert again["spec"]["replicas"] == 1
+    assert "replicas" not in edge(of)["spec"]
+    existing = {Ref.of(edge(of)): {**edge(of), "spec": {**edge(of)["spec"], "replicas": 0}}}
+    assert edge(of.holding({}, existing))["spec"]["replicas"] == 1
+
+
+def test_a_worker_that_waited_when_its_secret_was_deleted_gets_its_pod_again() -> None:
+    waits, of = edge(built().holding(failing(), {})), built(secrets={})
+    assert "edge" in of.kept
+    existing = {Ref.of(waits): waits}
+    assert of.holding(failing(), existing).objects == of.objects
+    (again,) = (body for body in of.holding({}, existing).objects if body not in of.objects)
+    assert again == {**waits, "spec": {**waits["spec"], "replicas": 1}}
+    assert patch_for(waits, again)
+    copied = {**waits, "metadata": {**waits["metadata"], "name": "copied"}}
+    assert of.holding({}, {Ref.of(copied): copied}).objects == of.objects
