@@ -139,7 +139,7 @@ async def test_a_worker_whose_pods_fail_one_after_the_other_gets_a_pod_a_minute_
 
 async def test_an_edit_of_a_worker_whose_pods_fail_never_says_that_it_runs(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(left("too-large-past-the-scheduler"), EDGE)
+        w.player.behave(left("out-of-cpu"), EDGE)
         await w.apply_all()
         await w.reaches("Failed", "OutOfcpu")
 
@@ -167,7 +167,7 @@ async def test_an_update_whose_pods_fail_waits_and_the_old_pod_works(api: Api) -
         await w.apply_all()
         await w.reaches("Running")
         (old,) = await pods(w, EDGE)
-        w.player.behave(left("too-large-past-the-scheduler"), EDGE)
+        w.player.behave(left("out-of-cpu"), EDGE)
         w.player.behave(running, old["metadata"]["name"])
         body = w.service()
         body["spec"]["edgeWorker"]["deadlineMs"] = 500
