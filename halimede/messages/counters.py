@@ -147,6 +147,13 @@ class Count(IntEnum):
         "model_errors",
         EDGE_WORKER | SERVICE,
     )
+    UNRECEIVED = (
+        22,
+        "unreceived",
+        "Results that no client received: the broker had no subscriber for them.",
+        "unreceived_results",
+        EDGE_WORKER | SERVICE,
+    )
     DEFERRED = 20, "deferred", "Samples that a tier in between passed on to the next one.", "deferred_samples", TIER
 
     @property
@@ -195,6 +202,7 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     audited: Annotated[NonNegative, Count.AUDITED.described] = 0
     audit_agreed: Annotated[NonNegative, Count.AUDIT_AGREED.described] = 0
     overruled: Annotated[NonNegative, Count.OVERRULED.described] = 0
+    unreceived: Annotated[NonNegative, Count.UNRECEIVED.described] = 0
     deferred: Annotated[NonNegative, Count.DEFERRED.described] = 0
     drifting: Annotated[
         NonNegative, Meta(description="Workers whose samples are no longer like those that they were calibrated for.")

@@ -400,6 +400,8 @@ class ResultResponder:
             return
         # ACCEPTED first: a worker that is killed here must not have answered more than it accepted
         counts = [Count.ACCEPTED, Count.ANSWERED] if pending else [Count.ANSWERED]
+        if reason == NO_SUBSCRIBER:
+            counts.append(Count.UNRECEIVED)
         if result.by == "cloud":
             counts.append(Count.CLOUD)
         if result.hard:

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from halimede import topics
 from halimede.messages import TaskInfo
 from halimede.pipeline.model_slot import FAILING_SAMPLES
 from tests.blackbox.models import EASY, HARD, POISON, big, small
@@ -100,6 +101,17 @@ async def test_a_model_that_fails_on_every_frame_is_counted_named_and_no_secret_
         await until(lambda: world.infos["e0"][-1].reason == "EdgeModelFailing")
         assert "no such operator" in world.infos["e0"][-1].message
         assert world.infos["c0"][-1].reason == ""
+
+
+async def test_results_that_no_client_has_subscribed_to_are_counted(world: World) -> None:
+    async with world.worker("edge", "e0", small()):
+        assert (await world.ask(EASY)).by == "edge"
+        await world.client.unsubscribe(topics.RESULT.filter(ns=world.namespace))
+        for _ in range(3):
+            await world.publish(packed(frame(EASY)))
+        await until(lambda: world.counts("e0").inference_number == 4)
+        await until(lambda: world.counts("e0").unreceived == 3)
+        assert await world.metric("e0", "unreceived_results_total") == 3
 
 
 @pytest.mark.parametrize("kind", ["edge", "cloud", "tier"])
