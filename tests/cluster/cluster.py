@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster import network
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.node import Node, remove_parent_cgroups
+from tests.cluster.node import Kubelet, Node, remove_parent_cgroups
 from tests.cluster.processes import Processes, in_namespace
 from tests.cluster.settings import CONTROL_NAMESPACE, NODES, ROOT, Folders, NodePlan
 
@@ -35,14 +35,14 @@ class Cluster:
         self.folders = folders or Folders()
         self.processes = Processes(self.folders.logs)
         self.control = ControlPlane(binaries, self.folders, self.processes, toleration_s=toleration_s)
+        self._binaries = binaries
         self._images = images
         self.nodes = [
             Node(
                 plan,
                 self.folders,
                 self.processes,
-                kubelet=binaries / "kubelet",
-                kubeconfig=self.control.kubeconfig(plan.name),
+                Kubelet(binaries / "kubelet", self.control.kubeconfig(plan.name)),
             )
             for plan in plans
         ]
@@ -85,7 +85,12 @@ class Cluster:
             _step(f"node {node.plan.name}", lambda node=node: node.start(self._images_of(node)))
         _step("images on all nodes", self._imported)
         _step("nodes Ready", self._ready)
-        self.folders.state.write_text(json.dumps({"nodes": {node.plan.name: node.plan.address for node in self.nodes}}))
+        state = {
+            "nodes": {node.plan.name: node.plan.address for node in self.nodes},
+            "binaries": str(self._binaries),
+            "images": {name: str(path) for name, path in self._images.items()},
+        }
+        self.folders.state.write_text(json.dumps(state))
 
     def _images_of(self, node: Node) -> list[Path]:
         """Return what can run there: an edge node beside a cloud node has neither GM nor broker."""

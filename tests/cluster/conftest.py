@@ -78,22 +78,23 @@ AROUND = 50
 
 
 @pytest.fixture
-def scenario(request: pytest.FixtureRequest, installation: Installation, report: Report) -> Scenario:
+def scenario(request: pytest.FixtureRequest, report: Report) -> Scenario:
     """Frames at 25 a second around what the block does; then their outcome is in the report, and none is missing.
 
-    Frames are answered before the block; after it they have to be answered again within ``recovery_s``.
+    Frames are answered before the block; after it they have to be answered again within ``recovery_s``. ``load``: by
+    default the installation's, from a pod.
     """
 
     @contextmanager
-    def run(name: str, *, recovery_s: float = 120.0, **options: object) -> Iterator[Load]:
+    def run(name: str, *, recovery_s: float = 120.0, load: Load | None = None) -> Iterator[Load]:
         # if it fails, the report names it
         request.node.user_properties.append(("scenario", name))
-        with installation.load(**options) as load:
-            load.wait_answered(AROUND)
-            yield load
-            load.wait_answered(AROUND, recovery_s)
-        assert load.outcome
-        report.add(name, load.outcome, load.raw)
-        assert load.outcome.lost_unnamed == 0, f"accepted and never answered: {load.raw}"
+        with load or request.getfixturevalue("installation").load() as running:
+            running.wait_answered(AROUND)
+            yield running
+            running.wait_answered(AROUND, recovery_s)
+        assert running.outcome
+        report.add(name, running.outcome, running.raw)
+        assert running.outcome.lost_unnamed == 0, f"accepted and never answered: {running.raw}"
 
     return run

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.cluster.kubectl import Body, Kubectl, KubectlError, until
 from tests.cluster.settings import ROOT
-from tests.cluster.traffic import CONFIG, SECRET, Load, prepare
+from tests.cluster.traffic import CONFIG, SECRET, Load, PodProgram, prepare
 from tests.e2e.running import digits
 
 GUIDE, SHORT = ROOT / "docs/deploy.md", ROOT / "docs/kubernetes.md"
@@ -113,9 +113,13 @@ class Installation:
             pictures[path.name] = path
         prepare(self.kubectl, pictures, credentials or self.folder / "site/operators/admin", namespace)
 
-    def load(self, **options: object) -> Load:
-        """Return load on the example: 25 frames a second."""
-        return Load(self.kubectl, broker=self.broker, image=IMAGE, **options)  # type: ignore[arg-type]
+    def load(self, namespace: str = "default") -> Load:
+        """Return load on the example: 25 frames a second from a pod."""
+        return Load(
+            self.kubectl,
+            PodProgram(self.kubectl, broker=self.broker, image=IMAGE, namespace=namespace),
+            namespace=namespace,
+        )
 
     def remove_load(self) -> None:
         """Remove what load pods mount."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.cluster.processes import GRACE_S, Processes, in_namespace
 from tests.cluster.settings import DNS_SERVICE, DOMAIN, PREFIX, Folders, NodePlan
@@ -41,17 +42,33 @@ state = "/run/containerd"
 """
 
 
-class Node:
-    """A node of the cluster. ``images``: archives that its containerd imports first."""
+class Agent(Protocol):
+    """The program that runs the pods of a node.
 
-    def __init__(
-        self, plan: NodePlan, folders: Folders, processes: Processes, *, kubelet: Path, kubeconfig: Path
-    ) -> None:
+    Attributes:
+        name: the program's.
+        name_server: what pods with the node's DNS and the node itself resolve names with.
+
+    """
+
+    name: str
+    name_server: str
+
+    def command(self, node: Node) -> list[str]:
+        """Write its settings into the node's folder, and return its command line."""
+
+    def pod_network(self, node: Node) -> dict[str, object]:
+        """Return the CNI configuration of the node's pods."""
+
+
+class Node:
+    """A node of the cluster."""
+
+    def __init__(self, plan: NodePlan, folders: Folders, processes: Processes, agent: Agent) -> None:
         self.plan = plan
         self.folder = folders.node(plan.name)
+        self.agent = agent
         self._processes = processes
-        self._kubelet = kubelet
-        self._kubeconfig = kubeconfig
 
     @property
     def cgroup(self) -> str:
@@ -59,38 +76,39 @@ class Node:
         return f"/{PREFIX}/{self.plan.name}"
 
     def start(self, images: Sequence[Path]) -> None:
-        """Start it; the node registers itself with the API server. Raises ClusterError."""
+        """Start it; it registers itself with the cluster. ``images``: archives that its containerd imports first.
+
+        Raises ClusterError.
+        """
         (self.folder / "cni").mkdir(parents=True, exist_ok=True)
-        (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._pod_network()))
+        (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self.agent.pod_network(self)))
         (self.folder / "containerd.toml").write_text(
             CONTAINERD.format(folder=self.folder, socket=SOCKET, pause=PAUSE, plugins=CNI_PLUGINS)
         )
-        (self.folder / "resolv.conf").write_text(f"nameserver {DNS_SERVICE}\n")
-        (self.folder / "kubelet.json").write_text(json.dumps(self._settings()))
+        (self.folder / "resolv.conf").write_text(f"nameserver {self.agent.name_server}\n")
         plan = {
             "name": self.plan.name,
             "folder": str(self.folder),
             "images": [str(image) for image in images],
             "containerd": ["containerd", "--config", str(self.folder / "containerd.toml")],
-            "kubelet": [
-                str(self._kubelet),
-                f"--config={self.folder / 'kubelet.json'}",
-                f"--kubeconfig={self._kubeconfig}",
-                f"--hostname-override={self.plan.name}",
-                f"--node-ip={self.plan.address}",
-                f"--root-dir={self.folder / 'kubelet'}",
-                f"--cert-dir={self.folder / 'certificates'}",
-                "--v=2",
-            ],
+            "agent": self.agent.command(self),
         }
         (self.folder / "plan.json").write_text(json.dumps(plan))
         for hierarchy in hierarchies():
             make_cgroup(hierarchy, self.cgroup)
+        self.power_on()
+
+    def power_on(self) -> None:
+        """Start it with all that is on its disk."""
         own = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child=SIGKILL")
         init = (sys.executable, Path(__file__).with_name("node_init.py"), self.folder / "plan.json")
         self._processes.start(
             self.plan.name, in_namespace(self.plan.namespace, *own, *init), cwd=self.folder, env={"GOMAXPROCS": "2"}
         )
+
+    def power_off(self) -> None:
+        """Kill all its processes at once. Files stay as they are, also those that a real power cut would lose."""
+        self._processes.stop(self.plan.name, signal.SIGKILL)
 
     def ready_for_pods(self) -> bool:
         """Whether all images are there."""
@@ -98,7 +116,7 @@ class Node:
 
     def remove(self) -> None:
         """End all processes of the node, and remove its cgroups and files."""
-        self._processes.stop(self.plan.name, signal.SIGKILL)
+        self.power_off()
         end = time.monotonic() + GRACE_S
         own = [hierarchy / self.cgroup.lstrip("/") for hierarchy in (*hierarchies(), CGROUPS / "unified")]
         while (left := [path for path in own if path.exists()]) and time.monotonic() < end:
@@ -107,7 +125,38 @@ class Node:
             time.sleep(0.2)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _settings(self) -> dict[str, object]:
+
+class Kubelet:
+    """Kubernetes' own agent: all that a cluster offers is there for its pods."""
+
+    name = "kubelet"
+    name_server = DNS_SERVICE
+
+    def __init__(self, binary: Path, kubeconfig: Path) -> None:
+        self._binary = binary
+        self._kubeconfig = kubeconfig
+
+    def command(self, node: Node) -> list[str]:
+        """Write its settings into the node's folder, and return its command line."""
+        folder = node.folder
+        (folder / "kubelet.json").write_text(json.dumps(self._settings(node)))
+        return [
+            str(self._binary),
+            f"--config={folder / 'kubelet.json'}",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--hostname-override={node.plan.name}",
+            f"--node-ip={node.plan.address}",
+            f"--root-dir={folder / 'kubelet'}",
+            f"--cert-dir={folder / 'certificates'}",
+            "--v=2",
+        ]
+
+    def pod_network(self, node: Node) -> dict[str, object]:
+        """Return the CNI configuration of the node's pods."""
+        # point to point: all traffic of pods passes the node's own rules, also between two pods of one node
+        return {"cniVersion": "0.4.0", "name": "pods", "plugins": [pod_interface(node.plan)]}
+
+    def _settings(self, node: Node) -> dict[str, object]:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -117,10 +166,10 @@ class Node:
             "containerRuntimeEndpoint": f"unix://{SOCKET}",
             "clusterDNS": [DNS_SERVICE],
             "clusterDomain": DOMAIN,
-            "resolvConf": str(self.folder / "resolv.conf"),
-            "podLogsDir": str(self.folder / "pods"),
+            "resolvConf": str(node.folder / "resolv.conf"),
+            "podLogsDir": str(node.folder / "pods"),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": self.cgroup,
+            "cgroupRoot": node.cgroup,
             "failCgroupV1": False,
             "failSwapOn": False,
             "oomScoreAdj": 0,
@@ -131,11 +180,12 @@ class Node:
             "registerWithTaints": [],
         }
 
-    def _pod_network(self) -> dict[str, object]:
-        routes = [{"dst": "0.0.0.0/0"}]
-        ipam = {"type": "host-local", "ranges": [[{"subnet": self.plan.pods}]], "routes": routes}
-        # point to point: all traffic of pods passes the node's own rules, also between two pods of one node
-        return {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
+
+def pod_interface(plan: NodePlan, *, masquerade: bool = False) -> dict[str, object]:
+    """Return the CNI plug-in for addresses of the node's range. ``masquerade``: others see the node's own address."""
+    routes = [{"dst": "0.0.0.0/0"}]
+    ipam = {"type": "host-local", "ranges": [[{"subnet": plan.pods}]], "routes": routes}
+    return {"type": "ptp", "ipMasq": masquerade, "ipam": ipam}
 
 
 def hierarchies() -> list[Path]:

@@ -1,4 +1,4 @@
-"""The first process of a node: makes its mounts, starts containerd and kubelet, and reaps what ends.
+"""The first process of a node: makes its mounts, starts containerd and the agent, and reaps what ends.
 
 It runs in a network, mount, UTS and process namespace of its own. When it is killed, the kernel ends all processes of
 the node, containers included. Argument: a JSON file, see ``node.Node.start``.
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: settings of the kernel that kubelet demands: it reads these values and leaves the machine's own alone
+#: settings of the kernel that kubelet and edgecore demand: it reads these values and leaves the machine's own alone
 TUNABLES = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -36,11 +36,11 @@ def main(path: str) -> None:
     containerd = _start("containerd", plan["containerd"], folder)
     while not SOCKET.exists():
         time.sleep(0.1)
-    for archive in plan["images"]:
+    for archive in [] if (folder / "images-imported").exists() else plan["images"]:
         command = ["ctr", "--address", str(SOCKET), "--namespace", "k8s.io", "images", "import", archive]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (folder / "images-imported").touch()
-    children = {containerd: "containerd", _start("kubelet", plan["kubelet"], folder): "kubelet"}
+    children = {containerd: "containerd", _start("agent", plan["agent"], folder): "agent"}
     # a node is power-cut by SIGKILL; SIGTERM is not handled on purpose: nothing of it has to end tidily
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _reap(children, plan, folder)

@@ -26,12 +26,19 @@ class Power:
     """The nodes that may be cut off, by name; none on a cluster that somebody lends us."""
 
     nodes: dict[str, str] = field(default_factory=dict)
+    #: the folder of the programs, and the archives of images, with which another node can be started
+    binaries: Path | None = None
+    images: dict[str, Path] = field(default_factory=dict)
 
     @classmethod
     def here(cls) -> Power:
-        """Return what the environment tells."""
+        """Return what the cluster of this machine has written; nothing on another cluster."""
         file = os.environ.get(STATE)
-        return cls(json.loads(Path(file).read_text())["nodes"] if file else {})
+        if not file:
+            return cls()
+        state = json.loads(Path(file).read_text())
+        images = {name: Path(path) for name, path in state["images"].items()}
+        return cls(state["nodes"], Path(state["binaries"]), images)
 
     def need(self, node: str) -> None:
         """Skip the test, unless this node is ours."""

@@ -16,8 +16,8 @@ class Outcome:
     """What became of a scenario's frames.
 
     ``lost_named``: the publisher was told (nobody was there for the frame, or the broker did not take it), or the
-    service's status counts it as lost. ``lost_unnamed``: accepted and never heard of again, or still on its way to the
-    broker at the end. ``recovery_s``: the longest time without an answer.
+    service's status counts the frame as lost or its result as received by nobody. ``lost_unnamed``: accepted and never
+    heard of again, or still on its way to the broker at the end. ``recovery_s``: the longest time without an answer.
     """
 
     sent: int

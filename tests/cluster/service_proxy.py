@@ -20,13 +20,15 @@ from typing import Any
 
 from tests.cluster.network import namespaces
 from tests.cluster.processes import ClusterError, end_with_parent, in_namespace, run
-from tests.cluster.settings import DNS_SERVICE, DOMAIN
+from tests.cluster.settings import BROKER_NAME, CLOUD_NAME, DNS_SERVICE, DOMAIN, NODES
 from tests.kubernetes.kubeconfig import Config, read
 
 #: seconds between two requests to the API server
 EVERY_S = 0.3
 LISTS = ("/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices")
 TABLE = "halimede_cluster"
+#: of packets that came to a node port
+MARK = "0x4000"
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -90,6 +92,8 @@ def ruleset(rules: Sequence[Rule]) -> str:
         "  chain served {", *served, "  }",
         "  chain unserved {", *unserved, "  }",
         "  chain prerouting { type nat hook prerouting priority -100; jump served; }",
+        # the answer of an endpoint on another node has to come back through this one
+        f"  chain postrouting {{ type nat hook postrouting priority 100; meta mark {MARK} masquerade; }}",
         "  chain output { type nat hook output priority -100; jump served; }",
         "  chain forward { type filter hook forward priority filter; jump unserved; }",
         "  chain sent { type filter hook output priority filter; jump unserved; }",
@@ -101,7 +105,7 @@ def ruleset(rules: Sequence[Rule]) -> str:
 def _matches(rule: Rule) -> list[str]:
     found = [f"ip daddr {rule.address} {rule.protocol} dport {rule.port}"]
     if rule.node_port:
-        found.append(f"fib daddr type local {rule.protocol} dport {rule.node_port}")
+        found.append(f"fib daddr type local {rule.protocol} dport {rule.node_port} meta mark set {MARK}")
     return found
 
 
@@ -185,6 +189,8 @@ class ServiceProxy:
             f"--listen-address={DNS_SERVICE}",
             f"--addn-hosts={self._hosts}",
             f"--local=/{DOMAIN}/",
+            # the site's public names, which are those of a cloud node
+            *(f"--host-record={name},{NODES[0].address}" for name in (CLOUD_NAME, BROKER_NAME)),
             "--local-ttl=1",
             "--user=root",
             "--pid-file=",

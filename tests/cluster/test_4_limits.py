@@ -69,7 +69,7 @@ def test_a_quota_is_named_and_a_larger_one_lets_the_service_run(
         installation.names("exceeded quota", "halimede-quota")
         kubectl.apply(quota.format(10), "-n", "halimede-quota")
         installation.running("digits", "halimede-quota")
-        with scenario("quota", namespace="halimede-quota"):
+        with scenario("quota", load=installation.load("halimede-quota")):
             pass
 
 
@@ -93,7 +93,7 @@ def test_a_restricted_namespace_is_served_without_the_node_cache(
             installation.type("kubectl apply -k own")
             until("GM with the setting", lambda: kubectl.ready(GM, "halimede", 2), 180)
             installation.running("digits", "halimede-restricted")
-            with scenario("restricted namespace", namespace="halimede-restricted"):
+            with scenario("restricted namespace", load=installation.load("halimede-restricted")):
                 pass
         finally:
             installation.type("kubectl apply -k deploy/overlays/mosquitto")

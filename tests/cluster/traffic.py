@@ -1,20 +1,26 @@
-"""Load on a service, from a pod of the cluster (``load.py``)."""
+"""Load on a service: ``load.py`` in a pod of the cluster or elsewhere, and what became of its frames."""
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from tests.cluster.kubectl import Kubectl, KubectlError, until
 from tests.cluster.report import Outcome
+from tests.cluster.settings import ROOT
 
 #: frames a second
 FPS = 25
 START_S = 120.0
+#: counts of a service's status: frames without an answer, and answers that no client received
+NAMED = ("lost", "unreceived")
 #: seconds in which a failing `kubectl get` is repeated
 LOST_S = 30.0
 CONFIG, SECRET = "halimede-test-load", "halimede-test-operator"
@@ -68,44 +74,107 @@ def prepare(kubectl: Kubectl, pictures: Mapping[str, Path], credentials: Path, n
         kubectl.apply(kubectl.run(*made, "--dry-run=client", "-o", "yaml"), "--server-side", "--force-conflicts")
 
 
+class LoadProgram(Protocol):
+    """Runs ``load.py`` somewhere."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def last_line(self) -> str:
+        """Return the last whole line that it has printed; empty if there is none yet."""
+
+    def finish(self) -> None:
+        """Have it stop publishing: it waits for the answers that are still to come, and prints its outcome."""
+
+    def remove(self) -> None:
+        """End it."""
+
+
+class PodProgram:
+    """``load.py`` in a pod of the cluster."""
+
+    def __init__(
+        self, kubectl: Kubectl, *, broker: str, image: str, service: str = "digits", camera: str = "cam0",
+        namespace: str = "default", fps: int = FPS,
+    ) -> None:  # fmt: skip
+        self._kubectl = kubectl
+        self._name, self._namespace = f"halimede-test-load-{secrets.token_hex(3)}", namespace
+        self._manifest = POD.format(
+            name=self._name, namespace=namespace, image=image, broker=broker, service=service, camera=camera, fps=fps
+        )
+
+    def start(self) -> None:
+        """Create the pod."""
+        self._kubectl.apply(self._manifest)
+
+    def last_line(self) -> str:
+        """Return the last line of its log."""
+        lines = self._kubectl.run("logs", self._name, "-n", self._namespace, "--tail=1").splitlines()
+        return lines[-1] if lines else ""
+
+    def finish(self) -> None:
+        """Send SIGTERM to its process."""
+        self._kubectl.run("exec", self._name, "-n", self._namespace, "--", "sh", "-c", "kill -TERM 1")
+
+    def remove(self) -> None:
+        """Delete the pod."""
+        self._kubectl.run("delete", "pod", self._name, "-n", self._namespace, "--wait=false")
+
+
+class ProcessProgram:
+    """``load.py`` as a process of this machine. ``command`` enters a network; ``folder`` has the pictures."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self._command = [*command, sys.executable, "-m", "tests.cluster.load", str(folder), str(FPS)]
+        self._environment = {**os.environ, **environment}
+        self._log = folder / "load.log"
+
+    def start(self) -> None:
+        """Start the process."""
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment, cwd=ROOT)
+
+    def last_line(self) -> str:
+        """Return the last line of its log that has ended."""
+        return self._log.read_text().rpartition("\n")[0].rpartition("\n")[2]
+
+    def finish(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
+    def remove(self) -> None:
+        """Kill it, if it has not ended."""
+        self._process.kill()
+        self._process.wait()
+
+
 class Load:
     """Frames at a fixed rate while the block runs; then ``outcome`` and ``raw`` are known."""
 
     def __init__(
-        self,
-        kubectl: Kubectl,
-        *,
-        broker: str,
-        image: str,
-        service: str = "digits",
-        camera: str = "cam0",
-        namespace: str = "default",
-        fps: int = FPS,
+        self, kubectl: Kubectl, program: LoadProgram, service: str = "digits", namespace: str = "default"
     ) -> None:
         self._kubectl = kubectl
-        self._namespace, self._service = namespace, service
-        self._name = f"halimede-test-load-{secrets.token_hex(3)}"
-        self._manifest = POD.format(
-            name=self._name, namespace=namespace, image=image, broker=broker, service=service, camera=camera, fps=fps
-        )
+        self._program = program
+        self._service, self._namespace = service, namespace
         self.raw: dict[str, Any] = {}
         self.outcome: Outcome | None = None
 
     def __enter__(self) -> Load:
         self._lost = self._lost_now()
-        self._kubectl.apply(self._manifest)
+        self._program.start()
         until("frames", lambda: self.now().get("sent"), START_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         if kind is None:
             self._finish()
-        self._kubectl.run("delete", "pod", self._name, "-n", self._namespace, "--wait=false")
+        self._program.remove()
 
     def now(self) -> dict[str, Any]:
         """Return the counts of a second ago at most."""
-        lines = self._kubectl.run("logs", self._name, "-n", self._namespace, "--tail=1").splitlines()
-        return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+        line = self._program.last_line()
+        return json.loads(line) if line.startswith("{") else {}
 
     def wait_answered(self, number: int, seconds: float = 120.0) -> None:
         """Wait until so many more frames were answered than now."""
@@ -113,7 +182,7 @@ class Load:
         until(f"{wanted} answers", lambda: self.now().get("answered", 0) >= wanted, seconds)
 
     def _finish(self) -> None:
-        self._kubectl.run("exec", self._name, "-n", self._namespace, "--", "sh", "-c", "kill -TERM 1")
+        self._program.finish()
         until("the last answers", lambda: self.now().get("running") is False, 90.0)
         self.raw = self.now()
         # the status follows the workers' reports within seconds
@@ -133,4 +202,4 @@ class Load:
                 return 0
             raise
         metrics = body.get("status", {}).get("metrics", [])
-        return int(next((float(each["value"]) for each in metrics if each["key"] == "lost"), 0))
+        return int(sum(float(each["value"]) for each in metrics if each["key"] in NAMED))
