@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.cluster.kubectl import Body, Kubectl, KubectlError, until
@@ -52,12 +53,27 @@ class Installation:
 
     def type(self, line: str, seconds: float = 180.0) -> str:
         """Run a line as an operator's shell does, in the operator's folder, and return its output."""
+        return self.kubectl.shell(self._shell(line), cwd=self.folder, seconds=seconds)
+
+    @contextmanager
+    def running_command(self, line: str, ready: str, seconds: float = 30.0) -> Iterator[None]:
+        """Run a line that has no end while the block runs, once its output has the text ``ready``."""
+        log = self.folder / "command.log"
+        with log.open("wb") as output:
+            process = self.kubectl.start(self._shell(f"exec {line}"), output, cwd=self.folder)
+        try:
+            until(f"{ready!r} of {line!r}", lambda: ready in log.read_text(), seconds)
+            yield
+            assert process.poll() is None, f"{line} has ended: {log.read_text()}"
+        finally:
+            process.terminate()
+            process.wait()
+
+    def _shell(self, line: str) -> list[str]:
         for name, own in NODES.items():
             line = re.sub(rf"\b{name}\b", own, line)
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
-        return self.kubectl.shell(
-            ["env", path, f"HOME={self.folder}", "bash", "-o", "pipefail", "-c", line], cwd=self.folder, seconds=seconds
-        )
+        return ["env", path, f"HOME={self.folder}", "bash", "-o", "pipefail", "-c", line]
 
     def install(self) -> None:
         """Type the five commands of docs/kubernetes.md, with a camera that publishes before there is a service."""

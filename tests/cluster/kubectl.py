@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from tests.cluster.settings import ROOT
 
@@ -47,6 +47,10 @@ class Kubectl:
         if done.returncode:
             raise KubectlError(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return done.stdout
+
+    def start(self, command: list[str], output: IO[bytes], *, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+        """Start a command with this cluster's kubeconfig."""
+        return subprocess.Popen(command, stdout=output, stderr=output, env=self._environment, cwd=cwd)
 
     def apply(self, manifest: str, *words: str) -> None:
         """Apply a manifest's text."""

@@ -23,6 +23,7 @@ from tests.cluster import network
 from tests.cluster.kubectl import Kubectl, condition, until
 from tests.cluster.node import PAUSE, SOCKET, Node, pod_interface
 from tests.cluster.processes import Processes, in_namespace, run
+from tests.cluster.requirements import CLOUDCORE, CRDS, EDGECORE
 from tests.cluster.settings import (
     BROKER_NAME,
     CLOUD_NAME,
@@ -34,18 +35,11 @@ from tests.cluster.settings import (
     NodePlan,
 )
 
-#: the programs, and the folder with KubeEdge's definitions (its ``build/crds``)
-CLOUDCORE, EDGECORE, CRDS = "cloudcore", "edgecore", "kubeedge-crds"
 TUNNEL_PORT, CERTIFICATE_PORT = 10000, 10002
 #: parts of the names of images that the node needs
 IMAGES = ("/pause:", "/lc:0", "/worker:0", "/eclipse-mosquitto:")
 START_S = 300.0
 Body = dict[str, Any]
-
-
-def present(binaries: Path) -> bool:
-    """Whether the folder has KubeEdge."""
-    return all((binaries / name).exists() for name in (CLOUDCORE, EDGECORE, CRDS))
 
 
 def default_settings(binary: Path) -> Body:

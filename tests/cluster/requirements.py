@@ -11,6 +11,9 @@ from pathlib import Path
 from tests.cluster.network import usable
 
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+#: programs of KubeEdge, and a folder with the definitions of its source (``build/crds``): where all three are there, a
+#: node of edgecore is tested as well
+KUBEEDGE = CLOUDCORE, EDGECORE, CRDS = "cloudcore", "edgecore", "kubeedge-crds"
 #: programs, and the Debian packages that have them
 PROGRAMS = {
     "containerd": "containerd",
@@ -24,6 +27,8 @@ PROGRAMS = {
     "sysctl": "procps",
     "cc": "gcc",
 }
+#: of a node of edgecore: the CNI plug-in for host ports uses it
+EDGE_PROGRAMS = {"iptables": "iptables"}
 PLUGINS = Path("/usr/lib/cni")
 HOW = """\
 The suite needs a cluster. Either:
@@ -35,7 +40,15 @@ The suite needs a cluster. Either:
   KUBE_BINARIES=FOLDER make test-cluster
       starts a cluster of two nodes on this machine, as root, in network namespaces of its own. The folder has these
       programs, released or built from source (docs/cluster.md); all of Kubernetes have one version (tried with 1.36):
-      """ + ", ".join(BINARIES)
+      {binaries}
+      With KubeEdge's {kubeedge} in the folder, a place on KubeEdge is tested as well.""".format(
+    binaries=", ".join(BINARIES), kubeedge=", ".join(KUBEEDGE)
+)
+
+
+def has_kubeedge(binaries: Path) -> bool:
+    """Whether the folder has KubeEdge."""
+    return all((binaries / name).exists() for name in KUBEEDGE)
 
 
 def missing(binaries: Path) -> list[str]:
@@ -52,7 +65,8 @@ def _missing(binaries: Path) -> Iterator[str]:
     for name in BINARIES:
         if not os.access(binaries / name, os.X_OK):
             yield f"{binaries / name}: there is no such program"
-    absent = {package for program, package in PROGRAMS.items() if shutil.which(program) is None}
+    programs = PROGRAMS | (EDGE_PROGRAMS if has_kubeedge(binaries) else {})
+    absent = {package for program, package in programs.items() if shutil.which(program) is None}
     if not (PLUGINS / "ptp").exists():
         absent.add("containernetworking-plugins")
     for package in sorted(absent):

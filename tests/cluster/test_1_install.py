@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.cluster.conftest import Scenario
-from tests.cluster.installation import GM, LC, MOSQUITTO, Installation
+from tests.cluster.installation import GM, GUIDE, LC, MOSQUITTO, Installation, typed_lines
 from tests.cluster.kubectl import Kubectl, condition
 from tests.cluster.report import Report
 
@@ -36,6 +37,15 @@ def test_frames_are_answered_by_edge_and_cloud(scenario: Scenario) -> None:
         load.wait_answered(250)
     assert load.raw["by"].keys() == {"edge", "cloud"}
     assert load.raw["unheard"] == load.raw["refused"] == 0
+
+
+def test_an_operator_publishes_and_watches_over_a_forwarded_port(installation: Installation) -> None:
+    forward, *lines = typed_lines(GUIDE, "Publish and watch")
+    with installation.running_command(forward, "Forwarding from 127.0.0.1:1883"):
+        shown = installation.type("\n".join([*lines, "wait"]), 120)
+    # the next ten results, the frames, the state, what the doctor found
+    assert len(re.findall(r"^\S+ +cam0 ", shown, re.MULTILINE)) == 10, shown
+    assert "Running" in shown
 
 
 def test_an_edit_takes_effect_while_frames_are_answered(scenario: Scenario, installation: Installation) -> None:

@@ -19,9 +19,10 @@ import pytest
 from tests.cluster.conftest import Scenario
 from tests.cluster.installation import PICTURES, Installation, typed_lines
 from tests.cluster.kubectl import Body, Kubectl, KubectlError, until
-from tests.cluster.kubeedge import KubeEdge, present
+from tests.cluster.kubeedge import KubeEdge
 from tests.cluster.power import Power
 from tests.cluster.report import Report
+from tests.cluster.requirements import has_kubeedge
 from tests.cluster.settings import BROKER_NAME, CLOUD_NAME, NODES, PLACE, ROOT
 from tests.cluster.traffic import Load, ProcessProgram
 from tests.e2e.running import digits
@@ -67,7 +68,7 @@ bridges:
 @pytest.fixture
 def place(kubectl: Kubectl, power: Power) -> Iterator[KubeEdge]:
     """A node run by edgecore."""
-    if power.binaries is None or not present(power.binaries):
+    if power.binaries is None or not has_kubeedge(power.binaries):
         pytest.skip("KubeEdge is not among the binaries of `make test-cluster KUBE_BINARIES=...` (docs/cluster.md)")
     with KubeEdge(power.binaries, power.images, kubectl) as found:
         yield found
