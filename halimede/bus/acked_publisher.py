@@ -3,6 +3,9 @@
 A message is sent at once if the connection has a free slot; one timer watches all acknowledgements. A message that
 cannot be sent at once, or was not acknowledged, continues in a separate task. The fate of an unacknowledged message is
 unknown: if it is sent again, it may arrive twice.
+
+A broker that restarts loses subscriptions, and its clients return one after the other. A message that had subscribers
+before the restart and has none after it is sent again for some seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ log = structlog.get_logger()
 
 #: seconds before a message is sent again: the first pause, and the longest
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
+#: seconds after a reconnect in which subscribers that were there before it are waited for
+RETURN_S = 10.0
 #: errors of a body that cannot be encoded: values come from users' models
 UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
 
@@ -55,7 +60,8 @@ class AckedPublisher(Generic[M]):
     Args:
         limit: messages in flight; ``capacity``: messages that may wait for that before ``ready`` is false.
         timeout_s: the longest wait for an acknowledgement in seconds.
-        retry: whether a message is sent again until the broker acknowledges it; otherwise it is sent once.
+        retry: whether a message is sent again until the broker acknowledges it, and for ``RETURN_S`` after a reconnect
+            until it has a subscriber; otherwise it is sent once.
         substitute: returns a replacement for a body that cannot be encoded; None: send nothing.
 
     """
@@ -86,6 +92,9 @@ class AckedPublisher(Generic[M]):
         self._group: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._reconnected = asyncio.Event()
+        #: whether the last message of the current connection had a subscriber, and until when one is waited for
+        self._subscribed = False
+        self._return_by = 0.0
 
     @property
     def waiting(self) -> int:
@@ -178,7 +187,7 @@ class AckedPublisher(Generic[M]):
             return  # it has expired before
         lost = acknowledgement.cancelled() or acknowledgement.exception()
         reason = FAILURE if lost else acknowledgement.result()
-        if reason < FAILURE:
+        if reason < FAILURE and not self._returning(found=reason != NO_SUBSCRIBER):
             message.done(reason)
         else:
             self._failed(message, str(lost or hex(reason)))
@@ -248,9 +257,20 @@ class AckedPublisher(Generic[M]):
                 level = log.warning if isinstance(error, RefusedError) else log.debug
                 level("message waits for the broker", kind=self._kind, error=str(error))
             else:
-                message.done(SUCCESS if found else NO_SUBSCRIBER)
-                return
+                if not self._returning(found=found):
+                    message.done(SUCCESS if found else NO_SUBSCRIBER)
+                    return
         message.done(FAILURE)
+
+    def _returning(self, *, found: bool) -> bool:
+        """Whether a message without a subscriber is sent again: after a reconnect, if there was one before it."""
+        if found:
+            self._subscribed = True
+            return False
+        if self._retry and asyncio.get_running_loop().time() < self._return_by:
+            return True
+        self._subscribed = False
+        return False
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the pause is over or the broker is connected again."""
@@ -261,5 +281,7 @@ class AckedPublisher(Generic[M]):
             return
 
     async def _connected(self) -> None:
+        if self._subscribed:
+            self._return_by = asyncio.get_running_loop().time() + RETURN_S
         self._reconnected.set()
         self._reconnected = asyncio.Event()

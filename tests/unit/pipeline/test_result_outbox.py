@@ -9,9 +9,9 @@ from functools import partial
 
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.bus.acked_publisher import AckedPublisher
+from halimede.bus.acked_publisher import RETURN_S, AckedPublisher
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.message import FAILURE, Packet
+from halimede.bus.message import FAILURE, NO_SUBSCRIBER, SUCCESS, Packet
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
 from halimede.pipeline.responders import PATIENCE_S, TOO_LARGE, result_outbox
@@ -106,6 +106,65 @@ async def test_a_full_outbox_holds_its_caller_back() -> None:
         assert not blocked.done()
         bus.heal()
         await asyncio.wait_for(blocked, 10)
+
+
+@contextlib.asynccontextmanager
+async def restarted(
+    *, subscribed: bool
+) -> AsyncIterator[tuple[AckedPublisher[Result], MemoryBus, list[Result], list[int]]]:
+    """Yield an outbox after a restart of the broker, with its consumer still away, and reasons of acknowledgements."""
+    heard: list[Result] = []
+    reasons: list[int] = []
+
+    async def hear(delivery: Delivery[Result]) -> None:
+        heard.append(delivery.body)
+
+    broker = MemoryBroker()
+    async with MemoryBus("edge", broker) as bus, MemoryBus("consumer", broker) as consumer:
+        await consumer.wait_connected(1)
+        await bus.wait_connected(1)
+        if subscribed:
+            await consumer.subscribe(topics.RESULT.filter(), hear)
+        outbox = result_outbox(bus, limit=2, capacity=8)
+        running = asyncio.create_task(outbox.run())
+        await asyncio.sleep(0.01)
+        outbox.put(ADDRESS, result(0), reasons.append)
+        assert await outbox.drain(5)
+        consumer.cut()
+        broker.restart()
+        await eventually(lambda: bus.connected)
+        yield outbox, consumer, heard, reasons
+        running.cancel()
+
+
+@simulated
+async def test_after_a_restart_of_the_broker_a_result_waits_for_its_consumer() -> None:
+    async with restarted(subscribed=True) as (outbox, consumer, heard, reasons):
+        outbox.put(ADDRESS, result(1), reasons.append)
+        outbox.put(ADDRESS, result(2), reasons.append)
+        assert not await outbox.drain(RETURN_S / 2)
+        consumer.heal()
+        assert await outbox.drain(RETURN_S)
+        assert reasons == [SUCCESS] * 3
+        assert sorted(r.id for r in heard) == [result(n).id for n in range(3)]
+
+
+@simulated
+async def test_a_consumer_that_does_not_return_is_waited_for_once_and_not_long() -> None:
+    async with restarted(subscribed=True) as (outbox, _, _, reasons):
+        outbox.put(ADDRESS, result(1), reasons.append)
+        assert await outbox.drain(2 * RETURN_S)
+        outbox.put(ADDRESS, result(2), reasons.append)
+        assert await outbox.drain(0.1)
+        assert reasons == [SUCCESS, NO_SUBSCRIBER, NO_SUBSCRIBER]
+
+
+@simulated
+async def test_without_a_consumer_before_the_restart_no_result_waits() -> None:
+    async with restarted(subscribed=False) as (outbox, _, _, reasons):
+        outbox.put(ADDRESS, result(1), reasons.append)
+        assert await outbox.drain(0.1)
+        assert reasons == [NO_SUBSCRIBER] * 2
 
 
 @simulated
