@@ -410,6 +410,48 @@ BLOB_ANSWER = Topic(
     listener="asker",
 )
 
+# --- Federated training -----------------------------------------------------------------------------------------------
+
+TRAINING_ROUND = Topic(
+    "training-round",
+    "{ns}/sedna/training/{job}/round",
+    m.TrainingRound,
+    retain=True,
+    publishers=(Role.CLOUD,),
+    subscribers=(Role.EDGE, Role.CLOUD, Role.OPERATOR),
+    doc="The state of a training job: its round, who is invited, and the weights to begin with. The aggregator clears "
+    "it when the job is removed. A restarted aggregator continues with a higher epoch.",
+)
+TRAINER_STATE = Topic(
+    "trainer-state",
+    "node/{node}/{ns}/sedna/training/{job}/trainers/{trainer}",
+    m.TrainerState,
+    retain=True,
+    publishers=(Role.EDGE, Role.CLOUD),
+    subscribers=(Role.CLOUD, Role.OPERATOR),
+    doc="A trainer: its samples, and the file of its update for a round. Its will clears it. A node publishes only for "
+    "its own trainers.",
+)
+TRAINING_REQUEST = Topic(
+    "training-request",
+    "{ns}/sedna/training/{job}/request/{source}/{asker}",
+    m.BlobRequest,
+    qos=0,
+    publishers=(Role.EDGE, Role.CLOUD),
+    subscribers=(Role.EDGE, Role.CLOUD),
+    doc="Asks the aggregator or a trainer for a piece of a tensor file, as `blob-request` does.",
+)
+TRAINING_CHUNK = Topic(
+    "training-chunk",
+    "{ns}/sedna/training/{job}/chunk/{asker}/{source}",
+    m.BlobChunk,
+    encoding=BodyEncoding.MSGPACK,
+    qos=0,
+    publishers=(Role.EDGE, Role.CLOUD),
+    subscribers=(Role.EDGE, Role.CLOUD),
+    doc="The requested piece of a tensor file, with the request's correlation data. The client checks the digest.",
+)
+
 # --- Unreadable messages ----------------------------------------------------------------------------------------------
 
 DEAD_LETTER = Topic(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from halimede import topics
+from halimede.blobs.channel import SITE, BlobChannel
 from halimede.blobs.uris import node_of
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
@@ -41,9 +42,10 @@ class BlobClient:
 
     """
 
-    def __init__(self, bus: Bus, name: str) -> None:
+    def __init__(self, bus: Bus, name: str, channel: BlobChannel = SITE) -> None:
         self.bus = bus
         self.name = name
+        self.channel = channel
         self.late = 0
         self._readers: dict[bytes, Listener] = {}
         self._answers = RpcClient(bus, topics.BLOB_ANSWER.filter(asker=name), queue=PIECES)
@@ -51,8 +53,9 @@ class BlobClient:
 
     async def start(self) -> None:
         """Subscribe to pieces and replies for this client."""
-        await self.bus.subscribe(topics.BLOB_CHUNK.filter(asker=self.name), self._chunk, queue=PIECES)
-        await self._answers.start()
+        await self.bus.subscribe(self.channel.chunks_for(self.name), self._chunk, queue=PIECES)
+        if self.channel.has_queries:
+            await self._answers.start()
 
     def attach(self, ticket: bytes, listener: Listener) -> None:
         """Pass pieces with this ticket to a listener, until ``detach``."""

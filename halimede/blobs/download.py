@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from halimede import topics
 from halimede.blobs.chunk_scheduler import ChunkRequest, ChunkScheduler
 from halimede.blobs.client import BlobClient
 from halimede.blobs.uris import ANY, SCHEME, node_of, party, read_url, url
@@ -136,7 +135,7 @@ class BlobDownload:
                 return  # the piece counts as lost, and is requested again
 
     async def _publish(self, asked: ChunkRequest, qos: int) -> bool:
-        address = topics.BLOB_REQUEST.at(source=self._source, asker=self._client.name)
+        address = self._client.channel.request_to(self._source, self._client.name)
         body = BlobRequest(digest=self._digest, offset=asked.offset, length=asked.length)
         return await self._client.bus.publish(
             address, body, qos=qos, correlation=self._ticket, expiry_s=int(SHOW_S) * 5, timeout_s=SHOW_S

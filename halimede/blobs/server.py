@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from halimede import topics
+from halimede.blobs.channel import SITE, BlobChannel
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, first_error
@@ -65,17 +66,18 @@ class _Question:
 class BlobServer:
     """Serves a provider's files under a name (``gm``, ``lc.edge0``). The caller enters the bus and runs ``run``."""
 
-    def __init__(self, bus: Bus, name: str, shelf: FileProvider) -> None:
+    def __init__(self, bus: Bus, name: str, shelf: FileProvider, channel: BlobChannel = SITE) -> None:
         self.stats = SourceStats()
         self.turns: FairQueue[_Question] = FairQueue()
         self._bus = bus
         self._name = name
         self._shelf = shelf
+        self._channel = channel
 
     async def start(self, *, queries: bool = True) -> None:
         """Subscribe to requests for this source, and to queries for all sources."""
-        await self._bus.subscribe(topics.BLOB_REQUEST.filter(source=self._name), self._asked, queue=QUEUE)
-        if queries:
+        await self._bus.subscribe(self._channel.requests_of(self._name), self._asked, queue=QUEUE)
+        if queries and self._channel.has_queries:
             await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._queried, queue=QUEUE)
 
     async def run(self) -> None:
@@ -127,7 +129,7 @@ class BlobServer:
             log.warning("blob cannot be read", digest=body.digest, error=problem.strerror)
             error = UNREADABLE
         chunk = BlobChunk(digest=body.digest, offset=body.offset, size=size, error=error, data=data)
-        to = topics.BLOB_CHUNK.at(asker=question.asker, source=self._name)
+        to = self._channel.chunk_to(question.asker, self._name)
         await self._bus.publish(to, chunk, correlation=question.correlation, timeout_s=SEND_S)
         self.stats.refused += bool(error)
         self.stats.pieces += not error

@@ -62,8 +62,11 @@ class EstimatorModel(Model):
             close()
 
 
-def load_estimator(text: str, field: str = FIELD) -> object:
-    """Import ``module:Class`` from ``sys.path``. Raises InvalidFieldError with this field if that fails."""
+def load_estimator(text: str, field: str = FIELD, method: str = "predict") -> Any:
+    """Import ``module:Class``, whose class has a method, from ``sys.path``.
+
+    Raises InvalidFieldError with this field if that fails.
+    """
     module_name, colon, attribute = text.strip().partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in module_name.split("."))):
         raise InvalidFieldError(field, text, "write module:Class, such as helmet.detector:Detector")
@@ -73,10 +76,10 @@ def load_estimator(text: str, field: str = FIELD) -> object:
         fix = f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {_describe(error)}"
         raise InvalidFieldError(field, text, fix) from error
     estimator = getattr(module, attribute, None)
-    if not callable(getattr(estimator, "predict", None)):
-        there = [name for name, value in vars(module).items() if callable(getattr(value, "predict", None))]
-        fix = f"use one of {', '.join(there)}" if there else "none of its classes has a method predict"
-        raise InvalidFieldError(field, text, f"{module_name} has no estimator {attribute}: {fix}")
+    if not callable(getattr(estimator, method, None)):
+        there = [name for name, value in vars(module).items() if callable(getattr(value, method, None))]
+        fix = f"use one of {', '.join(there)}" if there else f"none of its classes has a method {method}"
+        raise InvalidFieldError(field, text, f"{module_name} has no {attribute} with a method {method}: {fix}")
     return estimator
 
 

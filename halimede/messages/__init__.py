@@ -68,6 +68,7 @@ from halimede.messages.samples import (
     TraceReply,
     TraceRequest,
 )
+from halimede.messages.training import Compression, TensorFile, TensorSpec, TrainerState, TrainingRound
 
 __all__ = [
     "ApiError",
@@ -84,6 +85,7 @@ __all__ = [
     "CameraStatus",
     "ChosenModel",
     "ClassCount",
+    "Compression",
     "Condition",
     "Count",
     "DatasetFacts",
@@ -131,10 +133,14 @@ __all__ = [
     "Sync",
     "Synced",
     "TaskInfo",
+    "TensorFile",
     "TensorInfo",
+    "TensorSpec",
     "TraceReply",
     "TraceRequest",
     "Track",
+    "TrainerState",
+    "TrainingRound",
     "WorkerInfo",
     "WorkerReport",
     "WorkerSummary",

@@ -1,0 +1,102 @@
+"""Bodies of federated training: the round of an aggregator, and the state of a trainer (JSON).
+
+Tensors are in none of them. A tensor file is identified by its digest, and its pieces travel as those of a blob
+(``BlobRequest``, ``BlobChunk``) on topics of the training job.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from halimede.messages.base import Finite, Message, Millis, Name, NonNegative, Short, Text, Uid
+from halimede.messages.blobs import Digest
+
+#: trainers of one job, and tensors of one model
+MOST_TRAINERS, MOST_TENSORS = 256, 4096
+#: element types of tensors: plain numbers of little-endian machines
+Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+Metrics = Annotated[dict[str, Finite], Meta(max_length=64)]
+
+
+class TensorSpec(Message, kw_only=True):
+    """Name, element type and shape of one tensor. Names are those of the trainer, such as ``layer1.weight``."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    dtype: Dtype
+    shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**31)]], Meta(max_length=8)]
+
+
+class TensorFile(Message, kw_only=True):
+    """A file of tensors that its publisher serves on the job's topics."""
+
+    digest: Digest
+    size: NonNegative
+
+
+class Compression(Message, kw_only=True, frozen=True):
+    """How updates are encoded: element type of floats, and the share of values that are sent (1: all).
+
+    What a trainer does not send in one round is added to its next update (error feedback: Karimireddy et al. 2019,
+    arXiv 1901.09847).
+    """
+
+    dtype: Annotated[Literal["float32", "float16"], Meta(description="Element type of floats in updates.")] = "float32"
+    top_k: Annotated[
+        float,
+        Meta(gt=0, le=1, description="Share of the values of each tensor that are sent, the largest ones; 1: all."),
+    ] = 1.0
+
+
+class TrainingRound(Message, kw_only=True):
+    """The state of a job, retained: its current round, who is invited, and the weights that they begin with.
+
+    ``epoch`` counts the processes of the aggregator, ``number`` its rounds from 1 on. An update counts only if it names
+    both, and its trainer is in ``invited``. ``received`` and ``refused`` (with the reason) are the acknowledgements.
+    ``seed`` is that of the round; ``parameters`` are for the trainers (``mu`` of FedProx).
+    """
+
+    job: Uid
+    epoch: NonNegative
+    number: NonNegative
+    state: Literal["waiting", "open", "done", "failed"] = "waiting"
+    reason: Short = ""
+    message: Text = ""
+    #: name of the aggregator: the source of the weights
+    source: Name
+    weights: TensorFile | None = None
+    specs: Annotated[list[TensorSpec], Meta(max_length=MOST_TENSORS)] = []
+    invited: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
+    received: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
+    refused: Annotated[dict[Name, Short], Meta(max_length=MOST_TRAINERS)] = {}
+    #: until the round ends, from the publication on
+    remaining_ms: Millis = 0.0
+    seed: NonNegative = 0
+    parameters: Metrics = {}
+    compression: Compression = Compression()
+    #: of the weights of this round, over the trainers that evaluated them
+    metrics: Metrics = {}
+
+
+class TrainerState(Message, kw_only=True):
+    """One trainer of a job, retained and cleared by its will: its samples, and its update for a round.
+
+    ``update`` is the file of the difference between its weights and those of the round ``epoch``, ``number``, as
+    ``Compression`` encodes it. ``evaluation`` are metrics of the round's weights on the trainer's held-out samples,
+    ``metrics`` those of its training.
+    """
+
+    job: Uid
+    life: Short
+    samples: NonNegative
+    #: samples that are held out of the training
+    held_out: NonNegative = 0
+    epoch: NonNegative = 0
+    number: NonNegative = 0
+    update: TensorFile | None = None
+    metrics: Metrics = {}
+    evaluation: Metrics = {}
+    #: why it does not take part, such as ``DatasetEmpty``
+    reason: Short = ""
+    message: Text = ""

@@ -1,0 +1,56 @@
+"""FedAdam: the mean update is the gradient of an Adam step at the aggregator.
+
+Reddi et al. 2021, Adaptive Federated Optimization, arXiv 2003.00295, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from halimede.training.aggregation.registry import Aggregation, mean_delta, moved, register
+from halimede.training.update_checks import Update
+from halimede.training.weights import Weights
+
+#: prefixes of the two moments in the state
+FIRST, SECOND = "first/", "second/"
+
+
+@register("FedAdam")
+@dataclass(slots=True)
+class FedAdam(Aggregation):
+    """Adam on the weighted mean. ``tau`` bounds the step where the second moment is small."""
+
+    rate: float = 0.05
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    _moments: Weights = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Check the parameters. Raises ValueError."""
+        if self.rate <= 0 or self.tau <= 0 or not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError("rate and tau must be above 0, beta1 and beta2 at least 0 and below 1")
+
+    def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
+        """Make one step."""
+        step = {}
+        for name, mean in mean_delta(updates).items():
+            first = self._moments.get(FIRST + name, np.zeros_like(mean))
+            # the paper begins with tau squared
+            second = self._moments.get(SECOND + name, np.full_like(mean, self.tau**2))
+            first = self.beta1 * first + (1 - self.beta1) * mean
+            second = self.beta2 * second + (1 - self.beta2) * np.square(mean)
+            self._moments |= {FIRST + name: first, SECOND + name: second}
+            step[name] = self.rate * first / (np.sqrt(second) + self.tau)
+        return moved(weights, step)
+
+    def state(self) -> Weights:
+        """Return both moments."""
+        return dict(self._moments)
+
+    def restore(self, state: Weights) -> None:
+        """Continue with both moments."""
+        self._moments = dict(state)

@@ -1,0 +1,23 @@
+"""FedAvg: the mean of the updates, each weighted by its samples.
+
+McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data, arXiv 1602.05629.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from halimede.training.aggregation.registry import Aggregation, mean_delta, moved, register
+from halimede.training.update_checks import Update
+from halimede.training.weights import Weights
+
+
+@register("FedAvg")
+@dataclass(slots=True)
+class FedAvg(Aggregation):
+    """The weighted mean. One poisoned update can move it as far as its norm is allowed to be."""
+
+    def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
+        """Add the weighted mean of the updates."""
+        return moved(weights, mean_delta(updates))

@@ -1,0 +1,46 @@
+"""Trimmed mean: the mean of each value without the largest and the smallest ones.
+
+Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, arXiv 1803.01498.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from halimede.training.aggregation.registry import Aggregation, moved, register
+from halimede.training.update_checks import Update
+from halimede.training.weights import Weights
+
+HALF = 0.5
+
+
+@register("TrimmedMean")
+@dataclass(slots=True)
+class TrimmedMean(Aggregation):
+    """Leaves out the share ``trim`` of the updates at each end, at least one of three or more. Samples do not count.
+
+    A trainer could claim to have many samples, so all updates weigh the same.
+    """
+
+    robust: ClassVar[bool] = True
+    trim: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check the parameter. Raises ValueError."""
+        if not 0 <= self.trim < HALF:
+            raise ValueError("trim must be at least 0 and below 0.5")
+
+    def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
+        """Add the trimmed mean of the updates."""
+        number = len(updates)
+        cut = min(math.ceil(self.trim * number), (number - 1) // 2)
+        delta = {}
+        for name in updates[0].delta:
+            ordered = np.sort([update.delta[name].astype(np.float64) for update in updates], axis=0)
+            delta[name] = ordered[cut : number - cut].mean(axis=0)
+        return moved(weights, delta)

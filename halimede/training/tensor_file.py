@@ -1,0 +1,145 @@
+"""The file form of tensors: a msgpack header that lists them, then their values.
+
+A reader knows from the specs what has to be in the file, and checks the header against them before it allocates
+anything. Only plain numbers are read: there are no pickles and no object arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from halimede.messages import Compression, TensorSpec
+from halimede.messages.training import MOST_TENSORS
+from halimede.training.weights import Weights, WeightsError, bytes_of, check_specs, specs_of
+
+MAGIC = b"HALTENS1"
+#: bytes of the header's length
+PREFIX = 4
+#: bytes of the header of one tensor at most: its name and its form
+MAX_ENTRY = 320
+INDEX = np.dtype("<u4")
+
+
+class TensorEntry(Struct, array_like=True):
+    """One tensor in a file: its element type there, and how many values follow.
+
+    ``all``: all values in C order. ``top``: ``count`` indices into the flat tensor (uint32), then as many values.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    form: Literal["all", "top"]
+    dtype: Annotated[str, Meta(max_length=16)]
+    count: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+_Header = Annotated[list[TensorEntry], Meta(max_length=MOST_TENSORS)]
+_decoder = msgspec.msgpack.Decoder(_Header)
+
+
+def encode(weights: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return a file with all values of the weights. Raises WeightsError for tensors that cannot be sent."""
+    specs_of(weights)
+    entries = [(TensorEntry(name, "all", t.dtype.name, t.size), (t,)) for name, t in weights.items()]
+    return _file(entries)
+
+
+def encode_update(delta: Mapping[str, NDArray[Any]], compression: Compression) -> bytes:
+    """Return a file with an update as ``compression`` describes it. Raises WeightsError."""
+    specs_of(delta)
+    entries = []
+    for name, tensor in delta.items():
+        dtype = _sent_dtype(tensor.dtype, compression)
+        count = kept(tensor.size, compression)
+        if count == tensor.size or tensor.dtype.kind != "f":
+            entries.append((TensorEntry(name, "all", dtype.name, tensor.size), (tensor.astype(dtype),)))
+        else:
+            flat = tensor.ravel()
+            largest = np.sort(np.argpartition(np.abs(flat), tensor.size - count)[tensor.size - count :])
+            values = (largest.astype(INDEX), flat[largest].astype(dtype))
+            entries.append((TensorEntry(name, "top", dtype.name, count), values))
+    return _file(entries)
+
+
+def kept(size: int, compression: Compression) -> int:
+    """Return how many values of a tensor an update has: at least one, if there are any."""
+    return min(size, max(1, math.ceil(size * compression.top_k)))
+
+
+def size_limit(specs: Sequence[TensorSpec]) -> int:
+    """Return the most bytes of a file with tensors of these specs, in any form."""
+    # a value and its index can be more than the value alone
+    return len(MAGIC) + PREFIX + sum(MAX_ENTRY + bytes_of(s) + math.prod(s.shape) * INDEX.itemsize for s in specs)
+
+
+def decode(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
+    """Return the tensors of a file in the types and shapes of ``specs``; what the file leaves out is 0.
+
+    Raises WeightsError if the file has other tensors, values or bytes.
+    """
+    check_specs(specs)
+    view = memoryview(content)
+    if len(view) > size_limit(specs):
+        raise WeightsError("TooLarge", f"{len(view)} bytes: these tensors take at most {size_limit(specs)}")
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        raise WeightsError("Unreadable", "it is no file of tensors")
+    start = len(MAGIC) + PREFIX
+    length = int.from_bytes(view[len(MAGIC) : start])
+    try:
+        entries = _decoder.decode(view[start : start + length])
+    except (msgspec.DecodeError, ValueError) as error:
+        raise WeightsError("Unreadable", f"its header cannot be read: {error}") from error
+    if [entry.name for entry in entries] != [spec.name for spec in specs]:
+        raise WeightsError("Shape", "it has other tensors than those of the round")
+    found: Weights = {}
+    at = start + length
+    for entry, spec in zip(entries, specs, strict=True):
+        found[spec.name], at = _tensor(view, at, entry, spec)
+    if at != len(view):
+        raise WeightsError("Unreadable", f"it has {len(view) - at} bytes more than its tensors")
+    return found
+
+
+def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> tuple[NDArray[Any], int]:
+    """Return one tensor, and where the next one begins. Raises WeightsError."""
+    wanted, size = np.dtype(spec.dtype), math.prod(spec.shape)
+    if entry.dtype != spec.dtype and not (entry.dtype == "float16" and wanted.kind == "f"):
+        raise WeightsError("Shape", f"tensor {spec.name!r} holds {entry.dtype}, not {spec.dtype}")
+    if entry.count != size if entry.form == "all" else entry.count > size:
+        raise WeightsError("Shape", f"tensor {spec.name!r} has {entry.count} values, not {size}")
+    dtype = np.dtype(entry.dtype).newbyteorder("<")
+    if entry.form == "all":
+        values, at = _values(view, at, entry.count, dtype, spec.name)
+        return values.astype(wanted).reshape(spec.shape), at
+    index, at = _values(view, at, entry.count, INDEX, spec.name)
+    values, at = _values(view, at, entry.count, dtype, spec.name)
+    if entry.count and (int(index[-1]) >= size or (np.diff(index.astype(np.int64)) <= 0).any()):
+        raise WeightsError("Shape", f"tensor {spec.name!r} has indices outside of it, or not in order")
+    flat = np.zeros(size, wanted)
+    flat[index] = values
+    return flat.reshape(spec.shape), at
+
+
+def _values(view: memoryview, at: int, count: int, dtype: np.dtype[Any], name: str) -> tuple[NDArray[Any], int]:
+    end = at + count * dtype.itemsize
+    if end > len(view):
+        raise WeightsError("Unreadable", f"it ends within tensor {name!r}")
+    return np.frombuffer(view[at:end], dtype), end
+
+
+def _sent_dtype(dtype: np.dtype[Any], compression: Compression) -> np.dtype[Any]:
+    return np.dtype(np.float16) if dtype.kind == "f" and compression.dtype == "float16" else dtype
+
+
+def _file(entries: Sequence[tuple[TensorEntry, Sequence[NDArray[Any]]]]) -> bytes:
+    header = msgspec.msgpack.encode([entry for entry, _ in entries])
+    parts = [MAGIC, len(header).to_bytes(PREFIX), header]
+    for _, arrays in entries:
+        parts += [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).tobytes() for a in arrays]
+    return b"".join(parts)

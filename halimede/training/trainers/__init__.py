@@ -1,0 +1,1 @@
+"""Trainers that come with halimede."""

@@ -1,0 +1,153 @@
+"""A multilayer perceptron in NumPy: no framework is needed on the node. Without hidden layers: softmax regression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halimede.training.trainer import TrainingData
+from halimede.training.weights import Weights
+
+Floats = NDArray[np.float32]
+MOST_LAYERS, MOST_UNITS, MOST_EPOCHS = 8, 65_536, 10_000
+#: the first weights are the same on all nodes
+FIRST_SEED = 0
+OPSET, IR_VERSION = 17, 9
+
+
+class Perceptron:
+    """Fully connected layers with ReLU, trained by stochastic gradient descent with momentum on the cross entropy.
+
+    Weights are ``layer<i>.weight`` (inputs x outputs) and ``layer<i>.bias``, float32.
+
+    Args:
+        hidden: units of the hidden layers, such as ``64`` or ``128,64``; empty: none.
+        rate: learning rate; ``momentum``, ``decay``: of the weights.
+        epochs: passes over the samples in one round.
+        batch: samples of one step.
+
+    Raises ValueError for a parameter that is no number, or out of range.
+
+    """
+
+    def __init__(
+        self,
+        hidden: str = "64",
+        rate: str = "0.05",
+        momentum: str = "0.9",
+        decay: str = "0.0001",
+        epochs: str = "5",
+        batch: str = "32",
+    ) -> None:
+        self._hidden = [int(units) for units in hidden.split(",") if units.strip()]
+        self._rate, self._momentum, self._decay = float(rate), float(momentum), float(decay)
+        self._epochs, self._batch = int(epochs), int(batch)
+        if len(self._hidden) > MOST_LAYERS or not all(0 < units <= MOST_UNITS for units in self._hidden):
+            raise ValueError(f"hidden has at most {MOST_LAYERS} layers of 1 to {MOST_UNITS} units")
+        if not (0 < self._rate <= 1 and 0 <= self._momentum < 1 and 0 <= self._decay < 1):
+            raise ValueError("rate must be in 0..1 and above 0, momentum and decay at least 0 and below 1")
+        if not (0 < self._epochs <= MOST_EPOCHS and self._batch > 0):
+            raise ValueError(f"epochs must be 1 to {MOST_EPOCHS}, and batch at least 1")
+
+    def initial_weights(self, shape: tuple[int, ...], classes: int) -> Weights:
+        """Return He's initialisation (He et al. 2015, arXiv 1502.01852), the same for each call."""
+        random = np.random.default_rng(FIRST_SEED)
+        sizes = [int(np.prod(shape)), *self._hidden, classes]
+        found: Weights = {}
+        for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            scale = np.sqrt(2 / max(inputs, 1))
+            found[f"layer{i}.weight"] = random.normal(0, scale, (inputs, outputs)).astype(np.float32)
+            found[f"layer{i}.bias"] = np.zeros(outputs, np.float32)
+        return found
+
+    def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
+        """Return the weights after all epochs, and the loss of the last one. ``mu`` adds FedProx's proximal term."""
+        inputs, layers = _rows(data), _layers(weights)
+        start = [(weight.copy(), bias.copy()) for weight, bias in layers]
+        velocity = [(np.zeros_like(weight), np.zeros_like(bias)) for weight, bias in layers]
+        mu, random, loss = data.parameters.get("mu", 0.0), np.random.default_rng(data.seed), 0.0
+        for _ in range(self._epochs):
+            loss = 0.0
+            for batch in self._batches(len(data), random):
+                found, gradients = _gradients(layers, inputs[batch], data.labels[batch], data.classes)
+                loss += found * len(batch) / len(data)
+                for layer, first, speed, gradient in zip(layers, start, velocity, gradients, strict=True):
+                    for part in (0, 1):
+                        pull = mu * (layer[part] - first[part]) + (self._decay * layer[part] if part == 0 else 0)
+                        speed[part][...] = self._momentum * speed[part] - self._rate * (gradient[part] + pull)
+                        layer[part][...] += speed[part]
+        names = list(weights)
+        return dict(zip(names, [part for layer in layers for part in layer], strict=True)), {"loss": float(loss)}
+
+    def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
+        """Return accuracy and cross entropy."""
+        probabilities = _forward(_layers(weights), _rows(data))[-1]
+        likelihood = np.clip(probabilities[np.arange(len(data)), data.labels], 1e-12, 1)
+        right = probabilities.argmax(axis=1) == data.labels
+        return {"accuracy": float(right.mean()), "loss": float(-np.log(likelihood).mean())}
+
+    def export(self, weights: Weights, path: Path) -> None:
+        """Write an ONNX model: ``samples`` (any number x values) to ``probabilities``."""
+        from onnx import TensorProto, helper, numpy_helper, save  # noqa: PLC0415 (only the aggregator needs it)
+
+        layers = _layers(weights)
+        nodes, last = [], "samples"
+        for i in range(len(layers)):
+            nodes.append(helper.make_node("Gemm", [last, f"layer{i}.weight", f"layer{i}.bias"], [f"sum{i}"]))
+            kind, last = ("Softmax", "probabilities") if i == len(layers) - 1 else ("Relu", f"active{i}")
+            nodes.append(helper.make_node(kind, [f"sum{i}"], [last], **({"axis": 1} if kind == "Softmax" else {})))
+        outer = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["samples_number", size])
+            for name, size in (("samples", layers[0][0].shape[0]), ("probabilities", layers[-1][0].shape[1]))
+        ]
+        constants = [numpy_helper.from_array(np.ascontiguousarray(tensor), name) for name, tensor in weights.items()]
+        graph = helper.make_graph(nodes, "perceptron", outer[:1], outer[1:], constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        save(model, path)
+
+    def _batches(self, number: int, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        order = random.permutation(number)
+        for first in range(0, number, self._batch):
+            yield order[first : first + self._batch]
+
+
+def _rows(data: TrainingData) -> Floats:
+    return np.ascontiguousarray(data.samples.reshape(len(data), -1), dtype=np.float32)
+
+
+def _layers(weights: Mapping[str, NDArray[Any]]) -> list[tuple[Floats, Floats]]:
+    tensors = [tensor.astype(np.float32) for tensor in weights.values()]
+    return list(zip(tensors[::2], tensors[1::2], strict=True))
+
+
+def _forward(layers: list[tuple[Floats, Floats]], inputs: Floats) -> list[Floats]:
+    """Return the inputs, the values after each layer, and last the probabilities."""
+    values = [inputs]
+    for i, (weight, bias) in enumerate(layers):
+        sums = values[-1] @ weight + bias
+        if i < len(layers) - 1:
+            values.append(np.maximum(sums, 0))
+        else:
+            powers = np.exp(sums - sums.max(axis=1, keepdims=True))
+            values.append(powers / powers.sum(axis=1, keepdims=True))
+    return values
+
+
+def _gradients(
+    layers: list[tuple[Floats, Floats]], inputs: Floats, labels: NDArray[np.int64], classes: int
+) -> tuple[float, list[tuple[Floats, Floats]]]:
+    """Return the mean cross entropy of a batch, and its gradient for each layer."""
+    values = _forward(layers, inputs)
+    right = np.eye(classes, dtype=np.float32)[labels]
+    loss = float(-np.log(np.clip((values[-1] * right).sum(axis=1), 1e-12, 1)).mean())
+    error = (values[-1] - right) / len(inputs)
+    gradients: list[tuple[Floats, Floats]] = []
+    for i in reversed(range(len(layers))):
+        gradients.insert(0, (values[i].T @ error, error.sum(axis=0)))
+        if i:
+            error = (error @ layers[i][0].T) * (values[i] > 0)
+    return loss, gradients
