@@ -36,9 +36,9 @@ from halimede.learning_loop.states import TrainingReport
 
 WRITTEN = Path(__file__).parent.parent / "build" / "bench-loop" / "report.json"
 #: steps before the drift, after it (100 frames each), and after it went back
-CALM, DRIFTED, BACK = 30, 400, 60
+CALM, DRIFTED, BACK = 30, 250, 50
 #: bad candidates in all, and the steps in which the loop must have decided about one
-BAD, DECIDED = 100, 500
+BAD, DECIDED = 100, 300
 WON_BACK, UPLOADS = 0.9, BUDGET + 0.03
 
 
@@ -188,6 +188,15 @@ def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
     return report
 
 
+def written(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Write the report of what was measured so far, and return it."""
+    report = summed(found)
+    report["simulated_hours"] = len(report["runs"]) * (CALM + DRIFTED + BACK) * STEP_S / 3600
+    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
+    WRITTEN.write_text(json.dumps(report, indent=1))
+    return report
+
+
 def show(report: dict[str, Any]) -> None:
     """Print the report's table."""
     print(
@@ -221,7 +230,7 @@ def main() -> None:
     began = time.perf_counter()
     # one of each of four kinds at a time
     each = options.bad // 4
-    work = [(name, seed) for seed in range(options.seeds) for name in SETS]
+    work = [(name, seed) for name in SETS for seed in range(options.seeds)]
     shares = [each // len(work) + (i < each % len(work)) for i in range(len(work))]
     tasks = [(name, seed, share) for (name, seed), share in zip(work, shares, strict=True)]
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
@@ -229,10 +238,7 @@ def main() -> None:
         for number, result in enumerate(pool.map(one, tasks), 1):
             found.append(result)
             print(f"{number} of {len(tasks)} after {time.perf_counter() - began:.0f} s", file=sys.stderr)
-    report = summed(found)
-    report["simulated_hours"] = len(report["runs"]) * (CALM + DRIFTED + BACK) * STEP_S / 3600
-    WRITTEN.parent.mkdir(parents=True, exist_ok=True)
-    WRITTEN.write_text(json.dumps(report, indent=1))
+            report = written(found)  # what there is, if somebody ends it
     show(report)
     met = (
         report["won_back_at_budget"][0] >= WON_BACK

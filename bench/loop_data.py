@@ -113,7 +113,7 @@ OTHERS: dict[int, list[list[tuple[float, float]]]] = {
     9: [[(0.7, 0.5), (0.3, 0.5), (0.3, 0.1), (0.7, 0.1), (0.7, 0.9), (0.35, 0.9)]],
 }
 #: lines of a digit, and different images in the stream of a kind
-LINES, STREAM = 9, 4000
+LINES, STREAM = 9, 2000
 
 
 class Strokes:

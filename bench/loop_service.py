@@ -7,8 +7,6 @@ state machine are the shipped modules.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field
@@ -23,12 +21,11 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.calibration.calibrate import Goal, fit
 from halimede.calibration.temperature import temperature
-from halimede.errors import HalimedeError
 from halimede.evaluation.data import LabelledPicture
 from halimede.inference.file_model import open_file
 from halimede.learning_loop import states
 from halimede.learning_loop.canary import CanarySettings, VersionCounts
-from halimede.learning_loop.gate import Evidence, StratumCounts
+from halimede.learning_loop.comparison import HeldOut, ReferenceSamples, compare
 from halimede.learning_loop.labels import LabelSettings, sure_label
 from halimede.learning_loop.sampling import LabelledSample, StratumName, held_out, resampled, split, weights
 from halimede.learning_loop.states import EvidenceReport, LoopFacts, LoopSettings, LoopState, TrainingReport
@@ -39,8 +36,6 @@ from halimede.mining.calibration_file import CalibrationFile
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.drift import Drift
 from halimede.pipeline.upload_policy.policy import UploadPolicy
-from halimede.stats.agreement import Estimate
-from halimede.stats.differences import PairedCounts
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import Weights
@@ -50,7 +45,7 @@ BUDGET, AUDIT_SHARE = 0.2, 0.05
 #: frames of one step, and their seconds: 10 frames a second
 FRAMES, STEP_S = 100, 10.0
 #: samples of a training, and the part of them from the first training set: a reminder of the stream as it was
-TRAINED, REPLAY = 5000, 0.3
+TRAINED, REPLAY = 4000, 0.3
 #: the newest samples that a node keeps, and the share of groups that judge
 MOST_KEPT, HELD_OUT = 10_000, 0.3
 #: samples of the reference that a candidate must not forget, and of a measurement
@@ -102,7 +97,8 @@ class Models:
     def __init__(self, data: DataSet, folder: Path, seed: int, kinds: tuple[str, ...]) -> None:
         self.data, self.folder, self.seed = data, folder, seed
         self.chance = np.random.default_rng(seed)
-        self.small = Perceptron(hidden=SMALL, epochs="25")
+        self._tests: dict[str, tuple[Drawn, list[Prediction]]] = {}
+        self.small = Perceptron(hidden=SMALL, epochs="20")
         # a big model is one that was trained on all that may come
         big = Perceptron(hidden=BIG, epochs="8", batch="64")
         drawn = [data.draw("first", kind, 2000, self.chance) for kind in (BEFORE, *kinds)]
@@ -115,7 +111,8 @@ class Models:
         checked = data.draw("calibration", BEFORE, 1000, self.chance)
         rows = np.array([each.probabilities for each in self.big.predict(list(checked.samples))])
         self.labels = LabelSettings(temperature=temperature(rows, checked.labels))
-        self.reference = data.draw("calibration", BEFORE, REFERENCE, self.chance)
+        before = data.draw("calibration", BEFORE, REFERENCE, self.chance)
+        self.reference = ReferenceSamples(list(before.samples), [str(label) for label in before.labels])
         data_of = TrainingData(self.first.samples, self.first.labels, CLASSES, seed)
         small, _ = self.small.train(data_of, self.small.initial_weights(shape, CLASSES))
         self.version = self.made("1", small, checked.samples)
@@ -136,10 +133,13 @@ class Models:
         artefact = fit(edge, cloud, pictures, goal=Goal(target_upload=BUDGET), rule="Margin", labels=LABELS).artefact
         return Version(name, found, model, create("Margin", artefact.parameters), artefact)
 
-    def measure(self, version: Version, kind: str, seed: int = 0) -> Measured:
+    def measure(self, version: Version, kind: str) -> Measured:
         """Measure a version on test samples of a kind, which nothing was fitted on."""
-        test = self.data.draw("test", kind, MEASURED, np.random.default_rng([self.seed, seed, 7]))
-        edge, cloud = version.model.predict(list(test.samples)), self.big.predict(list(test.samples))
+        if kind not in self._tests:
+            test = self.data.draw("test", kind, MEASURED, np.random.default_rng([self.seed, 7]))
+            self._tests[kind] = (test, self.big.predict(list(test.samples)))
+        test, cloud = self._tests[kind]
+        edge = version.model.predict(list(test.samples))
         hard = np.array([judge(version.miner, each).hard for each in edge])
         right = np.array([each.label for each in edge]) == test.labels.astype(str)
         right_up = np.array([each.label for each in cloud]) == test.labels.astype(str)
@@ -277,11 +277,18 @@ class Service:
             self._train(wanted.train, wanted.begins_s)
         if wanted.judge and (self.evidence is None or self.evidence.version != wanted.judge):
             held = [
-                each
+                HeldOut(each.sample, each.pixels)
                 for each in self.held_out
                 if each.second >= wanted.begins_s and each.sample.period.split()[0] == self.present.name
             ]
-            found = compared(self.known[wanted.judge], self.present, held, self.shares(wanted.begins_s), self.models)
+            candidate = self.known[wanted.judge]
+            found = compare(
+                lambda: candidate.model if isinstance(candidate, Version) else open_file(candidate, SPEC),
+                self.present.model,
+                held,
+                self.shares(wanted.begins_s),
+                self.models.reference,
+            )
             self.evidence = EvidenceReport(version=wanted.judge, evidence=found)
         if wanted.percent == 100 and self.present.name != wanted.canary:
             self.present, self.canary = opened(self.known[wanted.canary]), None
@@ -349,66 +356,3 @@ def opened(version: Version | Path) -> Version:
     """Return a version that passed the gate: it could be opened there."""
     assert isinstance(version, Version), "a file that cannot be opened passes no gate"
     return version
-
-
-def compared(
-    candidate: Version | Path, present: Version, held: list[Kept], strata: dict[StratumName, int], models: Models
-) -> Evidence:
-    """Compare a candidate, or only its file, with the present version, as a node does."""
-    try:
-        model = candidate.model if isinstance(candidate, Version) else open_file(candidate, SPEC)
-        pixels = [each.pixels for each in held]
-        new = model.predict(pixels)
-    except (HalimedeError, OSError, ValueError) as error:
-        return Evidence(error=f"{type(error).__name__}: {error}")
-    old = present.model.predict(pixels)
-    truth = [each.sample.label for each in held]
-    total = sum(strata.values())
-    reference = models.reference
-    references = [list(reference.samples)]
-    ref_new, ref_old = model.predict(*references), present.model.predict(*references)
-    times = timed([model, present.model], pixels[0])
-    groups = {f"class {label}": [i for i, each in enumerate(truth) if each == label] for label in set(truth)}
-    return Evidence(
-        failed=sum(not usable(mine) and usable(other) for mine, other in zip(new, old, strict=True)),
-        strata=[
-            StratumCounts(
-                name=name,
-                share=count / total,
-                counts=pairs(new, old, truth, [i for i, each in enumerate(held) if each.sample.stratum == name]),
-            )
-            for name, count in strata.items()
-        ],
-        groups={name: pairs(new, old, truth, rows) for name, rows in groups.items()},
-        reference=pairs(ref_new, ref_old, [str(label) for label in reference.labels], list(range(REFERENCE))),
-        candidate_ms=times[0],
-        present_ms=times[1],
-    )
-
-
-def usable(prediction: Prediction) -> bool:
-    """Whether an answer has a label and finite numbers."""
-    return prediction.label in LABELS and bool(np.isfinite(prediction.probabilities or [np.nan]).all())
-
-
-def pairs(new: list[Prediction], old: list[Prediction], truth: list[str], rows: list[int]) -> PairedCounts:
-    """Count on which samples both models, one of them, or neither were right."""
-    right = [(new[i].label == truth[i], old[i].label == truth[i]) for i in rows]
-    return PairedCounts(
-        both=right.count((True, True)),
-        candidate=right.count((True, False)),
-        present=right.count((False, True)),
-        neither=right.count((False, False)),
-    )
-
-
-def timed(models: list[Any], sample: Floats, runs: int = 31) -> list[Estimate]:
-    """Measure the median time of one answer of each model, in turns, with its interval by order statistics (ms)."""
-    taken: list[list[float]] = [[] for _ in models]
-    for _ in range(runs):
-        for model, times in zip(models, taken, strict=True):
-            began = time.perf_counter()
-            model.predict([sample])
-            times.append((time.perf_counter() - began) * 1000)
-    # 31 runs: the 10th and the 22nd contain the median with 97 %
-    return [Estimate(statistics.median(times), sorted(times)[9], sorted(times)[21]) for times in taken]
