@@ -26,6 +26,8 @@ NAMES = {
     "asker": "lc.edge0",
     "source": "gm",
     "hop": "join",
+    "job": "digits",
+    "trainer": "digits-trainer-edge0",
 }
 #: topics with the cloud worker's name
 CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
@@ -248,6 +250,37 @@ EXAMPLES: dict[str, Any] = {
     t.BLOB_QUERY.id: m.BlobQuery(digest=DIGEST),
     t.BLOB_ORDER.id: m.BlobOrder(op="keep", digest=DIGEST, size=len(PNG)),
     t.BLOB_ANSWER.id: m.BlobAnswer(outcome="kept", size=len(PNG)),
+    t.TRAINING_ROUND.id: m.TrainingRound(
+        job=UID,
+        epoch=1,
+        number=7,
+        state="open",
+        source="digits-aggregator-cloud0",
+        weights=m.TensorFile(digest=DIGEST, size=2_734),
+        specs=[
+            m.TensorSpec(name="layer0.weight", dtype="float32", shape=[64, 10]),
+            m.TensorSpec(name="layer0.bias", dtype="float32", shape=[10]),
+        ],
+        invited=["digits-trainer-edge0", "digits-trainer-edge1"],
+        received=["digits-trainer-edge1"],
+        remaining_ms=48_200.0,
+        seed=1207,
+        compression=m.Compression(dtype="float16", top_k=0.125),
+        metrics={"accuracy": 0.91, "loss": 0.31},
+    ),
+    t.TRAINER_STATE.id: m.TrainerState(
+        job=UID,
+        life="5d0f1c",
+        samples=288,
+        held_out=71,
+        epoch=1,
+        number=7,
+        update=m.TensorFile(digest=DIGEST, size=612),
+        metrics={"loss": 0.22},
+        evaluation={"accuracy": 0.91, "loss": 0.31},
+    ),
+    t.TRAINING_REQUEST.id: m.BlobRequest(digest=DIGEST, length=262_144),
+    t.TRAINING_CHUNK.id: m.BlobChunk(digest=DIGEST, size=len(PNG), data=memoryview(PNG)),
     t.DEAD_LETTER.id: m.DeadLetter(
         client=CLOUD,
         topic=f"default/sedna/inference/digits/request/{CLOUD}",

@@ -35,7 +35,7 @@ class TensorFile(Message, kw_only=True):
     size: NonNegative
 
 
-class Compression(Message, kw_only=True, frozen=True):
+class Compression(Message, kw_only=True, frozen=True):  # type: ignore[misc]  # a default of a field must be frozen
     """How updates are encoded: element type of floats, and the share of values that are sent (1: all).
 
     What a trainer does not send in one round is added to its next update (error feedback: Karimireddy et al. 2019,

@@ -14,8 +14,7 @@ import numpy as np
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.evaluation.data import read_labelled
-from halimede.inference import SampleError
-from halimede.inference import preprocess
+from halimede.inference import SampleError, preprocess
 from halimede.training.trainer import TrainingData
 
 #: one of so many samples is held out
@@ -24,7 +23,7 @@ HELD_OUT_ONE_OF = 5
 LEAST_SAMPLES = 2
 
 
-class DatasetError(HalimedeError):
+class TrainingDataError(HalimedeError):
     """Samples that cannot be trained on. ``reason`` is for conditions."""
 
     def __init__(self, reason: str, text: str) -> None:
@@ -41,36 +40,36 @@ class NodeData:
 
 
 def read_data(path: Path, spec: ModelSpec) -> NodeData:
-    """Read labelled samples (the forms of ``halimede evaluate --data``). Raises DatasetError."""
+    """Read labelled samples (the forms of ``halimede evaluate --data``). Raises TrainingDataError."""
     if not spec.labels:
-        raise DatasetError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
+        raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
     try:
         found = read_labelled(path, spec.labels)
     except InvalidFieldError as error:
         empty = "no sample" in str(error) or "no such file" in str(error)
-        raise DatasetError("DatasetEmpty" if empty else "DatasetInvalid", str(error)) from error
+        raise TrainingDataError("DatasetEmpty" if empty else "DatasetInvalid", str(error)) from error
     if found.truths is None:
-        raise DatasetError("DatasetInvalid", f"{path}: its samples have no classes: put each in a folder of its class")
+        raise TrainingDataError("DatasetInvalid", f"{path}: its samples have no classes: put them into class folders")
     index = {label: number for number, label in enumerate(spec.labels)}
     if strange := sorted(set(found.truths) - index.keys()):
-        raise DatasetError("DatasetInvalid", f"{path}: class {strange[0]!r} is not in spec.labels of the Model")
+        raise TrainingDataError("DatasetInvalid", f"{path}: class {strange[0]!r} is not in spec.labels of the Model")
     try:
         rows = [preprocess.apply(spec.preprocess, image) for image in found.images]
     except SampleError as error:
-        raise DatasetError("DatasetInvalid", f"{path}: {error}") from error
+        raise TrainingDataError("DatasetInvalid", f"{path}: {error}") from error
     if len({row.shape for row in rows}) > 1:
-        raise DatasetError("DatasetInvalid", f"{path}: its samples have several shapes: add a resize to the Model")
+        raise TrainingDataError("DatasetInvalid", f"{path}: its samples have several shapes: add a resize to the Model")
     return split(np.stack(rows), np.array([index[truth] for truth in found.truths]), len(spec.labels))
 
 
 def split(samples: np.ndarray, labels: np.ndarray, classes: int) -> NodeData:
-    """Hold samples out by their content. Raises DatasetError for too few samples, or a single class."""
+    """Hold samples out by their content. Raises TrainingDataError for too few samples, or a single class."""
     out = np.array([_held_out(sample) for sample in samples], dtype=bool)
     train, held = (TrainingData(samples[chosen], labels[chosen].astype(np.int64), classes) for chosen in (~out, out))
     if len(train) < LEAST_SAMPLES:
-        raise DatasetError("DatasetEmpty", f"{len(train)} samples to train on: at least {LEAST_SAMPLES} are needed")
+        raise TrainingDataError("DatasetEmpty", f"{len(train)} samples to train on: {LEAST_SAMPLES} are needed")
     if len(set(train.labels.tolist())) == 1:
-        raise DatasetError("DatasetOneClass", "all samples have one class: nothing can be learned from it alone")
+        raise TrainingDataError("DatasetOneClass", "all samples have one class: nothing can be learned from it alone")
     return NodeData(train, held)
 
 

@@ -25,6 +25,7 @@ PREFIX = 4
 #: bytes of the header of one tensor at most: its name and its form
 MAX_ENTRY = 320
 INDEX = np.dtype("<u4")
+FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class TensorEntry(Struct, array_like=True):
@@ -53,9 +54,12 @@ def encode(weights: Mapping[str, NDArray[Any]]) -> bytes:
 def encode_update(delta: Mapping[str, NDArray[Any]], compression: Compression) -> bytes:
     """Return a file with an update as ``compression`` describes it. Raises WeightsError."""
     specs_of(delta)
-    entries = []
+    entries: list[tuple[TensorEntry, Sequence[NDArray[Any]]]] = []
     for name, tensor in delta.items():
         dtype = _sent_dtype(tensor.dtype, compression)
+        if dtype.itemsize < tensor.dtype.itemsize:
+            # what float16 cannot hold is sent in later rounds, by error feedback
+            tensor = np.clip(tensor, -FLOAT16_MAX, FLOAT16_MAX)  # noqa: PLW2901
         count = kept(tensor.size, compression)
         if count == tensor.size or tensor.dtype.kind != "f":
             entries.append((TensorEntry(name, "all", dtype.name, tensor.size), (tensor.astype(dtype),)))

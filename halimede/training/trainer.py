@@ -31,6 +31,8 @@ from halimede.training.weights import Weights
 FIELD = "spec.trainer.entry"
 #: entry points of distributions; those of this package are named without a module
 GROUP = "halimede.trainers"
+#: methods that a job needs; ``initial_weights`` only one without initial weights
+METHODS = ("train", "evaluate", "export")
 BUILT_IN = {"Perceptron": "halimede.training.trainers.perceptron:Perceptron"}
 
 
@@ -60,7 +62,7 @@ class Trainer(Protocol):
         """Return the first weights, for samples of a shape: the same ones for each call."""
 
     def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
-        """Return weights after some epochs, and metrics. The weights have the names, types and shapes of those given."""
+        """Return weights after some epochs, of the same names, types and shapes, and metrics."""
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
         """Return metrics of weights, such as ``accuracy``."""
@@ -76,6 +78,8 @@ def load_trainer(entry: str, parameters: Mapping[str, str]) -> Trainer:
     """
     installed = {point.name: point.value for point in entry_points(group=GROUP)}
     found = load_estimator((BUILT_IN | installed).get(entry, entry), FIELD, "train")
+    if lacks := [name for name in METHODS if not callable(getattr(found, name, None))]:
+        raise InvalidFieldError(FIELD, entry, f"it has no method {' and no method '.join(lacks)}: write it")
     try:
         return cast("Trainer", found(**parameters))
     except (TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median_low
 
 from halimede.training.weights import Weights, norm
 
@@ -30,7 +30,7 @@ def clipped(updates: Sequence[Update], bound: float | None = None) -> tuple[list
     """Return updates of at most the norm ``bound``, in the order of their trainers, and the names of those clipped."""
     ordered = sorted(updates, key=lambda update: update.trainer)
     norms = [norm(update.delta) for update in ordered]
-    limit = TIMES_MEDIAN * median(norms) if bound is None and norms else bound or 0.0
+    limit = TIMES_MEDIAN * median_low(norms) if bound is None and norms else bound or 0.0
     found, names = [], []
     for update, size in zip(ordered, norms, strict=True):
         if size > limit > 0:

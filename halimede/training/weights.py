@@ -22,7 +22,7 @@ MAX_TENSOR, MAX_WEIGHTS = 256 * 1024**2, 1024**3
 
 
 class WeightsError(HalimedeError):
-    """Weights that cannot be used. ``reason`` is for reports: ``Shape``, ``NotFinite``, ``TooLarge``, ``Unreadable``."""
+    """Weights that cannot be used. ``reason`` is one of Shape, NotFinite, TooLarge and Unreadable."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -33,6 +33,8 @@ def specs_of(weights: Mapping[str, NDArray[Any]]) -> list[TensorSpec]:
     """Return the specs of weights, in their order. Raises WeightsError for tensors that cannot be sent."""
     found = []
     for name, tensor in weights.items():
+        if not isinstance(tensor, np.ndarray):
+            raise WeightsError("Shape", f"tensor {name!r} is a {type(tensor).__name__}: give a NumPy array")
         dtype = tensor.dtype.name
         if dtype not in DTYPES:
             raise WeightsError("Shape", f"tensor {name!r} holds {dtype}: use one of {', '.join(sorted(DTYPES))}")
@@ -82,8 +84,9 @@ def add(weights: Mapping[str, NDArray[Any]], delta: Mapping[str, NDArray[Any]]) 
 
 
 def norm(delta: Mapping[str, NDArray[Any]]) -> float:
-    """Return the Euclidean norm over all tensors."""
-    return math.sqrt(math.fsum(float(np.square(tensor, dtype=np.float64).sum()) for tensor in delta.values()))
+    """Return the Euclidean norm over all tensors of floating-point numbers: others are counters and masks."""
+    floats = (tensor for tensor in delta.values() if tensor.dtype.kind == "f")
+    return math.sqrt(math.fsum(float(np.square(tensor, dtype=np.float64).sum()) for tensor in floats))
 
 
 def digest_of(content: bytes | memoryview) -> str:

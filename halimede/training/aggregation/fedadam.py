@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from halimede.api.aggregation import FedAdamParameters
 from halimede.training.aggregation.registry import Aggregation, mean_delta, moved, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
@@ -20,19 +21,10 @@ FIRST, SECOND = "first/", "second/"
 
 @register("FedAdam")
 @dataclass(slots=True)
-class FedAdam(Aggregation):
-    """Adam on the weighted mean. ``tau`` bounds the step where the second moment is small."""
+class FedAdam(FedAdamParameters, Aggregation):
+    """Adam on the weighted mean."""
 
-    rate: float = 0.05
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
     _moments: Weights = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        """Check the parameters. Raises ValueError."""
-        if self.rate <= 0 or self.tau <= 0 or not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError("rate and tau must be above 0, beta1 and beta2 at least 0 and below 1")
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Make one step."""

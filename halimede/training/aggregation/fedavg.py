@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from halimede.api.aggregation import FedAvgParameters
 from halimede.training.aggregation.registry import Aggregation, mean_delta, moved, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
@@ -15,7 +16,7 @@ from halimede.training.weights import Weights
 
 @register("FedAvg")
 @dataclass(slots=True)
-class FedAvg(Aggregation):
+class FedAvg(FedAvgParameters, Aggregation):
     """The weighted mean. One poisoned update can move it as far as its norm is allowed to be."""
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:

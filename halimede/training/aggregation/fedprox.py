@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from halimede.api.aggregation import FedProxParameters
 from halimede.training.aggregation.fedavg import FedAvg
 from halimede.training.aggregation.registry import register
 
 
 @register("FedProx")
 @dataclass(slots=True)
-class FedProx(FedAvg):
+class FedProx(FedProxParameters, FedAvg):
     """FedAvg with the proximal term ``mu`` for the trainers."""
-
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Check the parameter. Raises ValueError."""
-        if self.mu < 0:
-            raise ValueError("mu must be at least 0")
 
     def trainer_parameters(self) -> dict[str, float]:
         """Return ``mu``: trainers that know it add the term."""

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from halimede.api.aggregation import MedianParameters
 from halimede.training.aggregation.registry import Aggregation, moved, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
@@ -18,7 +19,7 @@ from halimede.training.weights import Weights
 
 @register("Median")
 @dataclass(slots=True)
-class Median(Aggregation):
+class Median(MedianParameters, Aggregation):
     """The median of each value: up to half of the updates may be poisoned. Samples do not count."""
 
     robust: ClassVar[bool] = True

@@ -1,26 +1,25 @@
 """Finds an aggregation by its name, and parses its parameters, which are all text.
 
 A new algorithm is one new file in this package: a dataclass under ``@register("Name")``. Its fields with ``init`` are
-its parameters, which are numbers.
+its parameters; those of this package inherit them from ``halimede.api.aggregation``.
 """
 
 from __future__ import annotations
 
 import importlib
-import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from typing import ClassVar, TypeVar
 
 import numpy as np
 
+from halimede.api.aggregation import FIELD, read_parameters
+from halimede.api.mining import instead
 from halimede.errors import InvalidFieldError
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights, add
 
-FIELD = "spec.aggregation"
 A = TypeVar("A", bound="type[Aggregation]")
 _algorithms: dict[str, type[Aggregation]] = {}
 
@@ -74,23 +73,8 @@ def create(name: str, parameters: Mapping[str, str]) -> Aggregation:
     _discover()
     found = _algorithms.get(name)
     if found is None:
-        raise InvalidFieldError(f"{FIELD}.name", name, f"use one of {', '.join(names())}")
-    known = {field.name for field in fields(found) if field.init}  # type: ignore[arg-type]  # registered are dataclasses
-    values = {}
-    for key, text in parameters.items():
-        if key not in known:
-            fix = f"{name} has {', '.join(sorted(known)) or 'no parameters'}"
-            raise InvalidFieldError(f"{FIELD}.parameters", key, fix)
-        try:
-            values[key] = float(text)
-        except ValueError:
-            values[key] = math.nan
-        if not math.isfinite(values[key]):
-            raise InvalidFieldError(f"{FIELD}.parameters", f"{key}={text}", "write a number")
-    try:
-        return found(**values)
-    except ValueError as error:
-        raise InvalidFieldError(f"{FIELD}.parameters", dict(parameters), str(error)) from error
+        raise InvalidFieldError(f"{FIELD}.name", name, instead(name, _algorithms))
+    return found(**read_parameters(found, parameters))
 
 
 def mean_delta(updates: Sequence[Update]) -> Weights:

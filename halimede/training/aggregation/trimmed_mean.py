@@ -12,33 +12,27 @@ from typing import ClassVar
 
 import numpy as np
 
+from halimede.api.aggregation import TrimmedMeanParameters
 from halimede.training.aggregation.registry import Aggregation, moved, register
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights
 
-HALF = 0.5
-
 
 @register("TrimmedMean")
 @dataclass(slots=True)
-class TrimmedMean(Aggregation):
+class TrimmedMean(TrimmedMeanParameters, Aggregation):
     """Leaves out the share ``trim`` of the updates at each end, at least one of three or more. Samples do not count.
 
     A trainer could claim to have many samples, so all updates weigh the same.
     """
 
     robust: ClassVar[bool] = True
-    trim: float = 0.2
-
-    def __post_init__(self) -> None:
-        """Check the parameter. Raises ValueError."""
-        if not 0 <= self.trim < HALF:
-            raise ValueError("trim must be at least 0 and below 0.5")
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Add the trimmed mean of the updates."""
         number = len(updates)
-        cut = min(math.ceil(self.trim * number), (number - 1) // 2)
+        # 0.2 x 15 is a little over 3 in floating-point numbers
+        cut = min(math.ceil(round(self.trim * number, 9)), (number - 1) // 2)
         delta = {}
         for name in updates[0].delta:
             ordered = np.sort([update.delta[name].astype(np.float64) for update in updates], axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class Perceptron:
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (a spec sets them by name)
         self,
         hidden: str = "64",
         rate: str = "0.05",
@@ -58,7 +59,7 @@ class Perceptron:
         random = np.random.default_rng(FIRST_SEED)
         sizes = [int(np.prod(shape)), *self._hidden, classes]
         found: Weights = {}
-        for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
             scale = np.sqrt(2 / max(inputs, 1))
             found[f"layer{i}.weight"] = random.normal(0, scale, (inputs, outputs)).astype(np.float32)
             found[f"layer{i}.bias"] = np.zeros(outputs, np.float32)
@@ -84,7 +85,9 @@ class Perceptron:
         return dict(zip(names, [part for layer in layers for part in layer], strict=True)), {"loss": float(loss)}
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
-        """Return accuracy and cross entropy."""
+        """Return accuracy and cross entropy; nothing without samples."""
+        if not len(data):
+            return {}
         probabilities = _forward(_layers(weights), _rows(data))[-1]
         likelihood = np.clip(probabilities[np.arange(len(data)), data.labels], 1e-12, 1)
         right = probabilities.argmax(axis=1) == data.labels
@@ -99,7 +102,7 @@ class Perceptron:
         for i in range(len(layers)):
             nodes.append(helper.make_node("Gemm", [last, f"layer{i}.weight", f"layer{i}.bias"], [f"sum{i}"]))
             kind, last = ("Softmax", "probabilities") if i == len(layers) - 1 else ("Relu", f"active{i}")
-            nodes.append(helper.make_node(kind, [f"sum{i}"], [last], **({"axis": 1} if kind == "Softmax" else {})))
+            nodes.append(helper.make_node(kind, [f"sum{i}"], [last]))
         outer = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, ["samples_number", size])
             for name, size in (("samples", layers[0][0].shape[0]), ("probabilities", layers[-1][0].shape[1]))
@@ -144,7 +147,7 @@ def _gradients(
     values = _forward(layers, inputs)
     right = np.eye(classes, dtype=np.float32)[labels]
     loss = float(-np.log(np.clip((values[-1] * right).sum(axis=1), 1e-12, 1)).mean())
-    error = (values[-1] - right) / len(inputs)
+    error: Floats = (values[-1] - right) / np.float32(len(inputs))
     gradients: list[tuple[Floats, Floats]] = []
     for i in reversed(range(len(layers))):
         gradients.insert(0, (values[i].T @ error, error.sum(axis=0)))

@@ -1,0 +1,156 @@
+"""Tensors survive their file form, and nothing that a stranger writes into one is allocated or believed."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from halimede.messages import Compression, TensorSpec
+from halimede.training.error_feedback import ErrorFeedback
+from halimede.training.tensor_file import decode, encode, encode_update, kept, size_limit
+from halimede.training.weights import DTYPES, Weights, WeightsError, difference, norm, specs_of
+
+types = st.sampled_from(sorted(DTYPES)).map(np.dtype)
+tensors = arrays.arrays(types, arrays.array_shapes(min_dims=0, max_dims=3, max_side=5))
+names = st.text("abc.0", min_size=1, max_size=8)
+weights_of_any_kind = st.dictionaries(names, tensors, min_size=1, max_size=4)
+floats = st.floats(-100, 100, width=32)
+updates = st.dictionaries(
+    names, arrays.arrays(np.float32, arrays.array_shapes(max_dims=2, max_side=6), elements=floats), min_size=1
+)
+compressions = st.builds(Compression, dtype=st.sampled_from(["float32", "float16"]), top_k=st.floats(0.01, 1))
+
+
+def same(left: Weights, right: Weights) -> bool:
+    return list(left) == list(right) and all(
+        left[name].dtype == right[name].dtype and left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+@given(weights_of_any_kind)
+def test_weights_come_back_bit_for_bit(weights: Weights) -> None:
+    content = encode(weights)
+    assert same(decode(content, specs_of(weights)), weights)
+    assert len(content) <= size_limit(specs_of(weights))
+
+
+@given(updates, compressions)
+def test_a_compressed_update_has_the_largest_values_and_zeros(delta: Weights, compression: Compression) -> None:
+    found = decode(encode_update(delta, compression), specs_of(delta))
+    for name, tensor in delta.items():
+        count = kept(tensor.size, compression)
+        assert np.count_nonzero(found[name]) <= count
+        sent = found[name] != 0
+        assert np.allclose(found[name][sent], tensor[sent], rtol=1e-3, atol=1e-6)
+        if sent.any() and (~sent).any():
+            # float16 makes numbers below its range 0
+            assert np.abs(tensor[sent]).min() >= np.sort(np.abs(tensor), axis=None)[-count] or count == tensor.size
+
+
+@given(st.lists(updates, min_size=1, max_size=1), compressions, st.integers(1, 4))
+def test_error_feedback_loses_nothing(deltas: list[Weights], compression: Compression, rounds: int) -> None:
+    feedback, received = ErrorFeedback(compression), {n: np.zeros_like(t) for n, t in deltas[0].items()}
+    for _ in range(rounds):
+        content, feedback.residual = feedback.compress(deltas[0])
+        for name, tensor in decode(content, specs_of(deltas[0])).items():
+            received[name] += tensor
+    for name, tensor in deltas[0].items():
+        assert np.allclose(received[name] + feedback.residual[name], tensor * rounds, rtol=1e-3, atol=1e-3)
+
+
+def test_an_update_that_is_made_again_is_the_same() -> None:
+    feedback = ErrorFeedback(Compression(top_k=0.25))
+    delta = {"w": np.arange(8, dtype=np.float32)}
+    feedback.residual = feedback.compress(delta)[1]
+    assert feedback.compress(delta)[0] == feedback.compress(delta)[0]
+
+
+def test_what_float16_cannot_hold_follows_in_later_rounds() -> None:
+    feedback, total = ErrorFeedback(Compression(dtype="float16")), np.zeros(1)
+    delta = {"w": np.array([150_000], np.float32)}
+    for _ in range(3):
+        content, feedback.residual = feedback.compress(delta)
+        delta = {"w": np.zeros(1, np.float32)}
+        total += decode(content, specs_of(delta))["w"]
+    assert total == pytest.approx(150_000, rel=1e-3)
+
+
+def test_four_times_fewer_bytes_with_float16_and_a_seventh_of_the_values() -> None:
+    delta = {"w": np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)}
+    whole = len(encode_update(delta, Compression()))
+    assert whole / len(encode_update(delta, Compression(dtype="float16", top_k=1 / 7))) > 4
+
+
+@given(weights_of_any_kind, st.data())
+def test_a_damaged_file_is_refused_or_has_the_expected_tensors(weights: Weights, data: st.DataObject) -> None:
+    content = bytearray(encode(weights))
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(WeightsError):
+        assert specs_of(decode(bytes(content), specs_of(weights))) == specs_of(weights)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(content: bytes) -> None:
+    with pytest.raises(WeightsError):
+        decode(b"HALTENS1" + content, specs_of({"w": np.zeros(1000, np.float32)}))
+
+
+WEIGHTS = {"w": np.ones((2, 3), np.float32), "b": np.ones(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason", "text"),
+    [
+        ({"w": np.ones((2, 3), np.float32)}, "Shape", "other tensors"),
+        ({"b": np.ones(3, np.float32), "w": np.ones((2, 3), np.float32)}, "Shape", "other tensors"),
+        ({"w": np.ones((2, 4), np.float32), "b": np.ones(3, np.float32)}, "Shape", "has 8 values, not 6"),
+        ({"w": np.ones((2, 3), np.float64), "b": np.ones(3, np.float32)}, "Shape", "holds float64, not float32"),
+        ({"w": np.ones((2, 3), np.int32), "b": np.ones(3, np.float32)}, "Shape", "holds int32, not float32"),
+    ],
+    ids=["missing", "order", "shape", "wider", "integers"],
+)
+def test_other_tensors_than_expected_are_refused(changed: Weights, reason: str, text: str) -> None:
+    with pytest.raises(WeightsError, match=text) as caught:
+        decode(encode(changed), specs_of(WEIGHTS))
+    assert caught.value.reason == reason
+
+
+def test_a_file_with_too_many_or_too_few_bytes_is_refused() -> None:
+    content = encode(WEIGHTS)
+    for changed, text in ((content + b"x", "1 bytes more"), (content[:-1], "ends within tensor 'b'")):
+        with pytest.raises(WeightsError, match=text) as caught:
+            decode(changed, specs_of(WEIGHTS))
+        assert caught.value.reason == "Unreadable"
+
+
+def test_a_claim_of_a_huge_tensor_is_refused_before_it_is_allocated() -> None:
+    huge = [TensorSpec(name="w", dtype="float32", shape=[2**31])]
+    with pytest.raises(WeightsError, match="more than") as caught:
+        decode(b"", huge)
+    assert caught.value.reason == "TooLarge"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [np.array([None]), np.array(["a"]), np.zeros(1, np.complex64), [1.0]],
+    ids=["objects", "text", "complex", "list"],
+)
+def test_only_arrays_of_plain_numbers_are_sent(tensor: object) -> None:
+    with pytest.raises(WeightsError, match="tensor 'w'") as caught:
+        encode({"w": tensor})
+    assert caught.value.reason == "Shape"
+
+
+def test_the_norm_is_that_of_the_floats_alone() -> None:
+    assert norm({"w": np.array([3.0, 4.0], np.float32), "steps": np.array(10**6, np.int64)}) == 5.0
+
+
+def test_weights_of_other_shapes_have_no_difference() -> None:
+    with pytest.raises(WeightsError, match="other names, types or shapes"):
+        difference({"w": np.zeros(3)}, {"w": np.zeros(2)})

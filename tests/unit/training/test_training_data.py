@@ -1,0 +1,87 @@
+"""A node's samples are read with the classes and pre-processing of the Model, and held out by their content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Layout, Normalize
+from halimede.training.data import TrainingDataError, read_data, split
+
+SPEC = ModelSpec(url="file:///m.onnx", format="onnx", labels=["cat", "dog"])
+
+
+def npz(path: Path, samples: np.ndarray, classes: list[str]) -> Path:
+    np.savez(path / "data.npz", x=samples, y=np.array(classes, str))
+    return path / "data.npz"
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+
+
+def test_pictures_of_class_folders_pass_through_the_models_preprocessing(tmp_path: Path) -> None:
+    for number, name in enumerate(["cat", "dog"] * 10):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.new("L", (4, 4), number).save(tmp_path / name / f"{number}.png")
+    spec = ModelSpec(
+        url="file:///m.onnx", format="onnx", labels=["cat", "dog"], preprocess=[Normalize(), Layout(order="flat")]
+    )
+    data = read_data(tmp_path, spec)
+    assert data.train.samples.shape[1:] == (16,)
+    assert data.train.samples.max() < 0.1
+    assert len(data.train) + len(data.held_out) == 20
+    assert set(data.train.labels) == {0, 1}
+
+
+def test_a_sample_is_held_out_whatever_its_position_and_company() -> None:
+    samples, labels = rows(200), np.arange(200) % 2
+    first = split(samples, labels, 2)
+    order = np.random.default_rng(1).permutation(200)[:120]
+    second = split(samples[order], labels[order], 2)
+    out = {sample.tobytes() for sample in first.held_out.samples}
+    assert {s.tobytes() for s in second.held_out.samples} == {s.tobytes() for s in samples[order]} & out
+    assert 0.1 < len(first.held_out) / 200 < 0.3
+
+
+@pytest.mark.parametrize(
+    ("samples", "classes", "reason", "text"),
+    [
+        (rows(0), [], "DatasetEmpty", "no sample"),
+        (rows(1), ["cat"], "DatasetEmpty", "2 are needed"),
+        (rows(30), ["cat"] * 30, "DatasetOneClass", "one class"),
+        (rows(30), ["cat", "dog", "bird"] * 10, "DatasetInvalid", "'bird'"),
+    ],
+    ids=["empty", "one sample", "one class", "unknown class"],
+)
+def test_samples_that_cannot_be_trained_on_have_a_reason(
+    tmp_path: Path, samples: np.ndarray, classes: list[str], reason: str, text: str
+) -> None:
+    with pytest.raises(TrainingDataError) as caught:
+        read_data(npz(tmp_path, samples, classes), SPEC)
+    assert caught.value.reason == reason
+    assert text in str(caught.value)
+
+
+def test_a_model_without_classes_cannot_be_trained(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError, match=r"spec\.labels of the Model is empty"):
+        read_data(npz(tmp_path, rows(4), ["cat", "dog"] * 2), ModelSpec(url="file:///m.onnx", format="onnx"))
+
+
+def test_there_are_no_pickles(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.array([object()] * 4), y=np.array(["cat", "dog"] * 2))
+    with pytest.raises(TrainingDataError) as caught:
+        read_data(tmp_path / "data.npz", SPEC)
+    assert caught.value.reason == "DatasetInvalid"
+
+
+def test_pictures_of_several_sizes_need_a_resize(tmp_path: Path) -> None:
+    for number, name in enumerate(["cat", "dog"] * 5):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.new("L", (4 + number, 4), number).save(tmp_path / name / f"{number}.png")
+    with pytest.raises(TrainingDataError, match="several shapes: add a resize"):
+        read_data(tmp_path, SPEC)
