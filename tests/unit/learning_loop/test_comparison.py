@@ -11,7 +11,7 @@ import pytest
 
 from halimede.inference import Array
 from halimede.learning_loop import gate
-from halimede.learning_loop.comparison import AnsweringModel, HeldOut, compare
+from halimede.learning_loop.comparison import AnsweringModel, HeldOut, ReferenceSamples, compare
 from halimede.learning_loop.gate import GateSettings, decide
 from halimede.learning_loop.sampling import LabelledSample
 from halimede.messages import Prediction
