@@ -45,7 +45,7 @@ BUDGET, AUDIT_SHARE = 0.2, 0.05
 #: frames of one step, and their seconds: 10 frames a second
 FRAMES, STEP_S = 100, 10.0
 #: samples of a training, and the part of them from the first training set: a reminder of the stream as it was
-TRAINED, REPLAY = 4000, 0.3
+TRAINED, REPLAY = 5000, 0.3
 #: the newest samples that a node keeps, and the share of groups that judge
 MOST_KEPT, HELD_OUT = 10_000, 0.3
 #: samples of the reference that a candidate must not forget, and of a measurement
@@ -98,7 +98,7 @@ class Models:
         self.data, self.folder, self.seed = data, folder, seed
         self.chance = np.random.default_rng(seed)
         self._tests: dict[str, tuple[Drawn, list[Prediction]]] = {}
-        self.small = Perceptron(hidden=SMALL, epochs="20")
+        self.small = Perceptron(hidden=SMALL, epochs="25")
         # a big model is one that was trained on all that may come
         big = Perceptron(hidden=BIG, epochs="8", batch="64")
         drawn = [data.draw("first", kind, 2000, self.chance) for kind in (BEFORE, *kinds)]
@@ -132,6 +132,15 @@ class Models:
         )
         artefact = fit(edge, cloud, pictures, goal=Goal(target_upload=BUDGET), rule="Margin", labels=LABELS).artefact
         return Version(name, found, model, create("Margin", artefact.parameters), artefact)
+
+    def attainable(self, kind: str) -> Version:
+        """Train with the true labels of samples of the stream: what the small model can learn of a kind at most."""
+        recent = self.data.draw("stream", kind, round(TRAINED * (1 - REPLAY)), self.chance)
+        again = self.chance.choice(len(self.first.labels), TRAINED - len(recent.labels))
+        samples = np.concatenate([recent.samples, self.first.samples[again]])
+        labels = np.concatenate([recent.labels, self.first.labels[again]])
+        found, _ = self.small.train(TrainingData(samples, labels, CLASSES, self.seed), dict(self.version.weights))
+        return self.made(f"attainable-{kind}", found, self.data.draw("calibration", kind, 1000, self.chance).samples)
 
     def measure(self, version: Version, kind: str) -> Measured:
         """Measure a version on test samples of a kind, which nothing was fitted on."""
