@@ -2,6 +2,7 @@
 
     python -m bench.loop                    20 seeds of 4 drifts on 2 data sets, and 100 bad candidates
     python -m bench.loop --seeds 2          the same in short
+    python -m bench.loop --sets strokes     one of the data sets
 
 All that decides is the shipped code: mining, audits, drift, labels, sampling, calibration, gate, canary and the loop's
 state machine. The models are ONNX files of the shipped trainer (``bench.loop_service``). Frames come at 10 a second in
@@ -36,7 +37,7 @@ from halimede.learning_loop.states import TrainingReport
 
 WRITTEN = Path(__file__).parent.parent / "build" / "bench-loop" / "report.json"
 #: steps before the drift, after it (100 frames each), and after it went back
-CALM, DRIFTED, BACK = 30, 450, 50
+CALM, DRIFTED, BACK = 30, 250, 50
 #: bad candidates in all, their data set, and the steps in which the loop must have decided about one
 BAD, BAD_SET, DECIDED = 100, "digits", 300
 WON_BACK, UPLOADS = 0.9, BUDGET + 0.03
@@ -223,6 +224,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--sets", choices=[*SETS], nargs="+", default=[*SETS], help="data sets")
     parser.add_argument("--bad", type=int, default=BAD, help="bad candidates in all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -232,7 +234,7 @@ def main() -> None:
     tasks = [
         (name, seed, each // options.seeds + (seed < each % options.seeds) if name == BAD_SET else 0)
         for seed in range(options.seeds)
-        for name in SETS
+        for name in options.sets
     ]
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         found = []

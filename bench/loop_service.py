@@ -45,7 +45,7 @@ BUDGET, AUDIT_SHARE = 0.2, 0.05
 #: frames of one step, and their seconds: 10 frames a second
 FRAMES, STEP_S = 100, 10.0
 #: samples of a training, and the part of them from the first training set: a reminder of the stream as it was
-TRAINED, REPLAY = 5000, 0.3
+TRAINED, REPLAY = 4000, 0.3
 #: the newest samples that a node keeps, and the share of groups that judge
 MOST_KEPT, HELD_OUT = 10_000, 0.3
 #: samples of the reference that a candidate must not forget, and of a measurement
@@ -98,7 +98,7 @@ class Models:
         self.data, self.folder, self.seed = data, folder, seed
         self.chance = np.random.default_rng(seed)
         self._tests: dict[str, tuple[Drawn, list[Prediction]]] = {}
-        self.small = Perceptron(hidden=SMALL, epochs="25")
+        self.small = Perceptron(hidden=SMALL, epochs="20")
         # a big model is one that was trained on all that may come
         big = Perceptron(hidden=BIG, epochs="8", batch="64")
         drawn = [data.draw("first", kind, 2000, self.chance) for kind in (BEFORE, *kinds)]
