@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import os
-import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,10 +40,10 @@ from halimede.inference.tensor_ports import choose_input
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing
+from halimede.system.process_limits import ProcessLimits, limit_process, memory
 
 #: a trial yields the processor to workers
 NICE = 10
-MAX_OPEN_FILES = 256
 #: bytes that it may write to any file; it writes only its answer
 MAX_WRITTEN = 1024 * 1024
 #: lengths that are tried for open axes: pictures need some pixels for a convolution to fit
@@ -86,8 +83,9 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
         import_runtime(spec.format)  # libraries need more address space than models: they load before it is limited
     except (InvalidFieldError, ModelError) as error:
         return _refused(TrialReason.INVALID, str(error))
-    began, before = time.monotonic(), _memory("VmRSS")
-    _limit(job)
+    began, before = time.monotonic(), memory("VmRSS")
+    forbid_writing()
+    limit_process(ProcessLimits(job.memory_bytes, job.seconds, MAX_WRITTEN))
     try:
         inputs, outputs = _try(Path(job.path), spec, report)
     except MemoryError:
@@ -102,7 +100,7 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
         inputs=inputs,
         outputs=outputs,
         seconds=time.monotonic() - began,
-        memory_bytes=max(0, _memory("VmHWM") - before),
+        memory_bytes=max(0, memory("VmHWM") - before),
     )
 
 
@@ -164,33 +162,6 @@ def _spec(job: TrialJob) -> ModelSpec:
     if isinstance(said, dict):
         said = {"url": job.path, "format": "onnx", **said}
     return convert(said, ModelSpec, "spec")
-
-
-def _limit(job: TrialJob) -> None:
-    """Set the limits, relative to the present use of this process."""
-    forbid_writing()
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = math.ceil(used.ru_utime + used.ru_stime + job.seconds) + 1
-    _at_most(resource.RLIMIT_AS, _memory("VmSize") + job.memory_bytes)
-    _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
-    _at_most(resource.RLIMIT_CORE, 0)
-    _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
-    _at_most(resource.RLIMIT_FSIZE, MAX_WRITTEN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after the model's call
-    signal.setitimer(signal.ITIMER_REAL, job.seconds)
-
-
-def _at_most(what: int, soft: int, hard: int | None = None) -> None:
-    _, most = resource.getrlimit(what)
-    wanted = soft if hard is None else hard
-    hard = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(what, (min(soft, hard), hard))
-
-
-def _memory(name: str) -> int:
-    """Return one value of this process's memory statistics in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def _refused(reason: TrialReason, message: str) -> Trial:

@@ -29,7 +29,7 @@ class TensorSpec(Message, kw_only=True):
 
 
 class TensorFile(Message, kw_only=True):
-    """A file of tensors that its publisher serves on the job's topics."""
+    """A file of tensors, or the model made of them, that its publisher serves on the job's topics."""
 
     digest: Digest
     size: NonNegative
@@ -53,7 +53,8 @@ class TrainingRound(Message, kw_only=True):
     """The state of a job, retained: its current round, who is invited, and the weights that they begin with.
 
     ``epoch`` counts the processes of the aggregator, ``number`` its rounds from 1 on. An update counts only if it names
-    both, and its trainer is in ``invited``. ``received`` and ``refused`` (with the reason) are the acknowledgements.
+    both, and its trainer is in ``invited``. ``received`` and ``refused`` (with the reason) are the acknowledgements;
+    ``counted``: whose updates made the weights of this round from those of the round before.
     ``seed`` is that of the round; ``parameters`` are for the trainers (``mu`` of FedProx).
     """
 
@@ -70,13 +71,21 @@ class TrainingRound(Message, kw_only=True):
     invited: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
     received: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
     refused: Annotated[dict[Name, Short], Meta(max_length=MOST_TRAINERS)] = {}
+    counted: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
+    #: the weights are evaluated, and not trained
+    only_evaluate: bool = False
     #: until the round ends, from the publication on
     remaining_ms: Millis = 0.0
     seed: NonNegative = 0
     parameters: Metrics = {}
     compression: Compression = Compression()
-    #: of the weights of this round, over the trainers that evaluated them
+    #: of the latest weights that trainers have evaluated; ``evaluated``: their round
     metrics: Metrics = {}
+    evaluated: NonNegative = 0
+    #: updates that did not count so far, by reason; ``clipped`` ones counted
+    dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
+    #: of a job that is done: its model
+    model: TensorFile | None = None
 
 
 class TrainerState(Message, kw_only=True):
@@ -92,6 +101,8 @@ class TrainerState(Message, kw_only=True):
     samples: NonNegative
     #: samples that are held out of the training
     held_out: NonNegative = 0
+    #: shape of one sample
+    shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**31)]], Meta(max_length=8)] = []
     epoch: NonNegative = 0
     number: NonNegative = 0
     update: TensorFile | None = None

@@ -7,32 +7,25 @@ nothing is tried, and the result reports that. The child leads its own process g
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct
 
-import halimede
 from halimede.api.model_formats import ONNX, ModelFormat, format_of
 from halimede.messages.file_facts import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
-from halimede.system.child_process import wait_exit
+from halimede.system.child_process import bare_environment, ended_within, memory_file
 
 __all__ = ["Trial", "TrialLimits", "TrialReason", "not_installed", "try_model"]
 
 NEEDED = ("numpy", "onnxruntime", "PIL")
-#: environment variables that the child inherits: no credentials
-INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TZ"})
-#: idle threads would use address space, which is limited
-ALONE = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 #: seconds for the child to start and to answer, beyond its limit: normally it ends itself in time
 START_S = 30.0
 #: bytes of its output that are read
@@ -60,10 +53,10 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
         return Trial(ok=True, skipped=True, message=f"not tried: {', '.join(missing)} is not installed here")
     try:
         with contextlib.ExitStack() as files:
-            asked, said, complained = (files.enter_context(_memory_file()) for _ in range(3))
+            asked, said, complained = (files.enter_context(memory_file()) for _ in range(3))
             asked.write(msgspec.json.encode(_job(path, spec_json, limits)))
             asked.seek(0)
-            code = await _ended(_start(asked, said, complained), limits.seconds + START_S)
+            code = await ended_within(_start(asked, said, complained), limits.seconds + START_S)
             said.seek(0)
             complained.seek(max(0, complained.seek(0, os.SEEK_END) - TAIL))
             return verdict(code, said.read(MAX_OUTPUT), complained.read().decode(errors="replace"), limits)
@@ -126,11 +119,6 @@ def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:
     )
 
 
-def _memory_file() -> BinaryIO:
-    """Return an anonymous file: unlike a pipe, the child can fill it while nobody reads."""
-    return os.fdopen(os.memfd_create("halimede-trial"), "w+b")
-
-
 def _start(asked: BinaryIO, said: BinaryIO, complained: BinaryIO) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "halimede.inference.trial"],
@@ -138,27 +126,6 @@ def _start(asked: BinaryIO, said: BinaryIO, complained: BinaryIO) -> subprocess.
         stdout=said,
         stderr=complained,
         cwd="/",
-        env=_environment(os.environ),
+        env=bare_environment(),
         start_new_session=True,
     )
-
-
-def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    home = str(Path(halimede.__file__).parents[1])
-    kept = {name: value for name, value in own.items() if name in INHERITED}
-    return {**kept, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH", "")]))}
-
-
-async def _ended(child: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a child's end and reap it; None: it was killed at the deadline. Its group ends in any case."""
-    try:
-        async with asyncio.timeout(seconds):
-            await wait_exit(child.pid)
-    except TimeoutError:
-        return None
-    finally:
-        # the child was not reaped yet, so no other process can have its group id
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    return child.returncode

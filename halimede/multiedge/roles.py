@@ -7,7 +7,6 @@ Both are jobs (``halimede.worker.roles``): connection, model, ledger, reports an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,16 +15,13 @@ from halimede.bus import Announce
 from halimede.errors import InvalidFieldError
 from halimede.inference import Model, open_model
 from halimede.inference.scripts import confine
-from halimede.models.desired_state import DesiredModel
 from halimede.multiedge.application import Application, StagesModel, create
 from halimede.multiedge.joint_runner import JointRunner
 from halimede.multiedge.member_worker import MemberJob
 from halimede.multiedge.settings import OWNER_KIND, MemberSettings, read_member
-from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.main import leave, main
 from halimede.worker.membership import Membership, peer_will
-from halimede.worker.model_reload import ModelOpener
+from halimede.worker.model_reload import NullModelOpener
 from halimede.worker.roles import RoleJob, WorkerContext
 from halimede.worker.settings import WorkerSettings
 
@@ -113,18 +109,3 @@ async def _run_joint(
 def _announce(settings: MemberSettings) -> Announce:
     will = peer_will(topics.PEER, settings.worker.namespace, settings.worker.service, settings.worker.worker)
     return lambda: will
-
-
-class NullModelOpener(ModelOpener):
-    """Opens no model, for a cloud worker whose joint needs none."""
-
-    @property
-    def again(self) -> bool:
-        """Always False: there is no model to replace."""
-        return False
-
-    async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # of the class
-        """Return a model thread without a model."""
-        async with contextlib.AsyncExitStack() as stack:
-            thread = await stack.enter_async_context(ModelThread("model"))
-            return LoadedModel(StagesModel([], {}), thread, owned=stack.pop_all())

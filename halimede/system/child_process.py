@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import shutil
@@ -10,12 +11,18 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 PR_SET_PDEATHSIG = 1
 #: bytes of a log at which it is rotated
 MAX_LOG = 10 * 1024 * 1024
 #: bytes that ``tail`` returns
 TAIL = 4096
+
+#: environment variables that a child with untrusted code inherits: no credentials
+INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TZ"})
+#: idle threads would use address space, which is limited
+ALONE = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
 _libc = ctypes.CDLL(None)
 
@@ -54,6 +61,36 @@ async def exited(process: subprocess.Popen[bytes]) -> int:
     """Wait for a child's end, reap it, and return its exit code (negative: the signal). Bound to no event loop."""
     await wait_exit(process.pid)
     return process.wait()
+
+
+async def ended_within(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Wait for the end of a child that leads its group, and reap it; None: it was killed at the deadline.
+
+    Its group ends in any case, also if the caller is cancelled.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await wait_exit(child.pid)
+    except TimeoutError:
+        return None
+    finally:
+        # the child was not reaped yet, so no other process can have its group id
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return child.returncode
+
+
+def bare_environment() -> dict[str, str]:
+    """Return the environment of a child with untrusted code: no credentials, and it finds this package."""
+    home = str(Path(__file__).parents[2])
+    kept = {name: value for name, value in os.environ.items() if name in INHERITED}
+    return {**kept, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH", "")]))}
+
+
+def memory_file() -> BinaryIO:
+    """Return an anonymous file: unlike a pipe, a child can fill it while nobody reads."""
+    return os.fdopen(os.memfd_create("halimede"), "w+b")
 
 
 async def wait_exit(pid: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,11 @@ import structlog
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import ONNX, format_of
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.inference import Model, ModelError, open_model
+from halimede.inference import Model, ModelError, SampleError, open_model
 from halimede.inference.graph_input import unscaled
+from halimede.inference.model import Array
 from halimede.inference.scripts import confine
+from halimede.messages import Prediction
 from halimede.models.archive import model_file
 from halimede.models.desired_state import Desired, DesiredModel, changes, spec_of
 from halimede.models.errors import FetchError
@@ -109,6 +111,38 @@ class ModelOpener:
 
     def _untried(self, wish: DesiredModel, path: str) -> bool:
         return self.estimator is None and not wish.tried and bool(path) and Path(path).exists()
+
+
+class NullModel(Model):
+    """Answers nothing: the model of a worker that has none."""
+
+    labels = ()
+
+    def prepare(self, image: Array) -> Array:
+        """Return the picture unchanged."""
+        return image
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Answer nothing. Raises SampleError."""
+        raise SampleError(f"{len(batch)} samples for a worker without a model")
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NullModelOpener(ModelOpener):
+    """Opens no model: for a joint that needs none, and for training."""
+
+    @property
+    def again(self) -> bool:
+        """Always False: there is no model to replace."""
+        return False
+
+    async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # of the class
+        """Return a model thread without a model."""
+        async with AsyncExitStack() as stack:
+            thread = await stack.enter_async_context(ModelThread("model"))
+            return LoadedModel(NullModel(), thread, owned=stack.pop_all())
 
 
 class ModelReloader:

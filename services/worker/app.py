@@ -48,6 +48,9 @@ member and joint (of multi-edge services):
   PART, MEMBERS, CAMERAS       its name in the service; JSON lists of the edge workers and of its cameras
   JOINT                        cloud or members: where the joint runs
   DETECTOR_URL, DETECTOR_SPEC  member: the model that finds objects, as MODEL_URL and MODEL_SPEC
+aggregator and trainer (of training jobs):
+  TRAINING                     JSON: the job, with its trainers, rounds and limits (docs/training.md)
+  TRAIN_DATASET_URL            trainer: folder or file with its samples
 cameras that speak no MQTT are read by another program: halimede camera --help
 
 Examples:
@@ -65,6 +68,8 @@ PROGRAMS = {
     "cloud": "halimede.worker:run_cloud",
     "member": "halimede.multiedge.roles:run_member",
     "joint": "halimede.multiedge.roles:run_joint",
+    "aggregator": "halimede.training.roles:run_aggregator",
+    "trainer": "halimede.training.roles:run_trainer",
 }
 DOES = {
     "edge": "receive frames, answer",
@@ -72,6 +77,8 @@ DOES = {
     "cloud": "answer hard samples",
     "member": "an edge worker of a multi-edge service",
     "joint": "the joint of a multi-edge service",
+    "aggregator": "make new weights of the trainers' updates",
+    "trainer": "train on the samples of a node",
 }
 
 

@@ -1,0 +1,62 @@
+"""Limits of this process for code that is not trusted: memory, processor time, a timer, files.
+
+A child process that runs a user's code, or reads a user's file, sets them before it does so. They cannot be raised
+again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_OPEN_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What a process may use from now on, beyond its present use.
+
+    ``seconds``: of all its threads together, if ``cores`` is 1, and of the clock; ``written_bytes``: of any file.
+    """
+
+    memory_bytes: int
+    seconds: float
+    written_bytes: int
+    cores: int = 1
+
+
+def limit_process(limits: ProcessLimits) -> None:
+    """Set the limits. After ``seconds``, SIGALRM ends the process; its parent must not have it ignored."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds * limits.cores) + 1
+    _at_most(resource.RLIMIT_AS, memory("VmSize") + limits.memory_bytes)
+    _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
+    _at_most(resource.RLIMIT_CORE, 0)
+    _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _at_most(resource.RLIMIT_FSIZE, limits.written_bytes)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after a library's call
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+
+
+def run_when_idle(cores: int) -> None:
+    """Run only while no other process needs the processor, on at most so many cores."""
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, allowed[-max(1, cores) :])
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def memory(name: str) -> int:
+    """Return one value of this process's memory statistics in bytes, such as ``VmSize``."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def _at_most(what: int, soft: int, hard: int | None = None) -> None:
+    _, most = resource.getrlimit(what)
+    wanted = soft if hard is None else hard
+    hard = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(what, (min(soft, hard), hard))

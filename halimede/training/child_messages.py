@@ -1,0 +1,54 @@
+"""What a training worker and its child process exchange (msgpack): one task, one result.
+
+The child runs the user's trainer. So the worker itself loads no code of a user, and keeps its connection whatever that
+code does.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from halimede.messages import TensorSpec
+from halimede.messages.base import NonNegative, Short, Text
+from halimede.messages.training import MOST_TENSORS, Metrics
+
+
+class TrainingTask(Struct, kw_only=True):
+    """One step of a trainer, in a process of its own.
+
+    ``describe`` reads the samples. ``train`` trains ``weights`` and evaluates them as they were given, ``evaluate``
+    only evaluates. ``initial`` makes the first weights for samples of ``shape``. ``export`` makes the ONNX model.
+    """
+
+    do: Literal["describe", "train", "evaluate", "initial", "export"]
+    parent: int
+    entry: str
+    parameters: dict[str, str]
+    model_spec: str
+    data: str = ""
+    weights: bytes = b""
+    specs: list[TensorSpec] = []
+    shape: list[int] = []
+    seed: int = 0
+    round_parameters: dict[str, float] = {}
+    memory_bytes: int
+    seconds: float
+    cores: int = 1
+    written_bytes: int
+
+
+class TrainingResult(Struct, kw_only=True):
+    """The result of a task. ``reason`` is empty after success. ``content``: a file of tensors, or the ONNX model."""
+
+    reason: Short = ""
+    message: Text = ""
+    samples: NonNegative = 0
+    held_out: NonNegative = 0
+    shape: Annotated[list[int], Meta(max_length=8)] = []
+    #: of first weights
+    specs: Annotated[list[TensorSpec], Meta(max_length=MOST_TENSORS)] = []
+    metrics: Metrics = {}
+    evaluation: Metrics = {}
+    content: bytes = b""

@@ -1,0 +1,93 @@
+"""Runs one step of a user's trainer in a child process, within limits; whatever it does becomes a result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from halimede.messages import TensorSpec
+from halimede.messages.file_facts import MEMORY_WORDS
+from halimede.system.child_process import bare_environment, ended_within, memory_file
+from halimede.training.child_messages import TrainingResult, TrainingTask
+from halimede.training.settings import TrainingSettings
+from halimede.training.tensor_file import size_limit
+
+#: seconds for the child to start and to write its result, beyond its limit: normally it ends itself in time
+START_S = 30.0
+#: bytes of its result beyond the tensors: metrics and texts, or what an ONNX model has besides its weights
+MORE_BYTES = 16 * 1024**2
+TAIL = 4096
+
+
+async def run_step(
+    settings: TrainingSettings, do: Literal["describe", "train", "evaluate", "initial", "export"], **more: Any
+) -> TrainingResult:
+    """Run one step in a child process; it ends with this call, also if that is cancelled. See ``TrainingTask``."""
+    job, limits = settings.job, settings.job.limits
+    task = TrainingTask(
+        do=do,
+        parent=os.getpid(),
+        entry=job.entry,
+        parameters=job.parameters,
+        model_spec=msgspec.json.encode(settings.worker.model).decode(),
+        data=str(settings.data),
+        memory_bytes=limits.memory_mb * 1024**2,
+        seconds=limits.seconds,
+        cores=limits.cores,
+        written_bytes=most_bytes(more.get("specs", ())),
+        **more,
+    )
+    try:
+        return await _run(task)
+    except OSError as error:
+        return TrainingResult(reason="TrainingFailed", message=f"the training process could not be started: {error}")
+
+
+def most_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Return the most bytes of a result; that of first weights has no specs yet."""
+    return MORE_BYTES + (2 * size_limit(specs) if specs else 1024**3)
+
+
+async def _run(task: TrainingTask) -> TrainingResult:
+    with contextlib.ExitStack() as files:
+        given, output, errors = (files.enter_context(memory_file()) for _ in range(3))
+        given.write(msgspec.msgpack.encode(task))
+        given.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "halimede.training.child"],
+            stdin=given,
+            stdout=output,
+            stderr=errors,
+            cwd="/",
+            env={**bare_environment(), "OMP_NUM_THREADS": str(task.cores), "OPENBLAS_NUM_THREADS": str(task.cores)},
+            start_new_session=True,
+        )
+        code = await ended_within(child, task.seconds + START_S)
+        output.seek(0)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
+        return verdict(code, output.read(), errors.read().decode(errors="replace"), task)
+
+
+def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) -> TrainingResult:
+    """Return the result of a child by its exit code (None: it was killed), its output and its last error lines."""
+    if code == 0:
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.msgpack.decode(output, type=TrainingResult)
+    if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
+        text = f"{task.entry} was not done within {task.seconds:g} s: simplify it, or raise seconds"
+        return TrainingResult(reason="TrainingTooSlow", message=text)
+    if code == -signal.SIGKILL or any(word in errors for word in MEMORY_WORDS):
+        text = f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb"
+        return TrainingResult(reason="OutOfMemory", message=text)
+    last = next((line.strip()[:300] for line in reversed(errors.splitlines()) if line.strip()), "")
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return TrainingResult(
+        reason="TrainingFailed", message=f"{task.entry} ended its process ({how}){last and f': {last}'}"
+    )

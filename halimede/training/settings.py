@@ -1,0 +1,103 @@
+"""Environment variables of aggregators and trainers, in addition to those of every worker. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from halimede.environment import required
+from halimede.errors import InvalidFieldError
+from halimede.messages import Compression
+from halimede.messages.base import Finite, Name, NonNegative
+from halimede.messages.training import MOST_TRAINERS
+from halimede.worker.settings import WorkerSettings, read, read_json
+
+#: kind of the resource that is the owner of the workers
+OWNER_KIND = "trainingmodel"
+Program = Literal["aggregator", "trainer"]
+Hour = Annotated[int, Meta(ge=0, le=24)]
+
+
+class Target(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The metric at which training ends: at least ``value``."""
+
+    metric: Annotated[str, Meta(min_length=1, max_length=64)]
+    value: Finite
+
+
+class Hours(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The hours of the day, by the node's clock, in which it trains: from 22 to 6, for example. Equal: always."""
+
+    begin: Hour = 0
+    end: Hour = 0
+
+    def include(self, now: datetime) -> bool:
+        """Whether training is allowed at a time."""
+        if self.begin == self.end:
+            return True
+        inside = self.begin <= now.hour < self.end
+        return inside if self.begin < self.end else not (self.end <= now.hour < self.begin)
+
+
+class TrainingLimits(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What one step of a trainer's code may use, beyond the needs of the process itself. Other processes go first."""
+
+    memory_mb: Annotated[int, Meta(ge=16, le=1024**2)] = 2048
+    seconds: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
+    cores: Annotated[int, Meta(ge=1, le=256)] = 1
+    hours: Hours = Hours()
+
+
+class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A training job, as all its workers know it: the variable TRAINING.
+
+    ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
+    0: all. A round needs updates of ``min_clients``.
+    """
+
+    trainers: Annotated[dict[Name, Name], Meta(min_length=1, max_length=MOST_TRAINERS)]
+    entry: Annotated[str, Meta(min_length=1, max_length=256)] = "Perceptron"
+    parameters: dict[str, str] = {}
+    aggregation: str = "FedAvg"
+    aggregation_parameters: dict[str, str] = {}
+    compression: Compression = Compression()
+    rounds: Annotated[int, Meta(ge=1, le=10_000)] = 20
+    clients_per_round: Annotated[int, Meta(ge=0, le=MOST_TRAINERS)] = 0
+    min_clients: Annotated[int, Meta(ge=1, le=MOST_TRAINERS)] = 1
+    round_deadline_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
+    target: Target | None = None
+    seed: NonNegative = 0
+    limits: TrainingLimits = TrainingLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """One worker of a training job. ``data``: the samples of a trainer."""
+
+    worker: WorkerSettings
+    job: JobSettings
+    data: Path = Path()
+
+
+def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSettings:
+    """Read the environment. Raises InvalidFieldError."""
+    required(environ, "TRAINING")
+    job = read_json(environ, "TRAINING", JobSettings)
+    if job.min_clients > len(job.trainers):
+        fix = f"write at most the number of trainers, {len(job.trainers)}"
+        raise InvalidFieldError("TRAINING.minClients", job.min_clients, fix)
+    if 0 < job.clients_per_round < job.min_clients:
+        raise InvalidFieldError("TRAINING.clientsPerRound", job.clients_per_round, "write at least minClients, or 0")
+    role: Literal["edge", "cloud"] = "cloud" if program == "aggregator" else "edge"
+    worker = read(role, environ, own_estimator=True, mines=False)
+    required(environ, "SERVICE_UID")
+    if program == "aggregator":
+        return TrainingSettings(worker, job)
+    if job.trainers.get(worker.worker) != worker.node:
+        raise InvalidFieldError("WORKER_NAME", worker.worker, "use a name of TRAINING.trainers, on its node")
+    return TrainingSettings(worker, job, Path(required(environ, "TRAIN_DATASET_URL")))

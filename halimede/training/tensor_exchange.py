@@ -1,0 +1,82 @@
+"""Tensor files between an aggregator and its trainers: the exchange of blobs, on topics of the job.
+
+Files are pulled. A worker publishes digest and size of a file, and sends pieces to who requests them; so a party that
+nobody requests anything from cannot send anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from halimede import topics
+from halimede.blobs.channel import BlobChannel
+from halimede.blobs.client import BlobClient
+from halimede.blobs.download import BlobDownload
+from halimede.blobs.server import BlobServer, FileProvider
+from halimede.bus import Bus
+from halimede.messages import TensorFile
+from halimede.models.source_types import TransferLimits
+from halimede.training.weights import WeightsError, digest_of
+
+LIMITS = TransferLimits(connect_s=20.0, inactivity_s=20.0)
+
+
+class TensorExchange:
+    """Serves the files of one worker, and fetches those of others. ``start``, then ``serve``.
+
+    Attributes:
+        offered: the path of each file that others may get, by digest.
+        received_bytes: of all files that were fetched.
+
+    """
+
+    def __init__(self, bus: Bus, namespace: str, job: str, name: str) -> None:
+        self.offered: dict[str, Path] = {}
+        self.received_bytes = 0
+        names = {"ns": namespace, "job": job}
+        channel = BlobChannel(topics.TRAINING_REQUEST, topics.TRAINING_CHUNK, names, has_queries=False)
+        self._client = BlobClient(bus, name, channel)
+        self._server = BlobServer(bus, name, FileProvider([self._find]), channel)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of all pieces that were sent."""
+        return self._server.stats.bytes
+
+    async def start(self) -> None:
+        """Subscribe to requests and pieces."""
+        await self._client.start()
+        await self._server.start()
+
+    async def serve(self) -> None:
+        """Send requested pieces until cancelled."""
+        await self._server.run()
+
+    async def fetch(self, source: str, file: TensorFile, most_bytes: int) -> bytes:
+        """Return a file of another worker. Raises WeightsError for wrong bytes, FetchError, BusError."""
+        if file.size > most_bytes:
+            raise WeightsError("TooLarge", f"{file.size} bytes: at most {most_bytes} are expected")
+        async with self._download(source, file) as download:
+            content = bytearray()
+            async for block in download.blocks():
+                content += block
+        self.received_bytes += len(content)
+        if digest_of(memoryview(content)) != file.digest:
+            raise WeightsError("Unreadable", "it has other bytes than its digest states")
+        return bytes(content)
+
+    @contextlib.asynccontextmanager
+    async def _download(self, source: str, file: TensorFile) -> AsyncIterator[BlobDownload]:
+        download = BlobDownload(self._client, file.digest, [source], LIMITS, ask_all=False)
+        try:
+            await download.open(0)
+            if download.size != file.size:
+                raise WeightsError("Unreadable", f"it has {download.size} bytes, and not {file.size} as was published")
+            yield download
+        finally:
+            download.close()
+
+    async def _find(self, digest: str) -> Path | None:
+        return self.offered.get(digest)

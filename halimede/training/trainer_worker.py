@@ -1,0 +1,299 @@
+"""A trainer: trains the round's weights on its node's samples, and offers the update to the aggregator.
+
+All that it knows of the job is the aggregator's retained round, and all that it publishes is its own retained state.
+So it can be killed at any instant: the next process reads the round, and either has the update in its checkpoint, or
+makes the same one again. Samples never leave it; a step of the user's trainer runs in a child process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from halimede import topics
+from halimede.bus import Bus, Delivery
+from halimede.bus.retained_publisher import RetainedPublisher
+from halimede.errors import BusError
+from halimede.messages import TensorFile, TrainerState, TrainingRound
+from halimede.models.errors import FetchError
+from halimede.training.checkpoint import Checkpoint
+from halimede.training.child_messages import TrainingResult
+from halimede.training.child_process import run_step
+from halimede.training.error_feedback import ErrorFeedback
+from halimede.training.round_plan import same_round
+from halimede.training.settings import TrainingSettings
+from halimede.training.tensor_exchange import TensorExchange
+from halimede.training.tensor_file import decode, encode, size_limit
+from halimede.training.weights import WeightsError, digest_of
+from halimede.worker.status_reporter import StatusReporter
+
+log = structlog.get_logger()
+
+#: seconds until samples that could not be read are read again, and until a failed transfer is tried again
+READ_AGAIN_S, FETCH_AGAIN_S = 30.0, 1.0
+#: rounds in a row in which the user's trainer may fail: then it takes part in no further one
+MOST_FAILURES = 3
+OUTSIDE_HOURS, FAILS = "OutsideHours", "TrainerFails"
+FOLDER = "training"
+
+
+class TrainerMemory(Struct, kw_only=True):
+    """What a trainer keeps of a job: its latest update, and what compression took from its updates.
+
+    ``residual`` is that of all updates that count, ``next_residual`` that after the latest update: digests of files;
+    empty: none.
+    """
+
+    job: str
+    work: TrainingRound | None = None
+    update: TensorFile | None = None
+    metrics: dict[str, float] = {}
+    evaluation: dict[str, float] = {}
+    residual: str = ""
+    next_residual: str = ""
+
+
+class TrainerWorker:
+    """One trainer of a job. ``run`` until stopped."""
+
+    def __init__(self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter) -> None:
+        worker = settings.worker
+        self._settings = settings
+        self._bus = bus
+        self._reporter = reporter
+        self._names = {"ns": worker.namespace, "job": worker.service}
+        self._checkpoint = Checkpoint(worker.state / FOLDER, TrainerMemory)
+        self._memory = TrainerMemory(job=worker.uid)
+        self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
+        self._state = TrainerState(job=worker.uid, life=secrets.token_hex(4), samples=0)
+        address = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **self._names)
+        self._publisher = RetainedPublisher(bus, address, lambda: self._state)
+        self._round: TrainingRound | None = None
+        self._changed = asyncio.Event()
+        self._failures = 0
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Take part in rounds until ``stop`` is set. Raises CheckpointError."""
+        await asyncio.to_thread(self._restore)
+        await self._exchange.start()
+        await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._published)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._exchange.serve(), name="tensors"),
+                group.create_task(self._publisher.run(), name="state"),
+                group.create_task(self._work(), name="training"),
+            ]
+            ready()
+            await stop.wait()
+            tasks[2].cancel()
+            await self._publisher.withdraw()
+            for task in tasks:
+                task.cancel()
+
+    def _restore(self) -> None:
+        found = self._checkpoint.load()
+        if found and found.job == self._settings.worker.uid:
+            self._memory = found
+            if found.update:
+                self._exchange.offered[found.update.digest] = self._checkpoint.folder / found.update.digest
+
+    async def _published(self, delivery: Delivery[TrainingRound]) -> None:
+        body = delivery.body
+        if body.job == self._settings.worker.uid:
+            self._round = body
+            self._changed.set()
+
+    async def _work(self) -> None:
+        """Describe the samples, then train in each round to which it is invited."""
+        while True:
+            await self._describe()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READ_AGAIN_S if self._state.reason else None):
+                    await self._rounds()
+
+    async def _describe(self) -> None:
+        """Read the samples and publish what they are; without any, the reason."""
+        if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
+            self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
+            return
+        found = await run_step(self._settings, "describe")
+        self._publish_samples(found)
+        if found.reason:
+            log.warning("samples not usable", reason=found.reason, message=found.message)
+            self._publish(reason=found.reason, message=found.message)
+        else:
+            self._publish()
+
+    async def _rounds(self) -> None:
+        """Take part in rounds until this trainer cannot."""
+        while not self._state.reason or self._state.number:
+            self._changed.clear()
+            body = self._round
+            if body is not None:
+                await asyncio.to_thread(self._acknowledged, body)
+                if self._is_mine(body):
+                    await self._until_another(body)
+                    continue
+            await self._changed.wait()
+        await asyncio.get_running_loop().create_future()
+
+    def _is_mine(self, body: TrainingRound) -> bool:
+        """Whether the round is open, and this trainer is invited and not done with it."""
+        own = self._settings.worker.worker
+        done = (self._state.epoch, self._state.number) == (body.epoch, body.number)
+        return body.state == "open" and own in body.invited and body.weights is not None and not done
+
+    async def _until_another(self, body: TrainingRound) -> None:
+        """Train for a round until it is done, or another round is published."""
+        task = asyncio.create_task(self._take_part(body), name=f"round {body.number}")
+        try:
+            while not task.done():
+                self._changed.clear()
+                news = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                now = self._round
+                if now is not None and (now.epoch, now.number, now.state) != (body.epoch, body.number, body.state):
+                    return
+            task.result()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _take_part(self, body: TrainingRound) -> None:
+        """Publish an update for a round: the one that is there already, or a new one."""
+        made = self._memory.work
+        if made is not None and same_round(made, body):
+            self._publish(body, self._memory.update)
+            return
+        if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
+            self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
+            return
+        weights = await self._fetch(body)
+        started = asyncio.get_running_loop().time()
+        result = await run_step(
+            self._settings,
+            "evaluate" if body.only_evaluate else "train",
+            weights=weights,
+            specs=body.specs,
+            seed=_seed(body.seed, self._settings.worker.worker),
+            round_parameters=body.parameters,
+        )
+        self._publish_samples(result)
+        if not result.reason:
+            result = await asyncio.to_thread(self._keep, body, result)
+        if result.reason:
+            self._failed(body, result)
+            return
+        self._failures = 0
+        took = asyncio.get_running_loop().time() - started
+        log.info("round trained", number=body.number, seconds=round(took, 3), metrics=result.metrics)
+        self._publish(body, self._memory.update)
+
+    async def _fetch(self, body: TrainingRound) -> bytes:
+        """Return the round's weights; tries until another round is published."""
+        assert body.weights is not None  # noqa: S101  # callers check it
+        while True:
+            try:
+                return await self._exchange.fetch(body.source, body.weights, size_limit(body.specs))
+            except (FetchError, BusError, WeightsError) as error:
+                log.info("weights not fetched", number=body.number, error=str(error))
+            await asyncio.sleep(FETCH_AGAIN_S)
+
+    def _failed(self, body: TrainingRound, result: TrainingResult) -> None:
+        """Report a failure: for this round, or for good after some in a row or with other samples."""
+        self._failures += 1
+        log.warning("round not trained", number=body.number, reason=result.reason, message=result.message)
+        if result.reason.startswith("Dataset"):
+            self._publish(reason=result.reason, message=result.message)
+        elif self._failures >= MOST_FAILURES:
+            text = f"{self._failures} rounds in a row: {result.reason}: {result.message}"
+            self._failures = 0
+            self._publish(reason=FAILS, message=text)
+        else:
+            self._publish(body, None, result.reason, result.message)
+
+    def _keep(self, body: TrainingRound, result: TrainingResult) -> TrainingResult:
+        """Store the update, so that a later process has the same one; return the result, or why it is none."""
+        memory = TrainerMemory(
+            job=body.job,
+            work=body,
+            metrics=result.metrics,
+            evaluation=result.evaluation,
+            residual=self._memory.residual,
+            next_residual=self._memory.next_residual if body.only_evaluate else "",
+        )
+        try:
+            if not body.only_evaluate:
+                self._compress(body, result.content, memory)
+            files = {memory.residual, memory.next_residual, memory.update.digest if memory.update else ""} - {""}
+            self._checkpoint.save(memory, files)
+        except WeightsError as error:
+            return TrainingResult(reason=f"Weights{error.reason}", message=str(error))
+        except OSError as error:
+            return TrainingResult(reason="DiskFull", message=f"the update cannot be stored: {error}")
+        self._memory = memory
+        self._exchange.offered.clear()
+        if memory.update:
+            self._exchange.offered[memory.update.digest] = self._checkpoint.folder / memory.update.digest
+        return result
+
+    def _compress(self, body: TrainingRound, content: bytes, memory: TrainerMemory) -> None:
+        feedback = ErrorFeedback(body.compression)
+        if memory.residual:
+            feedback.residual = decode(self._checkpoint.read(memory.residual), body.specs)
+        update, left = feedback.compress(decode(content, body.specs))
+        memory.update = TensorFile(digest=self._checkpoint.add(update), size=len(update))
+        if body.compression.top_k < 1 or body.compression.dtype == "float16":
+            memory.next_residual = self._checkpoint.add(encode(left))
+
+    def _acknowledged(self, body: TrainingRound) -> None:
+        """Use the residual after the latest update from the round on in which that update counts."""
+        memory, work = self._memory, self._memory.work
+        if work is None or not memory.next_residual or body.number <= work.number:
+            return
+        counted = body.number == work.number + 1 and self._settings.worker.worker in body.counted
+        residual = memory.next_residual if counted else memory.residual
+        memory = msgspec.structs.replace(memory, residual=residual, next_residual="")
+        files = {memory.residual, memory.update.digest if memory.update else ""} - {""}
+        try:
+            self._checkpoint.save(memory, files)
+        except OSError as error:
+            log.warning("residual not stored", error=str(error))
+        self._memory = memory
+
+    def _publish_samples(self, found: TrainingResult) -> None:
+        self._state = msgspec.structs.replace(
+            self._state, samples=found.samples, held_out=found.held_out, shape=found.shape or self._state.shape
+        )
+
+    def _publish(
+        self, body: TrainingRound | None = None, update: TensorFile | None = None, reason: str = "", message: str = ""
+    ) -> None:
+        """Publish the state: of a round, or that this trainer is ready, or the reason why it is not."""
+        done = body is not None and not reason
+        self._state = msgspec.structs.replace(
+            self._state,
+            epoch=body.epoch if body else 0,
+            number=body.number if body else 0,
+            update=update,
+            metrics=self._memory.metrics if done else {},
+            evaluation=self._memory.evaluation if done else {},
+            reason=reason,
+            message=message,
+        )
+        self._publisher.touch()
+        self._reporter.set("running", reason, message or (f"round {body.number}" if body else "waiting for a round"))
+
+
+def _seed(seed: int, trainer: str) -> int:
+    """Return the seed of one trainer in a round."""
+    return int(digest_of(f"{seed}/{trainer}".encode())[:8], 16)
