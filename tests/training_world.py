@@ -1,4 +1,4 @@
-"""A training job over a real broker: its workers as processes, the digits split over its nodes, and what is published."""
+"""A training job over a real broker: its processes, the digits split over its nodes, its messages."""
 
 from __future__ import annotations
 
@@ -52,8 +52,11 @@ def shares(number: int, samples: int) -> list[tuple[NDArray[np.float32], NDArray
 class TrainingWorld:
     """One job on a broker: its processes, and all packets of its topics."""
 
-    def __init__(self, broker: MosquittoProcess, bus: MqttBus, job: str, folder: Path, **spec: Any) -> None:
+    def __init__(
+        self, broker: MosquittoProcess, bus: MqttBus, job: str, folder: Path, code: Path | None = None, **spec: Any
+    ) -> None:
         self.broker, self.bus, self.job, self.folder, self.spec = broker, bus, job, folder, spec
+        self.code = code or folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.trainers: dict[str, str] = {}
         self.environments: dict[str, dict[str, str]] = {}
@@ -104,7 +107,7 @@ class TrainingWorld:
             "NODE_NAME": self.trainers.get(name, f"node-{self.job}-cloud"), "MODEL_SPEC": json.dumps(model),
             "HALIMEDE_BROKER": self.broker.url, "HALIMEDE_STATE": str(self.folder / name), "LC_PERIOD": "0.2",
             "GRACE_S": "5", "HALIMEDE_LOG": "json", "OMP_NUM_THREADS": "1", "SSL_CERT_FILE": os.devnull,
-            "PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}{os.pathsep}{self.folder}",
+            "PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}{os.pathsep}{self.code}",
             "TRAINING": json.dumps({"trainers": self.trainers, **self.spec}),
         }  # fmt: skip
         if data is not None:

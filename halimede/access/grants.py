@@ -40,6 +40,7 @@ LIVE = frozenset(
         topics.TRACE_REQUEST, topics.TRACE_REPLY, topics.BLOB_REQUEST, topics.BLOB_CHUNK, topics.BLOB_QUERY,
         topics.BLOB_ORDER, topics.BLOB_ANSWER, topics.EDGE_PEER, topics.PEER, topics.HOP_REQUEST, topics.HOP_REPLY,
         topics.GALLERY, topics.IDENTITY_QUERY, topics.IDENTITY_ANSWER, topics.KEPT_REQUEST, topics.KEPT_REPLY,
+        topics.TRAINING_REQUEST, topics.TRAINING_CHUNK,
     )
 )  # fmt: skip
 

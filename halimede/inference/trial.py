@@ -85,7 +85,7 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
         return _refused(TrialReason.INVALID, str(error))
     began, before = time.monotonic(), memory("VmRSS")
     forbid_writing()
-    limit_process(ProcessLimits(job.memory_bytes, job.seconds, MAX_WRITTEN))
+    limit_process(ProcessLimits(job.memory_bytes, job.seconds, job.seconds, MAX_WRITTEN))
     try:
         inputs, outputs = _try(Path(job.path), spec, report)
     except MemoryError:

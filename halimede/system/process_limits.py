@@ -20,26 +20,27 @@ MAX_OPEN_FILES = 256
 class ProcessLimits:
     """What a process may use from now on, beyond its present use.
 
-    ``seconds``: of all its threads together, if ``cores`` is 1, and of the clock; ``written_bytes``: of any file.
+    ``seconds``: processor time of all its threads together; ``clock_s``: time of the clock; ``written_bytes``: of any
+    file.
     """
 
     memory_bytes: int
     seconds: float
+    clock_s: float
     written_bytes: int
-    cores: int = 1
 
 
 def limit_process(limits: ProcessLimits) -> None:
-    """Set the limits. After ``seconds``, SIGALRM ends the process; its parent must not have it ignored."""
+    """Set the limits. After ``clock_s``, SIGALRM ends the process; its parent must not have it ignored."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds * limits.cores) + 1
+    seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds) + 1
     _at_most(resource.RLIMIT_AS, memory("VmSize") + limits.memory_bytes)
     _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
     _at_most(resource.RLIMIT_CORE, 0)
     _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _at_most(resource.RLIMIT_FSIZE, limits.written_bytes)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after a library's call
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+    signal.setitimer(signal.ITIMER_REAL, limits.clock_s)
 
 
 def run_when_idle(cores: int) -> None:

@@ -22,7 +22,7 @@ from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing
 from halimede.system.process_limits import ProcessLimits, limit_process, run_when_idle
 from halimede.training.child_messages import TrainingResult, TrainingTask
-from halimede.training.data import DatasetError, NodeData, read_data
+from halimede.training.data import NodeData, TrainingDataError, read_data
 from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer import Trainer, TrainingData, load_trainer
 from halimede.training.weights import Weights, WeightsError, check_finite, difference, specs_of
@@ -40,7 +40,7 @@ def main() -> None:
     os.dup2(2, 1)  # what the trainer prints must not go into the result
     run_when_idle(task.cores)
     forbid_writing()
-    limit_process(ProcessLimits(task.memory_bytes, task.seconds, task.written_bytes, task.cores))
+    limit_process(ProcessLimits(task.memory_bytes, task.seconds * task.cores, task.clock_s, task.written_bytes))
     content = memoryview(msgspec.msgpack.encode(carry_out(task)))
     while content:
         content = content[os.write(output, content) :]
@@ -50,7 +50,7 @@ def carry_out(task: TrainingTask) -> TrainingResult:
     """Return the result of a task; what fails in it becomes a reason."""
     try:
         return _carry_out(task)
-    except DatasetError as error:
+    except TrainingDataError as error:
         return _failed(error.reason, error)
     except WeightsError as error:
         return _failed(f"Weights{error.reason}", error)
@@ -60,7 +60,7 @@ def carry_out(task: TrainingTask) -> TrainingResult:
         return _failed("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
     except HalimedeError as error:
         return _failed("TrainingFailed", error)
-    except Exception as error:  # of the user's code
+    except Exception as error:  # noqa: BLE001  # of the user's code
         if any(word in str(error) for word in MEMORY_WORDS):
             return _failed("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
         return _failed("TrainingFailed", f"{task.entry} raised {type(error).__name__}: {error}")

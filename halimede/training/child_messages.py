@@ -34,7 +34,9 @@ class TrainingTask(Struct, kw_only=True):
     seed: int = 0
     round_parameters: dict[str, float] = {}
     memory_bytes: int
+    #: processor time of each core, and time of the clock
     seconds: float
+    clock_s: float
     cores: int = 1
     written_bytes: int
 

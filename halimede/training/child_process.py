@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -21,6 +21,8 @@ from halimede.training.tensor_file import size_limit
 
 #: seconds for the child to start and to write its result, beyond its limit: normally it ends itself in time
 START_S = 30.0
+#: seconds of the clock for a second of processor time: other processes go first
+CLOCK_FACTOR = 4
 #: bytes of its result beyond the tensors: metrics and texts, or what an ONNX model has besides its weights
 MORE_BYTES = 16 * 1024**2
 TAIL = 4096
@@ -40,6 +42,7 @@ async def run_step(
         data=str(settings.data),
         memory_bytes=limits.memory_mb * 1024**2,
         seconds=limits.seconds,
+        clock_s=limits.seconds * CLOCK_FACTOR,
         cores=limits.cores,
         written_bytes=most_bytes(more.get("specs", ())),
         **more,
@@ -60,19 +63,22 @@ async def _run(task: TrainingTask) -> TrainingResult:
         given, output, errors = (files.enter_context(memory_file()) for _ in range(3))
         given.write(msgspec.msgpack.encode(task))
         given.seek(0)
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "halimede.training.child"],
-            stdin=given,
-            stdout=output,
-            stderr=errors,
-            cwd="/",
-            env={**bare_environment(), "OMP_NUM_THREADS": str(task.cores), "OPENBLAS_NUM_THREADS": str(task.cores)},
-            start_new_session=True,
-        )
-        code = await ended_within(child, task.seconds + START_S)
+        code = await ended_within(_start(task, given, output, errors), task.clock_s + START_S)
         output.seek(0)
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
         return verdict(code, output.read(), errors.read().decode(errors="replace"), task)
+
+
+def _start(task: TrainingTask, given: BinaryIO, output: BinaryIO, errors: BinaryIO) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "halimede.training.child"],
+        stdin=given,
+        stdout=output,
+        stderr=errors,
+        cwd="/",
+        env={**bare_environment(), "OMP_NUM_THREADS": str(task.cores), "OPENBLAS_NUM_THREADS": str(task.cores)},
+        start_new_session=True,
+    )
 
 
 def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) -> TrainingResult:
@@ -81,7 +87,8 @@ def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) ->
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.msgpack.decode(output, type=TrainingResult)
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
-        text = f"{task.entry} was not done within {task.seconds:g} s: simplify it, or raise seconds"
+        limit = f"{task.seconds:g} s of processor time, {task.clock_s:g} s of the clock"
+        text = f"{task.entry} was not done within {limit}: simplify it, or raise seconds"
         return TrainingResult(reason="TrainingTooSlow", message=text)
     if code == -signal.SIGKILL or any(word in errors for word in MEMORY_WORDS):
         text = f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb"

@@ -45,7 +45,10 @@ class Hours(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fi
 
 
 class TrainingLimits(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What one step of a trainer's code may use, beyond the needs of the process itself. Other processes go first."""
+    """What one step of a trainer's code may use, beyond the needs of the process itself. Other processes go first.
+
+    ``seconds``: of processor time on each of its ``cores``. It may take four times that by the clock.
+    """
 
     memory_mb: Annotated[int, Meta(ge=16, le=1024**2)] = 2048
     seconds: Annotated[float, Meta(gt=0, le=86_400)] = 600.0

@@ -36,8 +36,9 @@ from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
-#: seconds until samples that could not be read are read again, and until a failed transfer is tried again
-READ_AGAIN_S, FETCH_AGAIN_S = 30.0, 1.0
+#: seconds until samples that could not be read are read again, until a trainer that fails may try again, and until a
+#: failed transfer is tried again
+READ_AGAIN_S, FAILS_AGAIN_S, FETCH_AGAIN_S = 30.0, 3600.0, 1.0
 #: rounds in a row in which the user's trainer may fail: then it takes part in no further one
 MOST_FAILURES = 3
 OUTSIDE_HOURS, FAILS = "OutsideHours", "TrainerFails"
@@ -111,12 +112,11 @@ class TrainerWorker:
             self._changed.set()
 
     async def _work(self) -> None:
-        """Describe the samples, then train in each round to which it is invited."""
+        """Describe the samples, then take part in rounds until that cannot be; the samples may change."""
         while True:
             await self._describe()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READ_AGAIN_S if self._state.reason else None):
-                    await self._rounds()
+            await self._rounds()
+            await asyncio.sleep(FAILS_AGAIN_S if self._state.reason == FAILS else READ_AGAIN_S)
 
     async def _describe(self) -> None:
         """Read the samples and publish what they are; without any, the reason."""
@@ -142,7 +142,6 @@ class TrainerWorker:
                     await self._until_another(body)
                     continue
             await self._changed.wait()
-        await asyncio.get_running_loop().create_future()
 
     def _is_mine(self, body: TrainingRound) -> bool:
         """Whether the round is open, and this trainer is invited and not done with it."""
@@ -187,8 +186,8 @@ class TrainerWorker:
             seed=_seed(body.seed, self._settings.worker.worker),
             round_parameters=body.parameters,
         )
-        self._publish_samples(result)
         if not result.reason:
+            self._publish_samples(result)
             result = await asyncio.to_thread(self._keep, body, result)
         if result.reason:
             self._failed(body, result)

@@ -9,6 +9,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from halimede import topics
+from halimede.bus import Packet
+from halimede.bus.mqtt import MqttBus
+from halimede.topics import CONTRACT
 from services.broker import MosquittoProcess
 from tests.training_world import AGGREGATOR, digits, run_job, shares, training, write
 
@@ -32,6 +36,33 @@ async def test_a_job_trains_on_all_nodes_and_makes_a_model(
         (found,) = session.run(["probabilities"], {"samples": rows[900:]})
         assert (found.argmax(axis=1) == classes[900:]).mean() > 0.85
         await world.until(lambda _: "accuracy" in world.infos[world.name(AGGREGATOR)].message)
+
+
+async def test_no_message_of_a_job_contains_a_sample(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
+    data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(2, 200))}
+    packets: list[Packet] = []
+
+    async def captured(packet: Packet) -> None:
+        packets.append(packet)
+        packet.done()
+
+    async with (
+        MqttBus(f"capture-{unique}", mosquitto.url) as everything,
+        training(mosquitto, unique, tmp_path, rounds=2, minClients=2) as world,
+    ):
+        await everything.wait_connected(30)
+        await everything.listen("#", 1, captured, 10_000)
+        await run_job(world, data)
+    payloads = [bytes(packet.payload) for packet in packets if unique in packet.topic]
+    kinds = {topic.id for packet in packets for topic in CONTRACT if topic.parse(packet.topic)}
+    assert {"training-round", "trainer-state", "training-request", "training-chunk"} <= kinds
+    assert sum(map(len, payloads)) > 50_000
+    rows = np.concatenate([share[0] for share in shares(2, 200)])
+    forms = [rows, rows.astype(np.float64), rows.astype(np.float16), np.rint(rows * 16).astype(np.uint8)]
+    for form in forms:
+        for row in form:
+            # half a sample would be enough to recognise it
+            assert not any(row[16:48].tobytes() in payload for payload in payloads)
 
 
 async def test_a_job_ends_when_its_target_is_reached(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
@@ -69,4 +100,15 @@ async def test_a_worker_that_stops_in_order_clears_its_state(
         for worker in ("n0", AGGREGATOR):
             world.processes[worker].terminate()
             assert await asyncio.to_thread(world.processes[worker].wait, 30) == 0
-        assert not world.packets[-1].payload or world.round is not None
+        retained: list[str] = []
+
+        async def left(packet: Packet) -> None:
+            retained.append(packet.topic)
+            packet.done()
+
+        async with MqttBus(f"late-{unique}", mosquitto.url) as late:
+            await late.wait_connected(30)
+            for topic in (topics.TRAINING_ROUND, topics.TRAINER_STATE):
+                await late.listen(topic.filter(ns="default", job=unique).text, 1, left, 100)
+            await asyncio.sleep(0.5)
+        assert retained == []

@@ -1,0 +1,145 @@
+"""Attack 27: poisoned, forged and replayed updates. Each is refused and counted, and a robust mean hardly moves.
+
+The attacker is a trainer of the job with all its rights on the broker, or a client that was never invited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from halimede import topics
+from halimede.bus.mqtt import MqttBus
+from halimede.messages import TensorFile, TensorSpec, TrainerState, TrainingRound
+from halimede.training.tensor_exchange import TensorExchange
+from halimede.training.tensor_file import encode
+from halimede.training.weights import Weights, digest_of
+from services.broker import MosquittoProcess
+from tests.training_world import AGGREGATOR, TrainingWorld, shares, training, without_interruption, write
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+ROBUST: dict[str, Any] = {"aggregation": "TrimmedMean", "rounds": 8, "minClients": 4, "roundDeadlineS": 20}
+#: what the attacker sends in the rounds from the first on, and why it does not count (empty: it is only clipped)
+ATTACKS = {
+    "scaled": "",
+    "random": "",
+    "not-finite": "NotFinite",
+    "shape": "Shape",
+    "garbage": "Unreadable",
+    "too-large": "TooLarge",
+    "huge-claim": "TooLarge",
+    "other-bytes": "Unreadable",
+}
+
+
+def poison(kind: str, specs: list[TensorSpec]) -> Weights:
+    """Return an update of a kind, for weights of these specs."""
+    random = np.random.default_rng(7)
+    delta = {spec.name: random.normal(0, 1, spec.shape).astype(spec.dtype) for spec in specs}
+    match kind:
+        case "scaled":
+            return {name: tensor * np.float32(1000) for name, tensor in delta.items()}
+        case "not-finite":
+            return {name: np.full_like(tensor, np.nan) for name, tensor in delta.items()}
+        case "shape":
+            return {name: tensor[..., :1] for name, tensor in delta.items()}
+        case "too-large":
+            return {name: np.concatenate([tensor] * 4) for name, tensor in delta.items()}
+    return delta
+
+
+class Attacker:
+    """A client that publishes states and serves updates under a trainer's name."""
+
+    def __init__(self, world: TrainingWorld, bus: MqttBus, name: str, node: str) -> None:
+        self.world, self.bus, self.name, self.node = world, bus, name, node
+        self.exchange = TensorExchange(bus, "default", world.job, name)
+        self.state = TrainerState(job="u-1", life="evil", samples=10**12, held_out=0, shape=[64])
+
+    async def publish(self, **changes: Any) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+        address = topics.TRAINER_STATE.at(ns="default", job=self.world.job, node=self.node, trainer=self.name)
+        await self.bus.publish(address, self.state)
+
+    def offer(self, content: bytes, *, served: bytes | None = None) -> TensorFile:
+        digest = digest_of(content)
+        path = self.world.folder / f"evil-{digest}"
+        path.write_bytes(content if served is None else served)
+        self.exchange.offered[digest] = path
+        return TensorFile(digest=digest, size=len(content))
+
+    def update(self, kind: str, body: TrainingRound) -> TensorFile:
+        """Return the file of an attack on a round."""
+        if kind == "garbage":
+            return self.offer(b"HALTENS1" + bytes(4000))
+        content = encode(poison(kind, body.specs))
+        if kind == "huge-claim":
+            return TensorFile(digest=digest_of(content), size=2**50)
+        if kind == "other-bytes":
+            return self.offer(content, served=bytes(len(content)))
+        return self.offer(content)
+
+
+@contextlib.asynccontextmanager
+async def attacker(world: TrainingWorld, name: str, node: str) -> AsyncIterator[Attacker]:
+    async with MqttBus(f"evil-{name}", world.broker.url) as bus:
+        made = Attacker(world, bus, name, node)
+        await bus.wait_connected(30)
+        await made.exchange.start()
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(made.exchange.serve())
+            yield made
+            serving.cancel()
+
+
+async def test_attack_27_poisoned_updates_are_refused_and_hardly_move_a_robust_mean(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(4, 300))}
+    clean = await without_interruption(mosquitto, f"{unique}-clean", tmp_path / "clean", data, **ROBUST)
+    folder = tmp_path / "attacked"
+    folder.mkdir()
+    async with training(mosquitto, unique, folder, **ROBUST) as world:
+        world.plan(*data, "evil")
+        evil = world.name("evil")
+        world.start("aggregator", AGGREGATOR)
+        for name, path in data.items():
+            world.start("trainer", name, path)
+        async with (
+            attacker(world, evil, world.trainers[evil]) as inside,
+            attacker(world, world.name("stranger"), "elsewhere") as outside,
+            attacker(world, world.name("n0"), "elsewhere") as impostor,
+        ):
+            await inside.publish()
+            first = 0
+            for number, kind in enumerate(ATTACKS, 1):
+                await world.until(lambda body, n=number: body.state == "open" and body.number == n)
+                body = world.round
+                assert body is not None
+                first = first or body.epoch
+                if number == 3:  # a replay of an earlier round, then a round that was never opened
+                    await inside.publish(epoch=body.epoch, number=1, update=inside.update("random", body))
+                    await world.until(lambda now: now.dropped.get("Late") == 1)
+                    await inside.publish(epoch=body.epoch, number=99, update=inside.update("random", body))
+                    await world.until(lambda now: now.dropped.get("UnknownRound") == 1)
+                for stranger in (outside, impostor):
+                    await stranger.publish(epoch=body.epoch, number=number, update=stranger.update("random", body))
+                await inside.publish(epoch=body.epoch, number=number, update=inside.update(kind, body))
+                await world.until(lambda now, n=number: now.number > n)
+        done = await world.done()
+        reasons = [reason for reason in ATTACKS.values() if reason]
+        assert done.dropped.pop("NotInvited") >= 2
+        assert done.dropped.pop("Clipped") >= 1
+        assert done.dropped.pop("Late") == done.dropped.pop("UnknownRound") == 1
+        assert done.dropped == {reason: reasons.count(reason) for reason in set(reasons)}
+        assert done.metrics["accuracy"] > 0.8
+        assert abs(done.metrics["accuracy"] - clean.metrics["accuracy"]) <= 0.02
+        assert world.processes[AGGREGATOR].poll() is None

@@ -1,0 +1,34 @@
+"""Fault 33: a dataset is empty, has one class, or changes under way. A reason; the rounds go on without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.broker import MosquittoProcess
+from tests.training_world import begin, shares, training, write
+
+pytestmark = pytest.mark.timeout(300)
+
+
+async def test_fault_33_the_rounds_go_on_without_a_dataset_that_cannot_be_used(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    (*good, (rows, classes)) = shares(4, 200)
+    data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(good)}
+    data["missing"] = tmp_path / "nothing.npz"
+    data["empty"] = write(tmp_path / "empty.npz", rows[:0], classes[:0])
+    data["one"] = write(tmp_path / "one.npz", rows[classes == 3], classes[classes == 3])
+    async with training(mosquitto, unique, tmp_path, rounds=6, minClients=2) as world:
+        begin(world, data)
+        await world.until(lambda body: body.number >= 2)
+        write(data["n2"], rows[classes == 5], classes[classes == 5])
+        done = await world.done()
+        reasons = {name: world.states[world.name(name)].reason for name in ("missing", "empty", "one", "n2")}
+        assert reasons["missing"] == reasons["empty"] == "DatasetEmpty"
+        assert reasons["one"] == reasons["n2"] == "DatasetOneClass"
+        assert world.infos[world.name("one")].reason == "DatasetOneClass"
+        assert done.counted == [world.name("n0"), world.name("n1")]
+        assert done.dropped == {"DatasetOneClass": 1}
+        assert done.metrics["accuracy"] > 0.8

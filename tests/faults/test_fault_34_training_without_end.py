@@ -1,0 +1,70 @@
+"""Fault 34: a training script that hangs, fills the disk, takes all memory, crashes: bounded, ended, and reported."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from services.broker import MosquittoProcess
+from tests.simulated import eventually
+from tests.training_world import begin, shares, training, write
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+#: what a trainer does depends on a marker in its samples: nobody else knows on which node it runs
+HOSTILE = """
+import os, time, pathlib
+from halimede.training.trainers.perceptron import Perceptron
+
+class Hostile(Perceptron):
+    def train(self, data, weights):
+        match int(round(float(data.samples[0][0]))):
+            case 101: time.sleep(3600)
+            case 102: hold = bytearray(8 * 1024**3)
+            case 103:
+                for number in range(1000):
+                    pathlib.Path("FOLDER", f"full-{number}").write_bytes(bytes(2**20))
+            case 104: os.abort()
+            case 105:
+                while True: pass
+        weights, metrics = super().train(data, weights)
+        return weights, {**metrics, "policy": os.sched_getscheduler(0)}
+"""
+KINDS = {"hangs": 101, "memory": 102, "disk": 103, "aborts": 104, "spins": 105}
+
+
+async def test_fault_34_a_hostile_script_ends_and_the_rounds_go_on(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory() as elsewhere:
+        (tmp_path / "hostile_trainer.py").write_text(HOSTILE.replace("FOLDER", elsewhere))
+        data = {}
+        for name, (rows, classes) in zip(["good", *KINDS], shares(6, 120), strict=True):
+            marked = rows.copy()
+            if name in KINDS:
+                marked[:, 0] = KINDS[name]
+            data[name] = write(tmp_path / f"{name}.npz", marked, classes)
+        limits = {"seconds": 2, "memoryMb": 512}
+        spec = {"entry": "hostile_trainer:Hostile", "rounds": 4, "minClients": 1, "limits": limits}
+        async with training(mosquitto, unique, tmp_path, **spec, code=tmp_path) as world:
+            begin(world, data)
+            await world.until(lambda body: body.number >= 2)
+            assert world.rounds[-1].counted == [world.name("good")]
+            done = await world.done(200)
+            expected = {
+                "hangs": "TrainingTooSlow", "memory": "OutOfMemory", "disk": "TrainingFailed",
+                "aborts": "TrainingFailed", "spins": "TrainingTooSlow",
+            }  # fmt: skip
+            states = world.states
+            for name, reason in expected.items():
+                await eventually(lambda n=name: states[world.name(n)].reason == "TrainerFails", 60)
+                assert reason in states[world.name(name)].message
+            assert list(Path(elsewhere).iterdir()) == []
+            assert set(done.dropped) <= {"TrainingTooSlow", "OutOfMemory", "TrainingFailed", "TrainerFails"}
+            policies = {body.metrics.get("policy") for body in world.states.values() if body.metrics}
+            assert policies <= {float(os.SCHED_IDLE)}
+            for process in world.processes.values():
+                assert process.poll() is None

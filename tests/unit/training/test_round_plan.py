@@ -1,0 +1,126 @@
+"""Which update counts, whom a round invites, and when it ends."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.messages import TensorFile, TrainerState, TrainingRound
+from halimede.training.round_plan import (
+    RoundPlan,
+    Verdict,
+    candidates,
+    invite,
+    mean_metrics,
+    same_round,
+    sample_shape,
+    weighed,
+)
+
+JOB = "u-1"
+FILE = TensorFile(digest="0" * 64, size=100)
+
+
+def plan(**changes: object) -> RoundPlan:
+    told = {"job": JOB, "epoch": 2, "number": 5, "invited": ("a", "b", "c"), "until": 60.0, "most_bytes": 1000}
+    return RoundPlan(**{**told, **changes})  # type: ignore[arg-type]
+
+
+def state(**changes: object) -> TrainerState:
+    told = {"job": JOB, "life": "1", "samples": 10, "epoch": 2, "number": 5, "update": FILE, "shape": [64]}
+    return TrainerState(**{**told, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, Verdict.FETCH),
+        ({"job": "u-0"}, Verdict.NOTHING),
+        ({"number": 4}, Verdict.LATE),
+        ({"number": 4, "update": None}, Verdict.NOTHING),
+        ({"number": 6}, Verdict.UNKNOWN_ROUND),
+        ({"epoch": 3}, Verdict.UNKNOWN_ROUND),
+        ({"epoch": 1}, Verdict.NOTHING),
+        ({"epoch": 1, "number": 4}, Verdict.LATE),
+        ({"update": None}, Verdict.NOTHING),
+        ({"update": TensorFile(digest="0" * 64, size=1001)}, Verdict.TOO_LARGE),
+        ({"reason": "OutOfMemory", "update": None}, Verdict.DECLINED),
+        ({"reason": "DatasetEmpty", "number": 0, "epoch": 0, "update": None}, Verdict.DECLINED),
+        ({"number": 0, "epoch": 0, "update": None}, Verdict.NOTHING),
+    ],
+)
+def test_an_update_counts_only_for_the_open_round(changes: dict[str, object], verdict: Verdict) -> None:
+    assert plan().judge("a", state(**changes)) is verdict
+
+
+def test_an_update_of_somebody_who_was_not_invited_does_not_count() -> None:
+    assert plan().judge("z", state()) is Verdict.NOT_INVITED
+
+
+def test_a_second_update_of_a_trainer_does_not_count() -> None:
+    assert plan(received=["a"]).judge("a", state()) is Verdict.REPEATED
+    assert plan(refused={"a": "NotFinite"}).judge("a", state()) is Verdict.REPEATED
+
+
+def test_the_update_that_counted_in_the_last_round_is_not_late() -> None:
+    assert plan(counted=frozenset("a")).judge("a", state(number=4)) is Verdict.NOTHING
+    assert plan(counted=frozenset("a")).judge("a", state(number=3)) is Verdict.LATE
+
+
+def test_in_the_last_round_an_evaluation_is_enough() -> None:
+    assert plan(only_evaluate=True).judge("a", state(update=None)) is Verdict.EVALUATED
+
+
+def test_a_round_ends_when_all_are_done_or_at_its_deadline() -> None:
+    assert not plan(received=["a"], refused={"b": "Shape"}).is_over(59.0)
+    assert plan(received=["a", "c"], refused={"b": "Shape"}).is_over(0.0)
+    assert plan().is_over(60.0)
+
+
+def test_who_failed_in_a_round_may_take_part_in_the_next_and_who_cannot_may_not() -> None:
+    states = {
+        "a": state(),
+        "b": state(reason="OutOfMemory"),
+        "c": state(reason="DatasetEmpty", number=0),
+        "d": state(samples=0),
+        "e": state(shape=[32]),
+        "f": state(job="u-0"),
+    }
+    assert candidates(states, JOB, [64]) == ["a", "b"]
+
+
+def test_most_trainers_decide_about_the_shape_of_samples() -> None:
+    assert sample_shape({"a": state(shape=[8]), "b": state(), "c": state()}, JOB) == [64]
+    assert sample_shape({"a": state(shape=[8]), "b": state()}, JOB) == [8]
+    assert sample_shape({}, JOB) == []
+
+
+@given(st.sets(st.text("abcdef", min_size=1, max_size=3), max_size=9), st.integers(0, 12), st.integers(0, 2**32 - 1))
+def test_the_same_seed_invites_the_same_trainers(names: set[str], number: int, seed: int) -> None:
+    invited = invite(sorted(names), number, seed)
+    assert invited == invite(sorted(names, reverse=True), number, seed) == tuple(sorted(invited))
+    assert set(invited) <= names
+    assert len(invited) == (min(number, len(names)) if number else len(names))
+
+
+def test_a_claimed_number_of_samples_has_a_bounded_weight() -> None:
+    assert weighed({"a": 100, "b": 120, "c": 10**15}) == {"a": 100, "b": 120, "c": 1200}
+
+
+def test_metrics_are_weighed_by_held_out_samples() -> None:
+    states = {
+        "a": state(held_out=30, evaluation={"accuracy": 1.0, "loss": 0.0}),
+        "b": state(held_out=10, evaluation={"accuracy": 0.0}),
+        "c": state(held_out=0, evaluation={"accuracy": 0.0}),
+    }
+    assert mean_metrics(states) == {"accuracy": 0.75}
+    assert mean_metrics({"c": states["c"]}) == {}
+
+
+def test_the_round_of_a_restarted_aggregator_is_the_same_work() -> None:
+    body = TrainingRound(job=JOB, epoch=1, number=3, source="agg", weights=FILE, seed=7)
+    assert same_round(body, msgspec.structs.replace(body, epoch=2, received=["a"]))
+    assert not same_round(body, msgspec.structs.replace(body, seed=8))
+    assert not same_round(body, msgspec.structs.replace(body, number=4))
