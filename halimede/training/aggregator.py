@@ -29,7 +29,7 @@ from halimede.training import round_plan
 from halimede.training.aggregation import create
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_process import run_step
-from halimede.training.round_plan import RoundPlan, Verdict
+from halimede.training.round_plan import RoundPlan, UpdateVerdict
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, encode, size_limit
@@ -164,7 +164,7 @@ class Aggregator:
                 return list(round_plan.invite(found, job.clients_per_round, seed))
             else:
                 settled = min(settled, loop.time() + SETTLE_S)
-            await self._look(settled)
+            await self._wait(settled)
 
     async def _begin(self) -> None:
         """Make the first weights, for the samples that most trainers have. Raises WorkerError."""
@@ -208,13 +208,13 @@ class Aggregator:
                 self._changed.clear()
                 for name, state in self._news():
                     verdict = plan.judge(name, state)
-                    if verdict is Verdict.FETCH:
+                    if verdict is UpdateVerdict.FETCH:
                         if name in fetching:
                             fetching[name].cancel()
                         fetching[name] = group.create_task(self._fetch(plan, name, state), name=f"update of {name}")
                     else:
                         self._settle(plan, name, state, verdict)
-                await self._look(plan.until)
+                await self._wait(plan.until)
             for task in fetching.values():
                 task.cancel()
 
@@ -226,15 +226,15 @@ class Aggregator:
                 self._judged[name] = identity
                 yield name, state
 
-    def _settle(self, plan: RoundPlan, name: str, state: TrainerState, verdict: Verdict) -> None:
+    def _settle(self, plan: RoundPlan, name: str, state: TrainerState, verdict: UpdateVerdict) -> None:
         """Act on a state that has no update to fetch."""
-        if verdict is Verdict.EVALUATED:
+        if verdict is UpdateVerdict.EVALUATED:
             self._accept(plan, name, Accepted(state, {}))
-        elif verdict is Verdict.DECLINED:
+        elif verdict is UpdateVerdict.DECLINED:
             self._refuse(plan, name, state.reason, state.message)
-        elif verdict is Verdict.TOO_LARGE:
+        elif verdict is UpdateVerdict.TOO_LARGE:
             self._refuse(plan, name, verdict)
-        elif verdict is not Verdict.NOTHING:
+        elif verdict is not UpdateVerdict.NOTHING:
             self._count(verdict)
             log.warning("update refused", trainer=name, reason=verdict, number=state.number)
 
@@ -319,7 +319,7 @@ class Aggregator:
         """Receive a trainer's state. Only those of the job's trainers count, from their own nodes."""
         name = delivery.names["trainer"]
         if self._settings.job.trainers.get(name) != delivery.names["node"]:
-            self._count(Verdict.NOT_INVITED)
+            self._count(UpdateVerdict.NOT_INVITED)
             log.warning("trainer unknown", trainer=name, node=delivery.names["node"])
             return
         self._states[name] = delivery.body
@@ -331,7 +331,7 @@ class Aggregator:
             self._states.pop(names["trainer"], None)
             self._changed.set()
 
-    async def _look(self, until: float) -> None:
+    async def _wait(self, until: float) -> None:
         """Wait for a change, at most until a time of the loop's clock."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(None if until == math.inf else until):

@@ -19,7 +19,7 @@ from halimede.messages import TrainerState, TrainingRound
 TIMES_MEDIAN = 10
 
 
-class Verdict(StrEnum):
+class UpdateVerdict(StrEnum):
     """What a trainer's state means for the open round. From ``NOT_INVITED`` on: why an update does not count."""
 
     NOTHING = ""
@@ -49,35 +49,35 @@ class RoundPlan:
     received: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def judge(self, trainer: str, state: TrainerState) -> Verdict:
+    def judge(self, trainer: str, state: TrainerState) -> UpdateVerdict:
         """Return what a trainer's state means for this round. The caller judges each state once."""
         if state.job != self.job:
-            return Verdict.NOTHING
+            return UpdateVerdict.NOTHING
         if not state.number:
             declines = state.reason and trainer in self.invited and not self._is_done(trainer)
-            return Verdict.DECLINED if declines else Verdict.NOTHING
+            return UpdateVerdict.DECLINED if declines else UpdateVerdict.NOTHING
         if (state.number, state.epoch) != (self.number, self.epoch):
             return self._elsewhere(trainer, state)
         if trainer not in self.invited:
-            return Verdict.NOT_INVITED
+            return UpdateVerdict.NOT_INVITED
         if self._is_done(trainer):
-            return Verdict.REPEATED
+            return UpdateVerdict.REPEATED
         if state.reason:
-            return Verdict.DECLINED
+            return UpdateVerdict.DECLINED
         if self.only_evaluate:
-            return Verdict.EVALUATED
+            return UpdateVerdict.EVALUATED
         if state.update is None:
-            return Verdict.NOTHING
-        return Verdict.TOO_LARGE if state.update.size > self.most_bytes else Verdict.FETCH
+            return UpdateVerdict.NOTHING
+        return UpdateVerdict.TOO_LARGE if state.update.size > self.most_bytes else UpdateVerdict.FETCH
 
-    def _elsewhere(self, trainer: str, state: TrainerState) -> Verdict:
+    def _elsewhere(self, trainer: str, state: TrainerState) -> UpdateVerdict:
         """Return what a state of another round means. A trainer that counted in the last one may still show that."""
         if state.number > self.number or (state.number == self.number and state.epoch > self.epoch):
-            return Verdict.UNKNOWN_ROUND
+            return UpdateVerdict.UNKNOWN_ROUND
         if state.update is None or state.number == self.number:  # an earlier life's round: it is published again
-            return Verdict.NOTHING
+            return UpdateVerdict.NOTHING
         known = state.number == self.number - 1 and trainer in self.counted
-        return Verdict.NOTHING if known else Verdict.LATE
+        return UpdateVerdict.NOTHING if known else UpdateVerdict.LATE
 
     def _is_done(self, trainer: str) -> bool:
         return trainer in self.received or trainer in self.refused

@@ -23,7 +23,7 @@ Program = Literal["aggregator", "trainer"]
 Hour = Annotated[int, Meta(ge=0, le=24)]
 
 
-class Target(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
+class MetricTarget(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
     """The metric at which training ends: at least ``value``."""
 
     metric: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -73,7 +73,7 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     clients_per_round: Annotated[int, Meta(ge=0, le=MOST_TRAINERS)] = 0
     min_clients: Annotated[int, Meta(ge=1, le=MOST_TRAINERS)] = 1
     round_deadline_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
-    target: Target | None = None
+    target: MetricTarget | None = None
     seed: NonNegative = 0
     limits: TrainingLimits = TrainingLimits()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from halimede.messages import TensorFile, TrainerState, TrainingRound
 from halimede.training.round_plan import (
     RoundPlan,
-    Verdict,
+    UpdateVerdict,
     candidates,
     invite,
     mean_metrics,
@@ -36,41 +36,41 @@ def state(**changes: object) -> TrainerState:
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        ({}, Verdict.FETCH),
-        ({"job": "u-0"}, Verdict.NOTHING),
-        ({"number": 4}, Verdict.LATE),
-        ({"number": 4, "update": None}, Verdict.NOTHING),
-        ({"number": 6}, Verdict.UNKNOWN_ROUND),
-        ({"epoch": 3}, Verdict.UNKNOWN_ROUND),
-        ({"epoch": 1}, Verdict.NOTHING),
-        ({"epoch": 1, "number": 4}, Verdict.LATE),
-        ({"update": None}, Verdict.NOTHING),
-        ({"update": TensorFile(digest="0" * 64, size=1001)}, Verdict.TOO_LARGE),
-        ({"reason": "OutOfMemory", "update": None}, Verdict.DECLINED),
-        ({"reason": "DatasetEmpty", "number": 0, "epoch": 0, "update": None}, Verdict.DECLINED),
-        ({"number": 0, "epoch": 0, "update": None}, Verdict.NOTHING),
+        ({}, UpdateVerdict.FETCH),
+        ({"job": "u-0"}, UpdateVerdict.NOTHING),
+        ({"number": 4}, UpdateVerdict.LATE),
+        ({"number": 4, "update": None}, UpdateVerdict.NOTHING),
+        ({"number": 6}, UpdateVerdict.UNKNOWN_ROUND),
+        ({"epoch": 3}, UpdateVerdict.UNKNOWN_ROUND),
+        ({"epoch": 1}, UpdateVerdict.NOTHING),
+        ({"epoch": 1, "number": 4}, UpdateVerdict.LATE),
+        ({"update": None}, UpdateVerdict.NOTHING),
+        ({"update": TensorFile(digest="0" * 64, size=1001)}, UpdateVerdict.TOO_LARGE),
+        ({"reason": "OutOfMemory", "update": None}, UpdateVerdict.DECLINED),
+        ({"reason": "DatasetEmpty", "number": 0, "epoch": 0, "update": None}, UpdateVerdict.DECLINED),
+        ({"number": 0, "epoch": 0, "update": None}, UpdateVerdict.NOTHING),
     ],
 )
-def test_an_update_counts_only_for_the_open_round(changes: dict[str, object], verdict: Verdict) -> None:
+def test_an_update_counts_only_for_the_open_round(changes: dict[str, object], verdict: UpdateVerdict) -> None:
     assert plan().judge("a", state(**changes)) is verdict
 
 
 def test_an_update_of_somebody_who_was_not_invited_does_not_count() -> None:
-    assert plan().judge("z", state()) is Verdict.NOT_INVITED
+    assert plan().judge("z", state()) is UpdateVerdict.NOT_INVITED
 
 
 def test_a_second_update_of_a_trainer_does_not_count() -> None:
-    assert plan(received=["a"]).judge("a", state()) is Verdict.REPEATED
-    assert plan(refused={"a": "NotFinite"}).judge("a", state()) is Verdict.REPEATED
+    assert plan(received=["a"]).judge("a", state()) is UpdateVerdict.REPEATED
+    assert plan(refused={"a": "NotFinite"}).judge("a", state()) is UpdateVerdict.REPEATED
 
 
 def test_the_update_that_counted_in_the_last_round_is_not_late() -> None:
-    assert plan(counted=frozenset("a")).judge("a", state(number=4)) is Verdict.NOTHING
-    assert plan(counted=frozenset("a")).judge("a", state(number=3)) is Verdict.LATE
+    assert plan(counted=frozenset("a")).judge("a", state(number=4)) is UpdateVerdict.NOTHING
+    assert plan(counted=frozenset("a")).judge("a", state(number=3)) is UpdateVerdict.LATE
 
 
 def test_in_the_last_round_an_evaluation_is_enough() -> None:
-    assert plan(only_evaluate=True).judge("a", state(update=None)) is Verdict.EVALUATED
+    assert plan(only_evaluate=True).judge("a", state(update=None)) is UpdateVerdict.EVALUATED
 
 
 def test_a_round_ends_when_all_are_done_or_at_its_deadline() -> None:
