@@ -1,4 +1,4 @@
-"""Federated scripts as they are written for Sedna train over a real broker, untouched and with their imports changed."""
+"""Federated scripts written for Sedna train over a real broker, untouched and with their imports changed."""
 
 from __future__ import annotations
 
