@@ -178,7 +178,10 @@ class Load:
 
     def wait_answered(self, number: int, seconds: float = 120.0) -> None:
         """Wait until so many more frames were answered than now."""
-        wanted = self.now().get("answered", 0) + number
+        shown = self.now().get("seconds", 0.0)
+        # the last line is from before this call, and what was answered since is not in it
+        first = until("new counts", lambda: (now := self.now()).get("seconds", 0.0) > shown and now, START_S)
+        wanted = first["answered"] + number
         until(f"{wanted} answers", lambda: self.now().get("answered", 0) >= wanted, seconds)
 
     def _finish(self) -> None:
