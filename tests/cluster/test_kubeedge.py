@@ -75,16 +75,17 @@ def place(kubectl: Kubectl, power: Power) -> Iterator[KubeEdge]:
 
 
 @pytest.fixture
-def site(place: KubeEdge, kubectl: Kubectl, tmp_path: Path) -> Iterator[Installation]:
+def site(place: KubeEdge, kubectl: Kubectl, power: Power, tmp_path: Path) -> Iterator[Installation]:
     """Halimede with certificates, a broker at the place, and the README's example whose edge worker is there."""
     site = Installation(kubectl, tmp_path)
     site.remove()
     (tmp_path / "own").mkdir()
     (tmp_path / "own/kustomization.yaml").write_text(OVERLAY)
     brokers = f"--broker {CLOUD_NAME} --broker {BROKER_NAME} --broker halimede-broker.halimede.svc"
-    nodes = " ".join(f"--node {node.name}" for node in (*NODES, PLACE))
+    there = [node for node in NODES if node.name in power.nodes]
+    nodes = " ".join(f"--node {node.name}" for node in (*there, PLACE))
     for line in (
-        *(f"kubectl label --overwrite node {node.name} {node.label}=" for node in NODES),
+        *(f"kubectl label --overwrite node {node.name} {node.label}=" for node in there),
         "kubectl apply -k own",
         f"halimede certs init --pools {nodes} --camera cam0 {brokers} --port {PORT} site-places/",
     ):
