@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import threading
 import time
@@ -33,9 +32,7 @@ CLOUD = NODES[0]
 #: the node port of the cloud's broker, and so the port of the place's
 PORT = 31883
 #: seconds: the cut; in it the restart of edgecore, the power cut with its length, the edit
-CUT_S, RESTART_AT_S, POWER_AT_S, OFF_S, EDIT_AT_S = (
-    float(each) for each in os.environ.get("HALIMEDE_KUBEEDGE_S", "600,120,240,10,360").split(",")
-)
+CUT_S, RESTART_AT_S, POWER_AT_S, OFF_S, EDIT_AT_S = 600.0, 120.0, 240.0, 10.0, 360.0
 EDGE = "jointinferenceservice.sedna.io/name=digits,jointinferenceservice.sedna.io/worker-type=edge"
 OVERLAY = f"""\
 apiVersion: kustomize.config.k8s.io/v1beta1
