@@ -82,7 +82,7 @@ def scenario(request: pytest.FixtureRequest, report: Report) -> Scenario:
     """Frames at 25 a second around what the block does; then their outcome is in the report, and none is missing.
 
     Frames are answered before the block; after it they have to be answered again within ``recovery_s``. ``load``: by
-    default the installation's, from a pod. ``former_loses``: frames that workers of a former version may lose uncounted.
+    default the installation's, from a pod. ``former_loses``: frames that former workers may lose.
     """
 
     @contextmanager
