@@ -338,10 +338,10 @@ async def test_why_a_model_cannot_be_fetched_comes_before_what_the_pod_says_of_t
 
 async def test_a_pod_that_crashes_says_its_last_words(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        w.player.behave(left("crashing"), EDGE)
+        w.player.behave(left("crash-loop-back-off"), EDGE)
         await w.apply_all()
         status = await w.reaches("Failed", "CrashLoopBackOff")
-        assert "MODEL_URL: '' is not accepted: set the model's path" in condition(status)["message"]
+        assert "Error: no model" in condition(status)["message"]
 
 
 async def test_an_edit_that_goes_well_is_no_warning(api: Api) -> None:
