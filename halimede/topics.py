@@ -342,7 +342,8 @@ KEPT_REQUEST = Topic(
     m.KeptRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.EDGE,),
-    doc="Asks edge workers for the hard samples that they store: one page of entries, or one sample with its picture.",
+    doc="Asks edge workers for the hard samples that they store: one page of entries, or one sample with its picture. "
+    "With `person` it stores a label of a person.",
 )
 KEPT_REPLY = Topic(
     "kept-reply",

@@ -16,7 +16,7 @@ from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcClient
 from halimede.errors import HalimedeError, NoSubscriberError
-from halimede.messages import KeptEntry, KeptReply, KeptRequest
+from halimede.messages import KeptEntry, KeptReply, KeptRequest, PersonLabel
 
 #: seconds to wait for replies: without another one, and in total
 QUIET_S, LONGEST_S = 0.5, 5.0
@@ -32,6 +32,8 @@ NOBODY = (
     "no edge worker that keeps hard samples is there: set keepHardSamples in the service's edgeWorker, and see "
     "`halimede get ji -A`"
 )
+
+NOT_KEPT = "nobody keeps hard sample {id}, or not any longer: see `halimede hard list`"
 
 
 class KeptSamples(RpcClient[KeptReply]):
@@ -75,14 +77,24 @@ class KeptSamples(RpcClient[KeptReply]):
         try:
             reply = await self._one(_to(of, request) if of else request)
         except TimeoutError:
-            raise HalimedeError(
-                f"nobody keeps hard sample {entry_id}, or not any longer: see `halimede hard list`"
-            ) from None
+            raise HalimedeError(NOT_KEPT.format(id=entry_id)) from None
         if reply.error:
             raise HalimedeError(f"worker {reply.worker} on {reply.node}: {reply.error}")
         sample = reply.sample
         if sample is None or sample.id != entry_id or hashlib.sha256(reply.data).hexdigest() != sample.image.sha256:
             raise HalimedeError(f"worker {reply.worker} on {reply.node}: what it sent is not hard sample {entry_id}")
+        return reply
+
+    async def label(self, entry_id: str, given: PersonLabel) -> KeptReply:
+        """Store a person's label of a sample, at the worker that has it. Raises HalimedeError."""
+        try:
+            reply = await self._one(KeptRequest(id=entry_id, person=given))
+        except TimeoutError:
+            raise HalimedeError(NOT_KEPT.format(id=entry_id)) from None
+        if reply.error:
+            raise HalimedeError(f"worker {reply.worker} on {reply.node}: {reply.error}")
+        if reply.sample is None or given not in reply.sample.labels:
+            raise HalimedeError(f"worker {reply.worker} on {reply.node} did not store the label: update halimede there")
         return reply
 
     async def _one(self, wanted: KeptRequest) -> KeptReply:

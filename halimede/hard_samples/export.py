@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO
 from halimede.errors import InvalidFieldError
 from halimede.messages import Box, KeptReply, KeptSample, Prediction
 
-By = Literal["edge", "cloud"]
+By = Literal["edge", "cloud", "person"]
 Form = Literal["folder", "coco"]
 
 MANIFEST, ANNOTATIONS, PICTURES = "manifest.jsonl", "annotations.json", "images"
@@ -117,9 +117,15 @@ class Export:
 
 
 def answer(sample: KeptSample, by: By) -> Prediction | None:
-    """Return the edge's prediction, or the final answer if the cloud contributed to it; None without one."""
+    """Return the edge's prediction, the final answer if the cloud contributed to it, or the label of all persons.
+
+    None without one, and if persons gave different labels.
+    """
     if by == "edge":
         return sample.edge
+    if by == "person":
+        given = {each.label for each in sample.labels}
+        return Prediction(label=given.pop()) if len(given) == 1 else None
     return sample.result.prediction if sample.result.by == "cloud" else None
 
 
@@ -149,6 +155,7 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
         "hardness": result.hardness,
         "cut": result.cut,
         "image": {"form": sample.image.form, "sha256": sample.image.sha256, "bytes": sample.image.size},
+        "labels": [{"label": each.label, "by": each.by} for each in sample.labels],
         "edge": {
             "worker": reply.worker,
             "model": sample.edge_model,

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,18 @@ from halimede.bus.rpc import RpcServer
 from halimede.errors import TooLargeError
 from halimede.frames.encodings import Pixels, decode, encode_image
 from halimede.frames.image_headers import READERS
-from halimede.messages import Frame, KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample, Prediction, Result
+from halimede.messages import (
+    Frame,
+    KeptEntry,
+    KeptImage,
+    KeptReply,
+    KeptRequest,
+    KeptSample,
+    PersonLabel,
+    Prediction,
+    Result,
+)
+from halimede.messages.hard_samples import MOST_LABELS
 from halimede.system.files import write_atomic
 
 #: files occupy a multiple of this on the disk
@@ -45,6 +56,8 @@ MOST_TEXT = 1024 * 1024
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
 #: suffix of an incomplete file
 NEW = ".new"
+#: the error of a reply about a sample that was removed
+GONE = "it is no longer kept: newer ones needed the room"
 #: no file yet: the writing thread makes it
 NOTHING = KeptImage(form="png", size=0, sha256="0" * 64)
 
@@ -87,6 +100,9 @@ class HardSampleStore:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._places
 
     def open(self) -> None:
         """Read the folder, remove incomplete samples, and enforce the bounds. Repeated after a failure."""
@@ -132,6 +148,34 @@ class HardSampleStore:
             self._forget(id_, place)
             return None
         return sample, data
+
+    def label(self, id_: str, given: PersonLabel) -> KeptSample | None:
+        """Store a person's label of a sample, in the place of an earlier one; None if the sample does not exist.
+
+        Raises TooLargeError for more than MOST_LABELS persons.
+        """
+        with self._lock:
+            self._open()
+            place = self._places.get(id_)
+            try:
+                sample = self._read_sample(id_, place) if place else None
+            except msgspec.DecodeError:
+                sample = None
+            if place is None or sample is None:
+                return None
+            labels = [*(each for each in sample.labels if each.by != given.by), given]
+            if len(labels) > MOST_LABELS:
+                raise TooLargeError(f"hard sample {id_} has the labels of {MOST_LABELS} persons already")
+            labelled = msgspec.structs.replace(sample, labels=labels)
+            text = msgspec.json.encode(labelled)
+            more = _disk_bytes(len(text)) + _disk_bytes(sample.image.size) - place.room
+            self._evict(max(0, more), 0)
+            if id_ not in self._places:
+                return None
+            write_atomic(self._path(id_, place, "json"), text)
+            self._places[id_] = SampleLocation(place.number, place.form, place.room + more)
+            self.bytes += more
+            return labelled
 
     def page(self, wanted: KeptRequest) -> SamplePage:
         """Return the newest matching samples, as many as requested or readable in a moment."""
@@ -204,11 +248,15 @@ class HardSampleStore:
 
     def _sample(self, id_: str, place: SampleLocation) -> KeptSample | None:
         try:
-            return msgspec.json.decode(self._path(id_, place, "json").read_bytes(), type=KeptSample)
-        except FileNotFoundError:
-            return None
+            return self._read_sample(id_, place)
         except msgspec.DecodeError:
             self._forget(id_, place)
+            return None
+
+    def _read_sample(self, id_: str, place: SampleLocation) -> KeptSample | None:
+        try:
+            return msgspec.json.decode(self._path(id_, place, "json").read_bytes(), type=KeptSample)
+        except FileNotFoundError:
             return None
 
     def _path(self, id_: str, place: SampleLocation, kind: str) -> Path:
@@ -258,6 +306,7 @@ def entry(sample: KeptSample, number: int) -> KeptEntry:
         edge_score=edge.score if edge else None,
         label=(result.label or "")[:1024],
         score=result.score,
+        labels=sample.labels,
         image=sample.image,
     )
 
@@ -319,9 +368,15 @@ class Thread(Protocol):
 
 
 class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
-    """Answers requests for stored samples. Each reply has ``names`` (namespace, service, worker, node)."""
+    """Answers requests for stored samples, and stores labels of persons.
 
-    def __init__(self, bus: Bus, store: HardSampleStore, names: Mapping[str, str], thread: Thread) -> None:
+    Each reply has ``names`` (namespace, service, worker, node).
+    ``classes``: the model's; another label is refused. Without any, each label is accepted.
+    """
+
+    def __init__(
+        self, bus: Bus, store: HardSampleStore, names: Mapping[str, str], thread: Thread, classes: Sequence[str] = ()
+    ) -> None:
         super().__init__(
             bus,
             topics.KEPT_REQUEST.filter(),
@@ -333,6 +388,7 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
         self._store = store
         self._names = names
         self._thread = thread
+        self._classes = list(classes)
 
     async def _answer(self, delivery: Delivery[KeptRequest]) -> KeptReply | None:
         wanted = delivery.body
@@ -347,12 +403,29 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
             if not wanted.id:
                 page = self._store.page(wanted)
                 return self._entry_of(entries=page.entries, next=page.next)
+            if wanted.person:
+                return self._label(wanted.id, wanted.person, named=bool(wanted.worker))
             found = self._store.get(wanted.id)
         except OSError as error:
             return self._entry_of(error=f"its store cannot be read: {error.strerror or error}")
         if found:
             return self._entry_of(sample=found[0], data=found[1])
-        return self._entry_of(error="it is no longer kept: newer ones needed the room") if wanted.worker else None
+        return self._entry_of(error=GONE) if wanted.worker else None
+
+    def _label(self, id_: str, given: PersonLabel, *, named: bool) -> KeptReply | None:
+        """Store a person's label. A label that is no class of the model is refused, if the sample is here."""
+        if self._classes and given.label not in self._classes:
+            if id_ not in self._store:
+                return None
+            known = ", ".join(self._classes[:20])
+            return self._entry_of(error=f"label {given.label[:64]!r} is no class of the model: use one of {known}")
+        try:
+            sample = self._store.label(id_, given)
+        except TooLargeError as error:
+            return self._entry_of(error=str(error))
+        if sample is None:
+            return self._entry_of(error=GONE) if named else None
+        return self._entry_of(sample=sample)
 
     def _entry_of(self, **said: Any) -> KeptReply:
         names: Mapping[str, Any] = self._names

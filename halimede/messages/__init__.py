@@ -27,7 +27,7 @@ from halimede.messages.control import (
 )
 from halimede.messages.counters import Count, Histogram, TaskInfo
 from halimede.messages.file_facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
-from halimede.messages.hard_samples import KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample
+from halimede.messages.hard_samples import KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample, PersonLabel
 from halimede.messages.multiedge import (
     CameraStatus,
     Fused,
@@ -120,6 +120,7 @@ __all__ = [
     "NodeSummary",
     "Output",
     "Peer",
+    "PersonLabel",
     "Prediction",
     "Presence",
     "Reply",

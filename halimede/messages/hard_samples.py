@@ -13,6 +13,8 @@ FrameId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Said = Annotated[str, Meta(max_length=1024)]
 #: most entries of one page
 PAGE = 256
+#: most persons that label one sample
+MOST_LABELS = 16
 
 
 class KeptImage(Message, kw_only=True):
@@ -28,12 +30,19 @@ class KeptImage(Message, kw_only=True):
     height: NonNegative = 0
 
 
+class PersonLabel(Message, kw_only=True):
+    """The label that a person gave a stored sample; ``by`` names the person."""
+
+    label: Annotated[str, Meta(min_length=1, max_length=1024)]
+    by: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
 class KeptSample(Message, kw_only=True):
     """A stored hard sample with all predictions. ``kept_ns``: nanoseconds since 1970 by the node's clock.
 
-    ``result`` is the final answer, ``edge`` the small model's prediction, none if it failed. Features of
-    predictions are left out. ``edge_model`` and ``edge_digest`` identify the small model's file, ``result.model``
-    the version of the model that gave the result.
+    ``result`` is the final answer, ``edge`` the small model's prediction, none if it failed. Features of predictions
+    are left out. ``labels`` are those of persons, one of each. ``edge_model`` and ``edge_digest`` identify the small
+    model's file, ``result.model`` the version of the model that gave the result.
     """
 
     v: Literal[1] = 1
@@ -42,6 +51,7 @@ class KeptSample(Message, kw_only=True):
     kept_ns: NonNegative
     result: Result
     edge: Prediction | None = None
+    labels: Annotated[list[PersonLabel], Meta(max_length=MOST_LABELS)] = []
     edge_model: Short = ""
     edge_digest: Short = ""
     image: KeptImage
@@ -63,6 +73,7 @@ class KeptEntry(Message, kw_only=True):
     edge_score: Finite | None = None
     label: Said = ""
     score: Finite | None = None
+    labels: Annotated[list[PersonLabel], Meta(max_length=MOST_LABELS)] = []
     image: KeptImage
 
 
@@ -70,7 +81,9 @@ class KeptRequest(Message, kw_only=True):
     """Asks edge workers for stored samples: one page of matching ones, the newest first, or with ``id`` for one.
 
     An empty field matches all samples. ``label`` matches the label of either model, or the final one; ``since_ns``
-    is a time of the node's clock. ``before`` selects lower numbers, as a page's ``next`` says.
+    is a time of the node's clock. ``before`` selects lower numbers, as a page's ``next`` says. ``person`` with ``id``
+    stores the label of a person, in the place of an earlier one of the same person; the reply has the sample without
+    its file.
     """
 
     id: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
@@ -85,6 +98,7 @@ class KeptRequest(Message, kw_only=True):
     disagree: bool = False
     since_ns: NonNegative = 0
     before: NonNegative = 0
+    person: PersonLabel | None = None
     limit: Annotated[int, Meta(ge=1, le=PAGE)] = PAGE
 
 

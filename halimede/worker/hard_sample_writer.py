@@ -133,5 +133,5 @@ async def keeping(parts: WorkerContext) -> AsyncIterator[HardSampleWriter | None
     keeper = HardSampleWriter(settings, parts.slot, store)
     parts.metrics.more.append(keeper.metrics)
     async with keeper, ModelThread("kept") as reader:
-        await HardSampleServer(parts.bus, store, settings.names(), reader).start()
+        await HardSampleServer(parts.bus, store, settings.names(), reader, settings.model.labels).start()
         yield keeper

@@ -70,9 +70,22 @@ async def test_kept_samples_are_listed_shown_and_exported_after_a_restart(
             }
             assert all((out / each["file"]).read_bytes() in digits.pictures for each in manifest)
 
+        labelled = tmp_path / "cloud"
+        assert "5 of 5 labels stored, by anna" in await typed("label", "--folder", str(labelled), "--by", "anna")
+        assert "1 of 1 labels stored, by ben" in await typed("label", one, "7", "--by", "ben")
+        found = json.loads(await typed("show", one))["labels"]
+        assert found == [{"label": listed[0]["label"], "by": "anna"}, {"label": "7", "by": "ben"}]
+        refused = await asyncio.to_thread(
+            CliRunner().invoke, app, ["hard", "label", one, "x", "--broker", mosquitto.url]
+        )
+        assert refused.exit_code == 1
+        assert "label 'x' is no class of the model: use one of 0, 1" in refused.stderr
+
         # the lines of docs/hard-samples.md, as they stand there; a classifier's samples have no boxes to export
-        lines = [line for line in commands("docs/hard-samples.md") if "--format coco" not in line]
-        assert len(lines) == 6
+        lines = [
+            line for line in commands("docs/hard-samples.md") if "--format coco" not in line and "--folder" not in line
+        ]
+        assert len(lines) == 7
         for line in lines:
             words = line.replace("digits", unique).replace("0123456789abcdef" * 2, one).split()[2:]
             path = {"hard/": str(tmp_path / line.replace("/", "")), "hard.png": str(tmp_path / "hard.png")}
@@ -90,3 +103,5 @@ async def test_what_is_not_kept_is_said(mosquitto: MosquittoProcess, tmp_path: P
     for command in (["list"], ["show", "0" * 32], ["export", str(tmp_path / "out")]):
         assert "set keepHardSamples in the service's edgeWorker" in await asyncio.to_thread(refused, *command)
     assert "write 32 hexadecimal digits" in await asyncio.to_thread(refused, "show", "mine")
+    assert "give an ID and a LABEL, or --folder" in await asyncio.to_thread(refused, "label")
+    assert "make it with `halimede hard export`" in await asyncio.to_thread(refused, "label", "--folder", str(tmp_path))

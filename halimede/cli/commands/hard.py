@@ -1,10 +1,11 @@
-"""``halimede hard``: lists, shows and exports the hard samples that edge workers store."""
+"""``halimede hard``: lists, shows, labels and exports the hard samples that edge workers store."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -17,18 +18,33 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.options import Format
-from halimede.cli.output import as_json, console, dump, plain, table, warn
+from halimede.cli.output import as_json, console, dump, fail, plain, table, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.hard_samples.client import KeptSamples
 from halimede.hard_samples.export import SUFFIXES, By, Export, Form, moment
 from halimede.hard_samples.export import as_json as answers_of
-from halimede.messages import KeptEntry, KeptReply, KeptRequest
+from halimede.messages import KeptEntry, KeptReply, KeptRequest, PersonLabel
 from halimede.names import check_label, check_name
 
-COLUMNS = ("TIME", "SERVICE", "CAMERA", "EDGE", "SCORE", "FINAL", "SCORE", "BY", "REASON", "OVER CUT", "NODE", "ID")
+COLUMNS = (
+    "TIME",
+    "SERVICE",
+    "CAMERA",
+    "EDGE",
+    "SCORE",
+    "FINAL",
+    "SCORE",
+    "BY",
+    "LABELS",
+    "REASON",
+    "OVER CUT",
+    "NODE",
+    "ID",
+)
 #: samples of one worker that are downloaded at a time
 AT_ONCE = 8
+ID = re.compile("[0-9a-f]{32}")
 
 
 class Truth(StrEnum):
@@ -36,6 +52,7 @@ class Truth(StrEnum):
 
     EDGE = "edge"
     CLOUD = "cloud"
+    PERSON = "person"
 
 
 class ExportLayout(StrEnum):
@@ -71,7 +88,7 @@ ReasonOption = Annotated[
 AnsweredBy = Annotated[Answerer, typer.Option("--answered-by", help="Only if the final answer is theirs.")]
 Disagree = Annotated[bool, typer.Option("--disagree", help="Only if the final label differs from the small model's.")]
 
-hard = o.group("List, show and export the hard samples that edge workers store (keepHardSamples).")
+hard = o.group("List, show, label and export the hard samples that edge workers store (keepHardSamples).")
 
 
 @hard.command(name="list")
@@ -129,10 +146,51 @@ def show(
     """
 
     async def command() -> None:
-        id_ = sample.lower()
-        if not re.fullmatch("[0-9a-f]{32}", id_):
-            raise InvalidFieldError("ID", sample, "write 32 hexadecimal digits, as `halimede hard list` shows them")
-        await show_sample(o.address(broker, credentials), id_, out)
+        await show_sample(o.address(broker, credentials), _id_of(sample), out)
+
+    run(command)
+
+
+@hard.command()
+def label(
+    sample: Annotated[str, typer.Argument(metavar="[ID]", help="Its id, from `halimede hard list`.")] = "",
+    given: Annotated[str, typer.Argument(metavar="[LABEL]", help="Its class, as the Model's labels name it.")] = "",
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="FOLDER",
+            help="Label all pictures of this folder: `hard export` made it, and you moved them to their classes.",
+            show_default=False,
+        ),
+    ] = None,
+    person: Annotated[
+        str, typer.Option("--by", metavar="NAME", help="Who labels: the user's name if it is not given.")
+    ] = "",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Store your label of a hard sample, or of all samples in a folder with a folder for each class.
+
+    Your label replaces an earlier one of yours. A label of a person counts more than the answer of a model. If it
+    differs from a sure answer of the big model, training leaves the sample out until a second person confirms it.
+
+    \b
+    Examples:
+      halimede hard label 0123456789abcdef0123456789abcdef 7
+      halimede hard label --folder hard/ --by anna
+    """
+
+    async def command() -> int:
+        labels = labels_of(folder) if folder else {}
+        if folder and (sample or given):
+            raise InvalidFieldError("ID", sample, "leave it out: the names of the files in --folder are the ids")
+        if not folder:
+            if not given:
+                raise InvalidFieldError("LABEL", given, "give an ID and a LABEL, or --folder")
+            labels = {_id_of(sample): given}
+        by = person or getpass.getuser()
+        return await label_samples(o.address(broker, credentials), labels, by[:256])
 
     run(command)
 
@@ -187,6 +245,31 @@ def export(
         return await export_samples(o.address(broker, credentials), wanted, folder, by.value, form.value)
 
     run(command)
+
+
+def _id_of(sample: str) -> str:
+    """Return the id of a sample. Raises InvalidFieldError."""
+    id_ = sample.lower()
+    if not ID.fullmatch(id_):
+        raise InvalidFieldError("ID", sample, "write 32 hexadecimal digits, as `halimede hard list` shows them")
+    return id_
+
+
+def labels_of(folder: Path) -> dict[str, str]:
+    """Return the class folder of each picture that is named by a sample's id. Raises InvalidFieldError."""
+    if not folder.is_dir():
+        raise InvalidFieldError("--folder", str(folder), "give a folder with a folder for each class")
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*/*")):
+        if not ID.fullmatch(path.stem) or path.suffix not in SUFFIXES.values():
+            continue
+        if found.setdefault(path.stem, path.parent.name) != path.parent.name:
+            fix = f"it is in the folders {found[path.stem]} and {path.parent.name}: remove one"
+            raise InvalidFieldError("--folder", str(path), fix)
+    if not found:
+        fix = "no picture in it is named by the id of a hard sample: make it with `halimede hard export`"
+        raise InvalidFieldError("--folder", str(folder), fix)
+    return found
 
 
 def _request_of(
@@ -266,6 +349,20 @@ async def show_sample(broker: BrokerAddress, id_: str, out: Path | None) -> None
     dump(shown, Format.JSON)
 
 
+async def label_samples(broker: BrokerAddress, labels: Mapping[str, str], person: str) -> int:
+    """Store a person's labels; return the exit code: 1 if one was not stored."""
+    failed = 0
+    async with _connected(broker) as kept:
+        for id_, text in labels.items():
+            try:
+                await kept.label(id_, PersonLabel(label=text[:1024], by=person))
+            except HalimedeError as error:
+                failed += 1
+                fail(f"{id_}: {error}")
+    console().print(f"{len(labels) - failed} of {len(labels)} labels stored, by {person}")
+    return 1 if failed else 0
+
+
 async def export_samples(broker: BrokerAddress, wanted: KeptRequest, folder: Path, by: By, form: Form) -> int:
     """Write all matching samples as a data set; return the exit code: 1 if there are none."""
     made = Export(folder, by, form)
@@ -336,6 +433,7 @@ def row_of(reply: KeptReply, entry: KeptEntry) -> tuple[str, ...]:
         entry.label or "-",
         _number(entry.score),
         entry.by,
+        " ".join(each.label for each in entry.labels) or "-",
         entry.reason or "-",
         _number(None if entry.hardness is None or entry.cut is None else entry.hardness - entry.cut),
         reply.node,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from halimede.errors import TooLargeError
 from halimede.hard_samples.store import BLOCK, HardSampleStore
-from halimede.messages import KeptRequest
+from halimede.messages import KeptRequest, PersonLabel
+from halimede.messages.hard_samples import MOST_LABELS
 from halimede.system.files import write_atomic
 from tests.unit.hard_samples.samples import sample
 
@@ -246,3 +247,36 @@ def test_an_end_at_any_point_leaves_a_store_that_can_be_read(steps: list[tuple[i
                 assert found is not None
                 assert number not in done or found[1] == done[number]
             assert on_disk(folder) == (again.bytes, len(again))
+
+
+def test_a_persons_label_is_stored_with_the_sample_and_replaces_that_persons_earlier_one(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    id_ = f"{1:032x}"
+    assert kept.label(id_, PersonLabel(label="3", by="anna"))
+    assert kept.label(id_, PersonLabel(label="7", by="ben"))
+    assert kept.label(id_, PersonLabel(label="5", by="anna"))
+    found = store(tmp_path).get(id_)
+    assert found is not None
+    assert [(each.label, each.by) for each in found[0].labels] == [("7", "ben"), ("5", "anna")]
+    assert found[1] == b"picture"
+
+
+def test_a_sample_that_is_gone_or_damaged_gets_no_label(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    assert kept.label(f"{1:032x}", PersonLabel(label="3", by="anna")) is None
+    kept.add(sample(1), b"picture")
+    next((tmp_path / "hard").glob("*.json")).write_text("{")
+    assert kept.label(f"{1:032x}", PersonLabel(label="3", by="anna")) is None
+
+
+def test_labels_of_many_persons_are_bounded_and_the_disk_space_is_counted(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    kept.add(sample(2), b"picture")
+    for number in range(MOST_LABELS):
+        assert kept.label(f"{2:032x}", PersonLabel(label="x" * 1024, by=f"person {number}"))
+    assert kept.bytes == on_disk(tmp_path)[0]
+    with pytest.raises(TooLargeError, match="16 persons"):
+        kept.label(f"{2:032x}", PersonLabel(label="3", by="another"))
+    assert kept.bytes <= ROOM

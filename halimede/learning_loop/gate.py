@@ -1,0 +1,183 @@
+"""The gate: decides from held-out samples whether a candidate may become the canary.
+
+Both models answer the same held-out samples, which the training never saw. A candidate passes only if the whole 95 %
+interval of its gain is above 0. A number alone does not pass: of two equal models, one is the better one by chance in
+half of all comparisons.
+
+The samples are strata of the stream: hard samples, and audited easy ones. Each stratum has its share of the stream as
+its weight (Cochran, "Sampling techniques", 1977, chapter 5), so that the gain is that of all frames and not that of the
+hard ones. Every attempt on one service gets a smaller part of the allowed error, so that patience does not pass a
+candidate.
+
+Pure. Each refusal has a reason and a message with its numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from halimede.stats.agreement import Estimate
+from halimede.stats.differences import PairedCounts, paired, spent, weighted_sum, z_of
+
+#: reasons of a refusal
+NOT_LOADED = "CandidateNotLoaded"
+FAILS = "CandidateFails"
+TOO_SLOW = "CandidateTooSlow"
+TOO_FEW = "TooFewHeldOut"
+WORSE = "CandidateWorse"
+NOT_BETTER = "CandidateNotBetter"
+GROUP_WORSE = "CandidateWorseInGroup"
+FORGETS = "CandidateForgets"
+#: the reason of a candidate that passed
+ACCEPTED = "CandidateBetter"
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class StratumCounts(Struct, kw_only=True, frozen=True):
+    """Both models' answers to the held-out samples of a stratum, and the stratum's share of the stream."""
+
+    name: str
+    share: Share
+    counts: PairedCounts
+
+
+class Evidence(Struct, kw_only=True, frozen=True):
+    """The comparison of a candidate with the present model, as measured on a node.
+
+    Attributes:
+        error: why the candidate could not be loaded or tried; empty: it answered.
+        failed: held-out samples that only the candidate failed on: an error, no answer, or a number that is not finite.
+        strata: the held-out samples since the drift, by stratum.
+        groups: the same samples by another division, such as ``class 3`` or ``label by person``. A candidate may not
+            be surely worse in any.
+        reference: held-out samples of the stream as it was before, or of the first training set. A candidate may not
+            forget them.
+        candidate_ms, present_ms: the median time of an answer with its interval, both measured in turns on one machine.
+
+    """
+
+    error: str = ""
+    failed: int = 0
+    strata: list[StratumCounts] = []
+    groups: dict[str, PairedCounts] = {}
+    reference: PairedCounts = PairedCounts()
+    candidate_ms: Estimate | None = None
+    present_ms: Estimate | None = None
+
+
+class GateSettings(Struct, kw_only=True, frozen=True):
+    """The limits of the gate.
+
+    Attributes:
+        confidence: of the gain's interval, over all attempts together.
+        least: least held-out samples in all; ``least_stratum``: in each stratum with a share of the stream.
+        most_forgotten: loss on the reference that a candidate must surely stay below.
+        most_group_loss: loss in a group that refuses a candidate, if the group is surely worse.
+        most_ms: the longest median time of an answer; 0: no limit.
+        most_slowdown: the largest factor of the median time against the present model; 0: no limit.
+        floor_ms: a median below this is never too slow against the present model.
+
+    """
+
+    confidence: Annotated[float, Meta(ge=0.5, lt=1)] = 0.95
+    least: Annotated[int, Meta(ge=1)] = 100
+    least_stratum: Annotated[int, Meta(ge=1)] = 20
+    most_forgotten: Share = 0.05
+    most_group_loss: Share = 0.05
+    most_ms: Annotated[float, Meta(ge=0)] = 0.0
+    most_slowdown: Annotated[float, Meta(ge=0)] = 2.0
+    floor_ms: Annotated[float, Meta(ge=0)] = 1.0
+
+
+class GateDecision(Struct, kw_only=True, frozen=True):
+    """Whether a candidate passed, with the reason, a message with numbers, and its gain if it was measured."""
+
+    accepted: bool
+    reason: str
+    message: str
+    gain: Estimate | None = None
+
+
+def decide(evidence: Evidence, settings: GateSettings, *, attempt: int = 1) -> GateDecision:
+    """Decide about the candidate of attempt number ``attempt`` (from 1) on a service."""
+    found = _unusable(evidence, settings) or _too_few(evidence.strata, settings)
+    if found:
+        return GateDecision(accepted=False, reason=found[0], message=found[1])
+    z = z_of(spent(settings.confidence, attempt))
+    gain = gain_of(evidence.strata, z)
+    found = _not_better(gain) or _group_worse(evidence.groups, settings) or _forgets(evidence.reference, settings, z)
+    if found:
+        return GateDecision(accepted=False, reason=found[0], message=found[1], gain=gain)
+    return GateDecision(accepted=True, reason=ACCEPTED, message=f"gain {shown(gain)}", gain=gain)
+
+
+def gain_of(strata: list[StratumCounts], z: float) -> Estimate:
+    """Return the candidate's gain in accuracy on the whole stream, from strata with their shares."""
+    total = sum(each.share for each in strata)
+    return weighted_sum((each.share / total, paired(each.counts, z)) for each in strata if each.share)
+
+
+def shown(found: Estimate) -> str:
+    """Return a difference for messages."""
+    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+
+
+def _unusable(evidence: Evidence, settings: GateSettings) -> tuple[str, str] | None:
+    """Return why a candidate cannot serve, whatever its accuracy is."""
+    if evidence.error:
+        return NOT_LOADED, evidence.error[:1024]
+    if evidence.failed:
+        return FAILS, f"it failed on {evidence.failed} held-out samples that the present model answered"
+    candidate, present = evidence.candidate_ms, evidence.present_ms
+    if candidate is None or present is None:
+        # a missing measurement never counts as a pass
+        return TOO_SLOW, "its latency was not measured"
+    if settings.most_ms and candidate.high > settings.most_ms:
+        return TOO_SLOW, f"its median takes up to {candidate.high:.1f} ms, allowed are {settings.most_ms:g} ms"
+    if settings.most_slowdown and candidate.low > max(settings.floor_ms, settings.most_slowdown * present.high):
+        text = f"its median takes {candidate.value:.1f} ms, the present model's {present.value:.1f} ms"
+        return TOO_SLOW, f"{text}: more than {settings.most_slowdown:g} times as long"
+    return None
+
+
+def _too_few(strata: list[StratumCounts], settings: GateSettings) -> tuple[str, str] | None:
+    held = sum(each.counts.samples for each in strata)
+    if held < settings.least:
+        return TOO_FEW, f"{held} held-out samples are too few, {settings.least} are needed"
+    if not any(each.share for each in strata):
+        return TOO_FEW, "no stratum of the held-out samples has a share of the stream"
+    for each in strata:
+        if each.share and each.counts.samples < settings.least_stratum:
+            text = f"{each.counts.samples} held-out {each.name} samples are too few"
+            return TOO_FEW, f"{text}, {settings.least_stratum} are needed"
+    return None
+
+
+def _not_better(gain: Estimate) -> tuple[str, str] | None:
+    if gain.low > 0:
+        return None
+    return (WORSE if gain.high < 0 else NOT_BETTER), f"gain {shown(gain)}: its whole interval must be above 0"
+
+
+def _group_worse(groups: dict[str, PairedCounts], settings: GateSettings) -> tuple[str, str] | None:
+    """Return the first group in which the candidate is surely worse, with a loss above the limit."""
+    z = z_of(1 - (1 - settings.confidence) / max(1, len(groups)))
+    for name, counts in sorted(groups.items()):
+        found = paired(counts, z)
+        if found.high < 0 and found.value < -settings.most_group_loss:
+            return GROUP_WORSE, f"{name}: gain {shown(found)} of {counts.samples} held-out samples"
+    return None
+
+
+def _forgets(reference: PairedCounts, settings: GateSettings, z: float) -> tuple[str, str] | None:
+    """Return whether the candidate may have lost more than the limit on the stream as it was before."""
+    if not reference.samples:
+        return None
+    found = paired(reference, z)
+    if found.low > -settings.most_forgotten:
+        return None
+    text = f"on {reference.samples} samples from before its gain is {shown(found)}"
+    return FORGETS, f"{text}: a loss of {settings.most_forgotten:g} must lie below the interval"

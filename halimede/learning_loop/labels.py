@@ -1,0 +1,88 @@
+"""The labels of kept samples: the big model's answer where it is sure, and a person's.
+
+The big model is sure if its confidence, calibrated by temperature scaling, reaches a limit. A person's label counts
+more than the big model's. If the two differ, or two persons differ, the sample is contested: it is left out until one
+label has two persons for it. If too many samples are contested, something is wrong with a source of labels, and the
+loop stops with a condition. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from halimede.calibration.temperature import calibrate
+from halimede.messages import Prediction
+from halimede.stats.agreement import wilson
+
+LabelSource = Literal["cloud", "person"]
+#: persons that a contested label needs
+CONFIRMED = 2
+
+
+class LabelSettings(Struct, kw_only=True, frozen=True):
+    """When labels count.
+
+    Attributes:
+        confidence: least calibrated confidence of the big model's answer; 1 or more: its answers do not count.
+        temperature: of the big model, from the calibration of the service.
+        most_contested: share of doubly labelled samples that may surely be contested.
+
+    """
+
+    confidence: Annotated[float, Meta(ge=0)] = 0.9
+    temperature: Annotated[float, Meta(gt=0)] = 1.0
+    most_contested: Annotated[float, Meta(ge=0, le=1)] = 0.1
+
+
+class SettledLabel(Struct, kw_only=True, frozen=True):
+    """The label of a sample and its source; ``label`` None: there is none yet, or it is contested."""
+
+    label: str | None = None
+    by: LabelSource = "cloud"
+    #: two sources gave a label
+    doubly: bool = False
+    contested: bool = False
+
+
+def sure_label(cloud: Prediction | None, settings: LabelSettings) -> str | None:
+    """Return the big model's label if its calibrated confidence is enough; None also without class probabilities."""
+    if cloud is None or cloud.label is None or not cloud.probabilities or len(cloud.probabilities) < 2:
+        return None
+    row = np.array([cloud.probabilities], np.float64)
+    if not np.isfinite(row).all():
+        return None
+    confidence = float(calibrate(row.clip(0, 1), settings.temperature).max())
+    return cloud.label if confidence >= settings.confidence else None
+
+
+def settle(cloud: str | None, persons: Sequence[str]) -> SettledLabel:
+    """Return the label from the big model's sure one and those of persons, one for each person."""
+    if not persons:
+        return SettledLabel(label=cloud)
+    votes = Counter(persons)
+    (best, count), *others = votes.most_common()
+    doubly = cloud is not None or len(persons) > 1
+    second = others[0][1] if others else 0
+    agreed = not others and cloud in {None, best}
+    if agreed or (count >= CONFIRMED and count > second):
+        return SettledLabel(label=best, by="person", doubly=doubly)
+    return SettledLabel(by="person", doubly=True, contested=True)
+
+
+def too_contested(labels: Iterable[SettledLabel], settings: LabelSettings) -> str:
+    """Return why the labels cannot be trusted; empty: they can. It takes the lower end of the share's interval."""
+    doubly = contested = 0
+    for each in labels:
+        doubly += each.doubly
+        contested += each.contested
+    if wilson(contested, doubly)[0] <= settings.most_contested:
+        return ""
+    return (
+        f"{contested} of {doubly} samples with labels from two sources have different ones: check the labels of persons"
+        " (`halimede hard list --labelled`), and the big model"
+    )

@@ -1,0 +1,433 @@
+"""The state machine of the loop of one service, from collected samples to a rolled-out model.
+
+    Collecting -> Labelling -> Training -> Judging -> Canary -> RolledOut -> Collecting
+                      |           |           |          |
+                      +-----------+-----------+----------+--> Withdrawn -> Collecting
+
+GM calls ``step`` with the state that the resource's status has, and with what nodes report. The new state goes to the
+status, and ``desired`` gives what should run for it: a training of this round, a comparison, or a canary. Both are
+level-triggered. If GM, a node or a worker restarts, nothing is lost and nothing is done twice, because reports carry
+the round that they belong to, and those of another round do not count.
+
+Each state has a deadline, after which the round ends with a reason. The audits' estimate of the service's agreement
+before and after each round is in ``history``. Pure: the time is an argument.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from halimede.learning_loop import canary, gate, triggers
+from halimede.learning_loop.canary import CanarySettings, VersionCounts
+from halimede.learning_loop.gate import Evidence, GateSettings
+from halimede.learning_loop.triggers import TriggerFacts, TriggerSettings
+from halimede.stats.agreement import Estimate
+from halimede.stats.differences import z_of
+
+State = Literal["Collecting", "Labelling", "Training", "Judging", "Canary", "RolledOut", "Withdrawn"]
+
+#: reasons of a round's end, in addition to those of the gate, the canary and the triggers
+TOO_FEW_LABELS = "TooFewLabels"
+CONTESTED = "LabelsContested"
+TRAINING_FAILED = "TrainingFailed"
+TIMED_OUT = "TimedOut"
+SUPERSEDED = "Superseded"
+CANARY_FAILED = "CanaryFailed"
+#: rounds in the status
+HISTORY = 20
+CONFIDENCE = 0.95
+#: refusals in a row after which a round needs no more samples than before
+MOST_GROWTH = 3
+
+Number = Annotated[int, Meta(ge=0)]
+Short = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class LoopSettings(Struct, kw_only=True, frozen=True):
+    """The settings of a loop.
+
+    Attributes:
+        labelled: labelled samples that a round needs; twice as many after each refusal in a row, up to 8 times.
+        easy: how many of them must be audited easy ones if all frames are easy. With fewer easy frames it needs
+            proportionally fewer (Neyman 1934).
+        least_stratum: least labelled samples that are hard, and that are easy.
+        audit_share: share of the easy frames that is audited while a round runs, so that it ends sooner.
+        after_audits: audits of the new version until its estimate is recorded, and the next round may begin.
+        labelling_s, training_s, judging_s, canary_s: longest time in a state; then the round ends.
+        settling_s: longest time until all workers use the version that was rolled out, or none uses one that was
+            withdrawn; then the loop goes on without them.
+
+    """
+
+    triggers: TriggerSettings = TriggerSettings()
+    gate: GateSettings = GateSettings()
+    canary: CanarySettings = CanarySettings()
+    labelled: Annotated[int, Meta(ge=1)] = 400
+    easy: Annotated[int, Meta(ge=0)] = 300
+    least_stratum: Annotated[int, Meta(ge=0)] = 100
+    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    after_audits: Annotated[int, Meta(ge=1)] = 100
+    labelling_s: float = 86_400.0
+    training_s: float = 3600.0
+    judging_s: float = 600.0
+    canary_s: float = 86_400.0
+    settling_s: float = 86_400.0
+
+
+class RoundRecord(Struct, kw_only=True, frozen=True):
+    """What a round did. ``before`` and ``after``: the audits' estimate of the service's agreement.
+
+    ``after`` is None for a round without a roll-out, and until there are enough audits.
+    """
+
+    round: Number
+    trigger: Short
+    version: Short = ""
+    outcome: Literal["RolledOut", "Withdrawn"]
+    reason: Short
+    message: Text = ""
+    gain: Estimate | None = None
+    before: Estimate | None = None
+    after: Estimate | None = None
+    ended_s: float = 0.0
+
+
+class LoopState(Struct, kw_only=True, frozen=True):
+    """The state of a loop, as the status has it. Times are in seconds since 1970 by GM's clock.
+
+    Attributes:
+        since_s: when this state began.
+        round: number of the present or last round.
+        trigger: why it began; ``base``: the version of the model that it set out to better.
+        version: the candidate.
+        drifted_s: when the present kind of stream began, with the last drift: the samples to train on are those since.
+        drifted: this drift has not ended since: a round after a refusal adds samples to those of the round before.
+        begins_s: when the samples to judge on begin: with the drift, or with the present version if that is newer.
+            ``begins`` and ``begins_easy``: labelled samples before that.
+        used: labelled samples when the last training began; ``last_used``: how many of them were new.
+        refusals: rounds in a row without a roll-out; ``attempts``: candidates judged since the last roll-out.
+        served: the last command that a round began for.
+        window: counts of the service when this round began: the estimate before it is of the frames since. ``start``
+            and ``canary_start``: counts when the canary began, or the roll-out ended.
+
+    """
+
+    state: State = "Collecting"
+    reason: Short = ""
+    message: Text = ""
+    since_s: float = 0.0
+    round: Number = 0
+    trigger: Short = ""
+    base: Short = ""
+    version: Short = ""
+    drifted: bool = False
+    drifted_s: float = 0.0
+    begins_s: float = 0.0
+    begins: Number = 0
+    begins_easy: Number = 0
+    used: Number = 0
+    last_used: Number = 0
+    refusals: Number = 0
+    attempts: Number = 0
+    looks: Number = 0
+    served: Number = 0
+    gain: Estimate | None = None
+    window: VersionCounts = VersionCounts()
+    start: VersionCounts = VersionCounts()
+    canary_start: VersionCounts = VersionCounts()
+    candidates: Number = 0
+    rolled_out: Number = 0
+    refused: Number = 0
+    history: Annotated[list[RoundRecord], Meta(max_length=HISTORY)] = []
+
+
+class TrainingReport(Struct, kw_only=True, frozen=True):
+    """The end of a training: the new version of the model, or an error."""
+
+    round: Number
+    version: Short = ""
+    error: Text = ""
+
+
+class EvidenceReport(Struct, kw_only=True, frozen=True):
+    """The comparison of a version with the present one."""
+
+    version: Short
+    evidence: Evidence
+
+
+class LoopFacts(Struct, kw_only=True, frozen=True):
+    """What nodes report about a service.
+
+    Attributes:
+        drifting: at least one edge worker reports drift.
+        present: the version that answers all frames but the canary's; ``canary``: the canary's, if there is one.
+        counts: of the frames that present versions answered, since the service began; ``canary_counts``: of those that
+            canaries answered.
+        labelled: labelled samples that the service ever had, and ``easy`` audited ones among them.
+        contested: why the labels cannot be trusted.
+        command: number of the last command to start a round.
+        canary_error: why the nodes refused or withdrew the canary.
+
+    """
+
+    drifting: bool = False
+    present: Short = ""
+    canary: Short = ""
+    counts: VersionCounts = VersionCounts()
+    canary_counts: VersionCounts = VersionCounts()
+    labelled: Number = 0
+    easy: Number = 0
+    contested: Text = ""
+    command: Number = 0
+    training: TrainingReport | None = None
+    evidence: EvidenceReport | None = None
+    canary_error: Text = ""
+
+
+class DesiredLoop(Struct, kw_only=True, frozen=True):
+    """What should run: a training of ``train`` (a round; 0: none), a comparison of ``judge``, and a canary.
+
+    ``begins_s``: the training, or the comparison, uses the samples since then. ``audit_share``: at least this share of
+    the easy frames is audited; 0: as the service has it.
+    """
+
+    train: Number = 0
+    begins_s: float = 0.0
+    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    judge: Short = ""
+    canary: Short = ""
+    percent: Annotated[int, Meta(ge=0, le=100)] = 0
+
+
+def desired(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
+    """Return what should run in a state. The version that was rolled out is the Model's own business from then on."""
+    share = settings.audit_share
+    if loop.state == "Labelling":
+        return DesiredLoop(audit_share=share)
+    if loop.state == "Training":
+        return DesiredLoop(train=loop.round, begins_s=loop.drifted_s, audit_share=share)
+    if loop.state == "Judging":
+        return DesiredLoop(judge=loop.version, begins_s=loop.begins_s, audit_share=share)
+    if loop.state == "Canary":
+        return DesiredLoop(canary=loop.version, percent=settings.canary.percent, audit_share=share)
+    if loop.state == "RolledOut":
+        return DesiredLoop(canary=loop.version, percent=100)
+    return DesiredLoop()
+
+
+def step(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    """Return the next state; the same one if nothing has changed. A clock that went back only delays."""
+    if loop.state in {"Labelling", "Training", "Judging", "Canary"}:
+        failed = _interrupted(loop, facts)
+        if failed:
+            return _withdraw(loop, facts, *failed, now_s)
+    following = _STEPS[loop.state](loop, facts, settings, now_s)
+    limit = _limit(loop.state, settings)
+    if following.state == loop.state and limit and now_s - loop.since_s >= limit:
+        text = f"{loop.state} has taken longer than {limit:g} s"
+        if loop.state in {"RolledOut", "Withdrawn"}:
+            return _enter(loop, "Collecting", TIMED_OUT, text, now_s)
+        return _withdraw(loop, facts, TIMED_OUT if loop.state != "Canary" else canary.NOT_PROVEN, text, now_s)
+    return following
+
+
+def _interrupted(loop: LoopState, facts: LoopFacts) -> tuple[str, str] | None:
+    """Return why a round cannot go on, whatever its state is."""
+    if facts.contested and loop.state != "Canary":
+        return CONTESTED, facts.contested
+    if facts.present and loop.base and facts.present != loop.base:
+        return SUPERSEDED, f"version {facts.present} took the place of {loop.base}, which the round set out to better"
+    return None
+
+
+def _limit(state: State, settings: LoopSettings) -> float:
+    limits = {
+        "Labelling": settings.labelling_s,
+        "Training": settings.training_s,
+        "Judging": settings.judging_s,
+        "Canary": settings.canary_s,
+        "RolledOut": settings.settling_s,
+        "Withdrawn": settings.settling_s,
+    }
+    return limits.get(state, 0.0)
+
+
+def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    if facts.contested:
+        return msgspec.structs.replace(loop, reason=CONTESTED, message=facts.contested)
+    why = triggers.due(
+        TriggerFacts(
+            drifting=facts.drifting,
+            labelled=max(0, facts.labelled - loop.used),
+            before=loop.last_used,
+            refusals=loop.refusals,
+            since_s=max(0.0, now_s - loop.since_s),
+            command=facts.command,
+            served=loop.served,
+        ),
+        settings.triggers,
+    )
+    if loop.drifted and not facts.drifting:
+        loop = msgspec.structs.replace(loop, drifted=False)
+    if not why:
+        if loop.reason != CONTESTED:
+            return loop
+        return msgspec.structs.replace(loop, reason="", message="")
+    if why == triggers.DRIFT and not loop.drifted:
+        loop = msgspec.structs.replace(_judged_from(loop, facts, now_s), drifted=True, drifted_s=now_s)
+    return msgspec.structs.replace(
+        _enter(loop, "Labelling", why, "", now_s),
+        round=loop.round + 1,
+        trigger=why,
+        base=facts.present,
+        version="",
+        served=facts.command,
+        gain=None,
+        window=facts.counts,
+    )
+
+
+def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    # a store that was lost counts from 0 again
+    new, easy = max(0, facts.labelled - loop.begins), max(0, facts.easy - loop.begins_easy)
+    recent = facts.counts.since(loop.window)
+    share = 1 - recent.hard / recent.answered if recent.answered else 1.0
+    # after a refusal the same number would show no more
+    growth = 2 ** min(loop.refusals, MOST_GROWTH)
+    needed = growth * min(settings.easy, max(settings.least_stratum, round(settings.easy * share)))
+    if new < settings.labelled * growth or easy < needed or new - easy < settings.least_stratum:
+        text = f"{new} of {settings.labelled * growth} labelled samples, {easy} of {needed} audited easy ones"
+        return msgspec.structs.replace(loop, message=text)
+    return msgspec.structs.replace(
+        _enter(loop, "Training", loop.trigger, f"{new} new labelled samples, {easy} of them easy", now_s),
+        used=facts.labelled,
+        last_used=max(0, facts.labelled - loop.used),
+    )
+
+
+def _training(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:
+    report = facts.training
+    if report is None or report.round != loop.round:
+        return loop
+    if report.error or not report.version:
+        return _withdraw(loop, facts, TRAINING_FAILED, report.error or "the training reported no version", now_s)
+    return msgspec.structs.replace(
+        _enter(loop, "Judging", loop.trigger, f"version {report.version} is trained", now_s),
+        version=report.version,
+        candidates=loop.candidates + 1,
+    )
+
+
+def _judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    report = facts.evidence
+    if report is None or report.version != loop.version:
+        return loop
+    attempts = loop.attempts + 1
+    found = gate.decide(report.evidence, settings.gate, attempt=attempts)
+    judged = msgspec.structs.replace(loop, attempts=attempts, gain=found.gain)
+    if not found.accepted:
+        return _withdraw(judged, facts, found.reason, found.message, now_s)
+    return msgspec.structs.replace(
+        _enter(judged, "Canary", found.reason, found.message, now_s),
+        looks=0,
+        start=facts.counts,
+        canary_start=facts.canary_counts,
+    )
+
+
+def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    if facts.canary_error:
+        return _withdraw(loop, facts, CANARY_FAILED, facts.canary_error, now_s)
+    tried = facts.canary_counts.since(loop.canary_start)
+    found = canary.judge(tried, facts.counts.since(loop.start), settings.canary, looks=loop.looks)
+    if found.step == "withdraw":
+        return _withdraw(loop, facts, found.reason, found.message, now_s)
+    if found.step == "wait":
+        return loop if found.looks == loop.looks else msgspec.structs.replace(loop, looks=found.looks)
+    ended = _enter(loop, "RolledOut", found.reason, found.message, now_s)
+    return msgspec.structs.replace(
+        ended,
+        rolled_out=loop.rolled_out + 1,
+        refusals=0,
+        attempts=0,
+        history=[*loop.history, _record(ended, facts, "RolledOut")][-HISTORY:],
+        start=VersionCounts(),
+    )
+
+
+def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    """Wait until the version answers all frames, then until its audits give the estimate after the round."""
+    if facts.present != loop.version:
+        if facts.canary_error:
+            return _withdraw(loop, facts, CANARY_FAILED, facts.canary_error, now_s)
+        if facts.present and facts.present != loop.base:  # somebody has set another version
+            return _enter(loop, "Collecting", SUPERSEDED, f"version {facts.present} is in use", now_s)
+        return loop
+    if not loop.start.answered:
+        return msgspec.structs.replace(_judged_from(loop, facts, now_s), start=facts.counts, drifted=False)
+    recent = facts.counts.since(loop.start)
+    if recent.audited < settings.after_audits:
+        return loop
+    after = recent.agreement(z_of(CONFIDENCE))
+    last = msgspec.structs.replace(loop.history[-1], after=after)
+    changed = msgspec.structs.replace(loop, history=[*loop.history[:-1], last])
+    text = f"agreement {after.value:.3f} ({after.low:.3f} to {after.high:.3f})"
+    return _enter(changed, "Collecting", loop.reason, text, now_s)
+
+
+def _judged_from(loop: LoopState, facts: LoopFacts, now_s: float) -> LoopState:
+    """Let the samples to judge on begin now."""
+    return msgspec.structs.replace(loop, begins_s=now_s, begins=facts.labelled, begins_easy=facts.easy)
+
+
+def _withdrawn(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:
+    """Collect again once no node uses the candidate any more."""
+    if loop.version and facts.canary == loop.version:
+        return loop
+    return _enter(loop, "Collecting", loop.reason, loop.message, now_s)
+
+
+def _withdraw(loop: LoopState, facts: LoopFacts, reason: str, message: str, now_s: float) -> LoopState:
+    ended = _enter(loop, "Withdrawn", reason, message, now_s)
+    return msgspec.structs.replace(
+        ended,
+        refused=loop.refused + bool(loop.version),
+        refusals=loop.refusals + 1,
+        history=[*loop.history, _record(ended, facts, "Withdrawn")][-HISTORY:],
+    )
+
+
+def _record(ended: LoopState, facts: LoopFacts, outcome: Literal["RolledOut", "Withdrawn"]) -> RoundRecord:
+    """Return the record of a round that has just ended."""
+    recent = facts.counts.since(ended.window)
+    return RoundRecord(
+        round=ended.round,
+        trigger=ended.trigger,
+        version=ended.version,
+        outcome=outcome,
+        reason=ended.reason,
+        message=ended.message,
+        gain=ended.gain,
+        before=recent.agreement(z_of(CONFIDENCE)) if recent.audited else None,
+        ended_s=ended.since_s,
+    )
+
+
+def _enter(loop: LoopState, state: State, reason: str, message: str, now_s: float) -> LoopState:
+    return msgspec.structs.replace(loop, state=state, reason=reason, message=message[:4096], since_s=now_s)
+
+
+_STEPS = {
+    "Collecting": _collecting,
+    "Labelling": _labelling,
+    "Training": _training,
+    "Judging": _judging,
+    "Canary": _canary,
+    "RolledOut": _rolled_out,
+    "Withdrawn": _withdrawn,
+}

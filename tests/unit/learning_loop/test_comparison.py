@@ -1,0 +1,90 @@
+"""The comparison of two models: its evidence, whatever a candidate does."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from halimede.inference import Array
+from halimede.learning_loop import gate
+from halimede.learning_loop.comparison import AnsweringModel, HeldOut, ReferenceSamples, compare
+from halimede.learning_loop.gate import GateSettings, decide
+from halimede.learning_loop.sampling import LabelledSample
+from halimede.messages import Prediction
+
+STREAM = {"hard": 300, "easy": 700}
+PIXELS = [np.array([i % 5, i], np.float32) for i in range(200)]
+HELD = [
+    HeldOut(LabelledSample(id=str(i), label=str(i % 5), stratum="hard" if i % 2 else "easy"), pixels)
+    for i, pixels in enumerate(PIXELS)
+]
+
+
+class Answers:
+    """A model that is a function of the pixels."""
+
+    def __init__(self, answer: Callable[[Array], Prediction], seconds: float = 0.0) -> None:
+        self._answer, self._seconds = answer, seconds
+
+    def predict(self, samples: list[Array]) -> list[Prediction]:
+        time.sleep(self._seconds * len(samples))
+        return [self._answer(sample) for sample in samples]
+
+
+def right(sample: Array) -> Prediction:
+    return Prediction(label=str(int(sample[0])))
+
+
+def half_right(sample: Array) -> Prediction:
+    return right(sample) if sample[1] < 100 else Prediction(label="x")
+
+
+def evidence(candidate: AnsweringModel) -> gate.Evidence:
+    return compare(
+        lambda: candidate, Answers(half_right), HELD, STREAM, ReferenceSamples(PIXELS, ["0", "1", "2", "3", "4"] * 40)
+    )  # type: ignore[arg-type]
+
+
+def test_both_models_are_counted_by_stratum_and_group() -> None:
+    found = evidence(Answers(right))
+    assert {each.name: (each.share, each.counts.both, each.counts.candidate) for each in found.strata} == {
+        "hard": (0.3, 50, 50),
+        "easy": (0.7, 50, 50),
+    }
+    assert found.groups["class 3"].samples == 40
+    assert found.groups["label by cloud"].samples == 200
+    assert (found.reference.both, found.reference.samples) == (100, 200)
+    assert decide(found, GateSettings(most_slowdown=0)).accepted
+
+
+def test_a_candidate_that_raises_is_evidence_and_no_error() -> None:
+    def broken(_: Array) -> Prediction:
+        raise RuntimeError("shape [7] is not [10]")
+
+    assert "shape [7]" in evidence(Answers(broken)).error
+
+    def missing() -> AnsweringModel:
+        raise OSError("no such file")
+
+    assert "no such file" in compare(missing, Answers(right), HELD, STREAM).error  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [Prediction(), Prediction(label="1", probabilities=[math.nan, 1.0])])
+def test_answers_without_a_label_or_a_number_are_failures(bad: Prediction) -> None:
+    found = evidence(Answers(lambda _: bad))
+    assert found.failed == 200
+    assert decide(found, GateSettings()).reason == gate.FAILS
+
+
+def test_a_slow_candidate_is_measured_as_slow() -> None:
+    found = evidence(Answers(right, seconds=0.004))
+    assert decide(found, GateSettings()).reason == gate.TOO_SLOW
+
+
+def test_without_held_out_samples_nothing_is_accepted() -> None:
+    found = compare(lambda: Answers(right), Answers(right), [], STREAM)  # type: ignore[arg-type]
+    assert not decide(found, GateSettings()).accepted

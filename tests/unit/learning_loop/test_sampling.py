@@ -1,0 +1,74 @@
+"""Sampling: the training set resembles the stream, and no group is on both sides of the split."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.learning_loop.sampling import LabelledSample, Strata, effective_size, held_out, resampled, split, weights
+
+
+def sample(i: int, *, hard: bool, group: str = "") -> LabelledSample:
+    return LabelledSample(id=str(i), label=str(i % 10), stratum="hard" if hard else "easy", group=group)
+
+
+STREAM: Strata = {("", "hard"): 400, ("", "easy"): 1600}
+SAMPLES = [sample(i, hard=i < 400, group=f"cam0 {i // 5}") for i in range(440)]
+
+
+def test_the_training_set_has_the_streams_share_of_hard_samples() -> None:
+    found = split(SAMPLES, STREAM, size=1000, seed=0)
+    hard = sum(int(i) < 400 for i in found.training)
+    assert hard / len(found.training) == pytest.approx(0.2, abs=0.05)
+
+
+def test_hard_samples_that_the_full_store_removed_are_accounted_for() -> None:
+    kept = [*SAMPLES[:40], *SAMPLES[400:]]
+    assert set(weights(STREAM, kept)) == {10.0, 40.0}
+
+
+def test_periods_with_other_shares_of_audits_have_weights_of_their_own() -> None:
+    early = [msgspec.structs.replace(each, period="1") for each in SAMPLES[400:410]]
+    late = [msgspec.structs.replace(each, period="2") for each in SAMPLES[410:]]
+    assert weights({("1", "easy"): 1000, ("2", "easy"): 300}, [*early, *late]) == [100.0] * 10 + [10.0] * 30
+
+
+def test_a_group_is_never_on_both_sides() -> None:
+    found = split(SAMPLES, STREAM, size=2000, seed=0)
+    training = {SAMPLES[int(i)].group for i in found.training}
+    assert training.isdisjoint(each.group for each in found.held_out)
+    assert 0.2 < len(found.held_out) / len(SAMPLES) < 0.4
+
+
+def test_samples_stay_on_their_side_in_every_round() -> None:
+    first = {each.id for each in split(SAMPLES[:200], {("", "hard"): 200}, size=10, seed=0).held_out}
+    later = {each.id for each in split(SAMPLES, STREAM, size=10, seed=5).held_out}
+    assert first == later & {each.id for each in SAMPLES[:200]}
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=40), st.integers(1, 300), st.integers())
+def test_each_sample_is_repeated_within_one_of_its_share(of: list[float], size: int, seed: int) -> None:
+    found = Counter(resampled(of, size, seed))
+    assert found.total() == size
+    for index, weight in enumerate(of):
+        assert abs(found[index] - size * weight / sum(of)) <= 1 + 1e-6
+
+
+def test_without_weights_nothing_is_drawn() -> None:
+    assert resampled([], 10, 0) == []
+    assert resampled([0.0], 10, 0) == []
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=40))
+def test_unequal_weights_are_worth_fewer_samples(of: list[float]) -> None:
+    assert 1 - 1e-9 <= effective_size(of) <= len(of) + 1e-9
+
+
+@given(st.text(max_size=20))
+def test_all_or_none_are_held_out_at_the_ends(group: str) -> None:
+    assert held_out(group, 1.0)
+    assert not held_out(group, 0.0)
