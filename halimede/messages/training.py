@@ -101,6 +101,8 @@ class TrainerState(Message, kw_only=True):
     samples: NonNegative
     #: samples that are held out of the training
     held_out: NonNegative = 0
+    #: tensors of a trainer that has weights of its own to begin with: those of a script of Sedna
+    specs: Annotated[list[TensorSpec], Meta(max_length=MOST_TENSORS)] = []
     #: shape of one sample
     shape: Annotated[list[Annotated[int, Meta(ge=0, le=2**31)]], Meta(max_length=8)] = []
     epoch: NonNegative = 0

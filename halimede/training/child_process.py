@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, BinaryIO, Literal
 
 import msgspec
@@ -26,6 +26,10 @@ CLOCK_FACTOR = 4
 #: bytes of its result beyond the tensors: metrics and texts, or what an ONNX model has besides its weights
 MORE_BYTES = 16 * 1024**2
 TAIL = 4096
+
+
+#: what runs one step of a trainer: ``run_step``, or a script's own process
+Step = Callable[..., Awaitable[TrainingResult]]
 
 
 async def run_step(

@@ -25,7 +25,7 @@ from halimede.messages import TensorFile, TrainerState, TrainingRound
 from halimede.models.errors import FetchError
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
-from halimede.training.child_process import run_step
+from halimede.training.child_process import Step, run_step
 from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
@@ -62,13 +62,16 @@ class TrainerMemory(Struct, kw_only=True):
 
 
 class TrainerWorker:
-    """One trainer of a job. ``run`` until stopped."""
+    """One trainer of a job. ``run`` until stopped. ``step`` runs the user's code."""
 
-    def __init__(self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter) -> None:
+    def __init__(
+        self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter, *, step: Step = run_step
+    ) -> None:
         worker = settings.worker
         self._settings = settings
         self._bus = bus
         self._reporter = reporter
+        self._step = step
         self._names = {"ns": worker.namespace, "job": worker.service}
         self._checkpoint = Checkpoint(worker.state / FOLDER, TrainerMemory)
         self._memory = TrainerMemory(job=worker.uid)
@@ -123,7 +126,7 @@ class TrainerWorker:
         if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
-        found = await run_step(self._settings, "describe")
+        found = await self._step(self._settings, "describe")
         self._publish_samples(found)
         if found.reason:
             log.warning("samples not usable", reason=found.reason, message=found.message)
@@ -178,7 +181,7 @@ class TrainerWorker:
             return
         weights = await self._fetch(body)
         started = asyncio.get_running_loop().time()
-        result = await run_step(
+        result = await self._step(
             self._settings,
             "evaluate" if body.only_evaluate else "train",
             weights=weights,
@@ -271,7 +274,11 @@ class TrainerWorker:
 
     def _publish_samples(self, found: TrainingResult) -> None:
         self._state = msgspec.structs.replace(
-            self._state, samples=found.samples, held_out=found.held_out, shape=found.shape or self._state.shape
+            self._state,
+            samples=found.samples,
+            held_out=found.held_out,
+            shape=found.shape or self._state.shape,
+            specs=found.specs or self._state.specs,
         )
 
     def _publish(

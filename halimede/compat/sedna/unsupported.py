@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 
 from halimede.errors import HalimedeError
 
-FEDERATED = "halimede has no federated learning yet: train elsewhere, and bring the model as a Model"
 MULTI_EDGE = (
     "multi-edge inference is a MultiEdgeInferenceService here, whose cameras, re-identification and peers need no "
     "script (docs/multi-edge.md): make one"

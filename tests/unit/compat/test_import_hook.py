@@ -50,7 +50,6 @@ def test_a_script_runs_in_its_folder_with_its_arguments(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("from sedna.core.federated_learning import FederatedLearning\nFederatedLearning()", "no federated learning"),
         ("from sedna.core.joint_inference import JointInference\nJointInference()", "estimator: None"),
     ],
 )

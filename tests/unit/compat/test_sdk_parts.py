@@ -13,7 +13,6 @@ from halimede.compat.sedna import environment
 from halimede.compat.sedna.common.config import BaseConfig, Context
 from halimede.compat.sedna.common.file_ops import FileOps
 from halimede.compat.sedna.core.base import model_path
-from halimede.compat.sedna.core.federated_learning import AggregationServer, FederatedLearning
 from halimede.compat.sedna.core.multi_edge_inference.components.detector import ObjectDetector
 from halimede.compat.sedna.core.multi_edge_inference.components.feature_extraction import FEService
 from halimede.compat.sedna.core.multi_edge_inference.components.reid import ReID
@@ -103,8 +102,6 @@ def test_files_are_copied_and_told_apart(tmp_path: Path) -> None:
         lambda: FileOps.load_pickle("file"),
         lambda: FileOps.dump_pickle({}, "file"),
         lambda: CSVDataParse("train").parse("file", sep=";"),
-        FederatedLearning,
-        lambda: AggregationServer(servername="x"),
         ReID,
         FEService,
         lambda: ObjectDetector(models=[]),

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.federated.split import CLASSES, together, training_parts, unseen
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.inference import open_model
 from halimede.training.trainer import TrainingData, load_trainer
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import Weights, difference, norm
-from tests.unit.training.digits import CLASSES, parts, unseen_half
 
 LABELS = [str(digit) for digit in range(CLASSES)]
 
 
 def trained(trainer: Perceptron, seed: int = 0, **parameters: float) -> tuple[Weights, dict[str, float]]:
-    [data] = parts(1)
+    data = together(training_parts())
     weights = trainer.initial_weights((64,), CLASSES)
     after, metrics = trainer.train(TrainingData(data.samples, data.labels, CLASSES, seed, parameters), weights)
     return after, dict(metrics)
@@ -31,14 +31,14 @@ def test_it_learns_the_digits_and_its_model_answers_the_same(hidden: str, least:
     trainer = Perceptron(hidden=hidden, epochs="20")
     weights, metrics = trained(trainer)
     assert metrics["loss"] < 0.3
-    found = trainer.evaluate(unseen_half(), weights)
+    found = trainer.evaluate(unseen(), weights)
     assert found["accuracy"] > least
 
     trainer.export(weights, tmp_path / "model.onnx")
     spec = ModelSpec(url="file:///model.onnx", format="onnx", labels=LABELS)
     with open_model(tmp_path / "model.onnx", spec) as model:
-        answers = [model.predict([model.prepare(sample)])[0].label for sample in unseen_half().samples]
-    right = np.mean([answer == str(label) for answer, label in zip(answers, unseen_half().labels, strict=True)])
+        answers = [model.predict([model.prepare(sample)])[0].label for sample in unseen().samples]
+    right = np.mean([answer == str(label) for answer, label in zip(answers, unseen().labels, strict=True)])
     assert right == pytest.approx(found["accuracy"], abs=1e-9)
 
 
@@ -52,7 +52,7 @@ def test_training_leaves_the_weights_that_it_was_given_as_they_are() -> None:
     trainer = Perceptron(epochs="1")
     weights = trainer.initial_weights((64,), CLASSES)
     before = {name: each.copy() for name, each in weights.items()}
-    trainer.train(parts(5)[0], weights)
+    trainer.train(training_parts()[0], weights)
     assert all((weights[name] == before[name]).all() for name in before)
 
 

@@ -1,8 +1,6 @@
-"""Federated learning, which is not supported: its names can be imported, and raise an error when used."""
+"""Sedna's FederatedLearning: the script's estimator takes part in a training job on the bus."""
 
+from halimede.compat.sedna.core.federated_learning.federated_learning import FederatedLearning
 from halimede.compat.sedna.service.server import AggregationServer
-from halimede.compat.sedna.unsupported import FEDERATED, absent
 
 __all__ = ("AggregationServer", "FederatedLearning")
-
-FederatedLearning = absent("FederatedLearning", FEDERATED)

@@ -1,0 +1,85 @@
+"""Sedna's IncrementalLearning: three scripts that train, evaluate and serve a model, each with this class.
+
+Nothing here needs the bus. The phases are those of a TrainingModel with ``spec.loop``, which needs no script.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.core.base import JobBase, model_path
+from halimede.compat.sedna.core.joint_inference import JointInference
+from halimede.compat.sedna.core.joint_inference.joint_inference import rule_of
+from halimede.errors import InvalidFieldError
+from halimede.inference.estimator import loaded
+
+__all__ = ("IncrementalLearning",)
+
+
+class IncrementalLearning(JobBase):
+    """A model that is trained further. ``hard_example_mining``: as of JointInference.
+
+    Raises InvalidFieldError.
+    """
+
+    def __init__(
+        self, estimator: Any, hard_example_mining: Mapping[str, Any] | None = None, config: Any = None
+    ) -> None:
+        super().__init__(estimator() if inspect.isclass(estimator) else estimator, config)
+        chosen = hard_example_mining or self.get_hem_algorithm_from_config()
+        self.hard_example_mining_algorithm = rule_of(chosen) if chosen else None
+        self._loaded = False
+
+    @classmethod
+    def get_hem_algorithm_from_config(cls, **param: Any) -> dict[str, Any]:
+        """Return ``hard_example_mining`` from HEM_NAME and HEM_PARAMETERS; ``param`` overrides them."""
+        return JointInference.get_hem_algorithm_from_config(**param)
+
+    def train(self, train_data: Any, post_process: Any = None, **kwargs: Any) -> Any:
+        """Train the model further, from MODEL_URL if there is one, and save it there.
+
+        ``BASE_MODEL_URL``: the model to begin with instead. Returns what the estimator returned, post-processed.
+        """
+        base = os.environ.get("BASE_MODEL_URL") or model_path(self.estimator)
+        if base and os.path.exists(base):  # noqa: PTH110 (a path as an estimator gets it, or a folder)
+            self._load(base)
+        found = self._method("train")(train_data, **kwargs)
+        if target := model_path(self.estimator):
+            self._method("save")(target)
+        process = post_processing(post_process)
+        return process(found) if process else found
+
+    def evaluate(self, data: Any, post_process: Any = None, **kwargs: Any) -> Any:
+        """Return the estimator's metrics of the model at MODEL_URL, post-processed by a callable or an alias."""
+        self._load_once()
+        found = self._method("evaluate")(data, **kwargs)
+        process = post_processing(post_process)
+        return process(found) if process else found
+
+    def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> tuple[Any, Any, bool]:
+        """Answer one sample: the final answer, the estimator's own answer, and whether the sample is hard."""
+        self._load_once()
+        answer = self.estimator.predict(data, **kwargs)
+        process = post_processing(post_process)
+        final = process(answer) if process else answer
+        rule = self.hard_example_mining_algorithm
+        return final, answer, rule.judge(final).hard if rule else False
+
+    def _load_once(self) -> None:
+        if not self._loaded:
+            self._load(model_path(self.estimator))
+
+    def _load(self, path: str) -> None:
+        if path:
+            self.estimator = loaded(self.estimator, path)
+        self._loaded = True
+
+    def _method(self, name: str) -> Any:
+        found = getattr(self.estimator, name, None)
+        if not callable(found):
+            raise InvalidFieldError("estimator", self.estimator, f"it needs the method {name}")
+        return found

@@ -1,0 +1,254 @@
+"""A federated job whose trainers are Sedna's scripts: their estimators train in the script's own process.
+
+The messages are those of any training job. Only the first weights differ: in Sedna each participant begins with its
+own. So the aggregator begins with zeros, and a participant that receives zeros trains from where it is; the mean of
+what all report is then the mean of their weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+
+from halimede import topics
+from halimede.bus import Announcement, Bus, Delivery, Packet
+from halimede.bus.mqtt import MqttSettings
+from halimede.compat.sedna import environment
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.messages import TensorSpec, TrainerState, TrainingRound
+from halimede.training.aggregator import Aggregator
+from halimede.training.child_messages import TrainingResult
+from halimede.training.settings import OWNER_KIND, JobSettings, TrainingSettings
+from halimede.training.tensor_file import decode, encode
+from halimede.training.trainer_worker import TrainerWorker
+from halimede.training.weights import Weights, difference, specs_of
+from halimede.worker.main import connect_to
+from halimede.worker.settings import Role, WorkerSettings
+from halimede.worker.status_reporter import StatusReporter
+
+log = structlog.get_logger()
+
+#: seconds that participants have to receive the end of the job
+LEAVE_S = 10.0
+#: seconds between two looks at whether the thread of the bus still runs
+LOOK_S = 0.5
+
+
+def script_settings(role: Role) -> WorkerSettings:
+    """Return the settings of a script of a federated job. Raises InvalidFieldError."""
+    name = os.environ.get("SERVICE_NAME", "")
+    return environment.settings(role, {"SERVICE_UID": f"script-{name}"[:64], **os.environ})
+
+
+class ScriptAggregator(Aggregator):
+    """Aggregates the updates of the first ``participants`` trainers that report; the result is their weights.
+
+    ``done`` is set after the last round, when each participant has evaluated the final weights.
+    """
+
+    def __init__(self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter, participants: int) -> None:
+        super().__init__(settings, bus, reporter)
+        self.done = asyncio.Event()
+        self._participants = participants
+
+    async def leave(self) -> None:
+        """Wait until all participants have left, at most ``LEAVE_S``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                while self._states:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def _published(self, delivery: Delivery[TrainerState]) -> None:
+        trainers = self._settings.job.trainers
+        if len(trainers) < self._participants:
+            trainers.setdefault(delivery.names["trainer"], delivery.names["node"])
+        await super()._published(delivery)
+
+    async def _begin(self) -> None:
+        """Begin with zeros, in the tensors of the first participant by name. Others with other tensors are refused."""
+        specs = next(state.specs for _, state in sorted(self._states.items()) if state.specs)
+        self._weights = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
+        await asyncio.to_thread(self._store)
+
+    async def _export(self) -> None:
+        """Offer the final weights as the result: each script has them in its estimator, and writes its own model."""
+        self._memory.model = self._memory.weights
+        await asyncio.to_thread(self._save)
+        self.done.set()
+
+
+async def aggregate(aggregation: str, rounds: int, participants: int) -> None:
+    """Run the aggregator of a job until its last round is done. Raises HalimedeError."""
+    worker = script_settings("cloud")
+    job = JobSettings(trainers={}, aggregation=aggregation, rounds=rounds, min_clients=participants)
+    broker = MqttSettings.from_url(worker.broker, credentials=worker.credentials)
+    async with connect_to(broker, worker.node)(worker.client_id()) as bus, asyncio.TaskGroup() as group:
+        reporter = StatusReporter(bus, worker, owner_kind=OWNER_KIND)
+        reports = group.create_task(reporter.run(), name="reports")
+        aggregator = ScriptAggregator(TrainingSettings(worker, job), bus, reporter, participants)
+        stop = asyncio.Event()
+        running = group.create_task(aggregator.run(lambda: None, stop), name="aggregator")
+        await aggregator.done.wait()
+        await aggregator.leave()
+        stop.set()
+        await running
+        reports.cancel()
+        await reporter.publish_final("completed", "", "")
+
+
+class ScriptTrainer:
+    """One participant: a thread has the bus, and the script's own thread has the estimator."""
+
+    def __init__(self, estimator: Any, train_data: Any, valid_data: Any, arguments: Mapping[str, Any]) -> None:
+        self.metrics: dict[str, float] = {}
+        self._estimator = estimator
+        self._train_data = train_data
+        self._valid_data = valid_data
+        self._arguments = arguments
+        self._worker = script_settings("edge")
+        self._steps: queue.Queue[tuple[str, dict[str, Any], Future[TrainingResult]]] = queue.Queue(maxsize=1)
+        self._ended: Future[None] = Future()
+        self._as_list = True
+
+    def run(self) -> dict[str, float]:
+        """Take part until the job is done; return the metrics of the last step. Raises HalimedeError."""
+        thread = threading.Thread(target=self._in_thread, name="sedna_federated", daemon=True)
+        thread.start()
+        while not self._ended.done():
+            try:
+                do, more, result = self._steps.get(timeout=LOOK_S)
+            except queue.Empty:
+                continue
+            result.set_result(self._carried_out(do, more))
+        self._ended.result()
+        return self.metrics
+
+    # --- in the script's thread -------------------------------------------------------------------------------------
+
+    def _carried_out(self, do: str, more: Mapping[str, Any]) -> TrainingResult:
+        try:
+            return self._describe() if do == "describe" else self._trained(do, more["weights"], more["specs"])
+        except HalimedeError as error:
+            return TrainingResult(reason="TrainingFailed", message=str(error)[:4096])
+        except Exception as error:
+            log.exception("estimator failed")
+            return TrainingResult(reason="TrainingFailed", message=f"{type(error).__name__}: {error}"[:4096])
+
+    def _describe(self) -> TrainingResult:
+        specs = specs_of(self._weights())
+        return TrainingResult(
+            samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1], specs=specs
+        )
+
+    def _trained(self, do: str, content: bytes, specs: list[TensorSpec]) -> TrainingResult:
+        """Evaluate and train weights that all agree on, or train from the estimator's own if there are none yet."""
+        given = decode(content, specs)
+        found = TrainingResult(samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1])
+        if any(tensor.any() for tensor in given.values()):
+            tensors = list(given.values())
+            self._estimator.set_weights(tensors if self._as_list else given)
+            found.evaluation = self._evaluated()
+        if do == "train":
+            returned = self._estimator.train(self._train_data, valid_data=self._valid_data, **self._arguments)
+            found.metrics = _numbers(returned)
+            found.content = encode(difference(self._weights(), given))
+        self.metrics = found.evaluation or found.metrics
+        return found
+
+    def _evaluated(self) -> dict[str, float]:
+        evaluate = getattr(self._estimator, "evaluate", None)
+        return _numbers(evaluate(self._valid_data)) if evaluate and _count(self._valid_data) else {}
+
+    def _weights(self) -> Weights:
+        found = self._estimator.get_weights()
+        self._as_list = not isinstance(found, Mapping)
+        pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
+        return {name if isinstance(name, str) else f"tensor{name}": np.asarray(tensor) for name, tensor in pairs}
+
+    # --- in the thread of the bus -----------------------------------------------------------------------------------
+
+    def _in_thread(self) -> None:
+        try:
+            asyncio.run(self._take_part())
+        except BaseException as error:  # noqa: BLE001  # the script's thread raises it
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    async def _take_part(self) -> None:
+        worker = self._worker
+        settings = TrainingSettings(worker, JobSettings(trainers={worker.worker: worker.node}), Path())
+        names = {"ns": worker.namespace, "job": worker.service}
+        state = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **names)
+        gone = Announcement(will=Packet(topic=state.text, payload=b"", qos=1, retain=True))
+        broker = MqttSettings.from_url(worker.broker, credentials=worker.credentials)
+        stop = asyncio.Event()
+        async with connect_to(broker, worker.node)(worker.client_id(), announce=lambda: gone) as bus:
+            reporter = StatusReporter(bus, worker, owner_kind=OWNER_KIND)
+            reports = asyncio.create_task(reporter.run(), name="reports")
+            trainer = LeavingTrainer(settings, bus, reporter, step=self._step, leave=stop.set)
+            await trainer.run(lambda: None, stop)
+            reports.cancel()
+            await reporter.publish_final("completed", "", "")
+
+    async def _step(self, _: TrainingSettings, do: str, **more: Any) -> TrainingResult:
+        """Let the script's thread run one step. It ends a step that is no longer needed before it begins the next."""
+        result: Future[TrainingResult] = Future()
+        while True:
+            try:
+                self._steps.put_nowait((do, more, result))
+                break
+            except queue.Full:
+                await asyncio.sleep(LOOK_S)
+        return await asyncio.shield(asyncio.wrap_future(result))
+
+
+class LeavingTrainer(TrainerWorker):
+    """A trainer that ends with its job: a script goes on then."""
+
+    def __init__(self, *arguments: Any, leave: Callable[[], None], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._leave = leave
+
+    async def _published(self, delivery: Delivery[TrainingRound]) -> None:
+        await super()._published(delivery)
+        if delivery.body.job == self._settings.worker.uid and delivery.body.state in {"done", "failed"}:
+            self._leave()
+
+
+def positive(name: str, value: object) -> int:
+    """Return a whole number from 1 of an argument or a variable. Raises InvalidFieldError."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise InvalidFieldError(name, value, "give a whole number from 1")
+    return number
+
+
+def _count(data: Any) -> int:
+    """Return the number of samples of a data source of Sedna, an array or a list."""
+    return len(data) if data is not None and hasattr(data, "__len__") else 0
+
+
+def _numbers(found: Any) -> dict[str, float]:
+    """Return the numbers among what an estimator returned."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        str(name): float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float | np.number) and np.isfinite(value)
+    }
