@@ -72,6 +72,8 @@ class Installation:
     def _shell(self, line: str) -> list[str]:
         for name, own in NODES.items():
             line = re.sub(rf"\b{name}\b", own, line)
+        # one node may be both: then it is named once
+        line = re.sub(r"( --node \S+)\1\b", r"\1", line)
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
         return ["env", path, f"HOME={self.folder}", "bash", "-o", "pipefail", "-c", line]
 

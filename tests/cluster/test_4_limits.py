@@ -77,25 +77,26 @@ def test_a_restricted_namespace_is_served_without_the_node_cache(
     scenario: Scenario, installation: Installation, kubectl: Kubectl
 ) -> None:
     level = "pod-security.kubernetes.io/enforce=restricted"
-    with namespace(kubectl, installation, "halimede-restricted", level):
-        kubectl.run("apply", "-n", "halimede-restricted", "-f", str(ROOT / EXAMPLE))
-        installation.names("violates PodSecurity", "halimede-restricted")
-        own = installation.folder / "own"
-        own.mkdir()
-        settings = json.loads((ROOT / "deploy/base/pods.json").read_text()) | {"nodeCache": ""}
-        (own / "pods.json").write_text(json.dumps(settings))
-        (own / "kustomization.yaml").write_text(
-            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: halimede\n"
-            "resources: [../deploy/overlays/mosquitto]\n"
-            "configMapGenerator: [{name: halimede-pods, behavior: replace, files: [pods.json]}]\n"
-        )
-        try:
+    try:
+        with namespace(kubectl, installation, "halimede-restricted", level):
+            kubectl.run("apply", "-n", "halimede-restricted", "-f", str(ROOT / EXAMPLE))
+            installation.names("violates PodSecurity", "halimede-restricted")
+            own = installation.folder / "own"
+            own.mkdir()
+            settings = json.loads((ROOT / "deploy/base/pods.json").read_text()) | {"nodeCache": ""}
+            (own / "pods.json").write_text(json.dumps(settings))
+            (own / "kustomization.yaml").write_text(
+                "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: halimede\n"
+                "resources: [../deploy/overlays/mosquitto]\n"
+                "configMapGenerator: [{name: halimede-pods, behavior: replace, files: [pods.json]}]\n"
+            )
             installation.type("kubectl apply -k own")
             until("GM with the setting", lambda: kubectl.ready(GM, "halimede", 2), 180)
             installation.running("digits", "halimede-restricted")
             with scenario("restricted namespace", load=installation.load("halimede-restricted")):
                 pass
-        finally:
-            installation.type("kubectl apply -k deploy/overlays/mosquitto")
-            kubectl.run("rollout", "status", "deployment/halimede-gm", "-n", "halimede", "--timeout=180s", seconds=200)
-            installation.running()
+    finally:
+        # once its pods are gone: one small node has no capacity for new pods of two services besides the old ones
+        installation.type("kubectl apply -k deploy/overlays/mosquitto")
+        kubectl.run("rollout", "status", "deployment/halimede-gm", "-n", "halimede", "--timeout=180s", seconds=200)
+        installation.running()

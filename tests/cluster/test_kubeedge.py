@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import threading
 import time
@@ -33,9 +32,7 @@ CLOUD = NODES[0]
 #: the node port of the cloud's broker, and so the port of the place's
 PORT = 31883
 #: seconds: the cut; in it the restart of edgecore, the power cut with its length, the edit
-CUT_S, RESTART_AT_S, POWER_AT_S, OFF_S, EDIT_AT_S = (
-    float(each) for each in os.environ.get("HALIMEDE_KUBEEDGE_S", "600,120,240,10,360").split(",")
-)
+CUT_S, RESTART_AT_S, POWER_AT_S, OFF_S, EDIT_AT_S = 600.0, 120.0, 240.0, 10.0, 360.0
 EDGE = "jointinferenceservice.sedna.io/name=digits,jointinferenceservice.sedna.io/worker-type=edge"
 OVERLAY = f"""\
 apiVersion: kustomize.config.k8s.io/v1beta1
@@ -75,16 +72,17 @@ def place(kubectl: Kubectl, power: Power) -> Iterator[KubeEdge]:
 
 
 @pytest.fixture
-def site(place: KubeEdge, kubectl: Kubectl, tmp_path: Path) -> Iterator[Installation]:
+def site(place: KubeEdge, kubectl: Kubectl, power: Power, tmp_path: Path) -> Iterator[Installation]:
     """Halimede with certificates, a broker at the place, and the README's example whose edge worker is there."""
     site = Installation(kubectl, tmp_path)
     site.remove()
     (tmp_path / "own").mkdir()
     (tmp_path / "own/kustomization.yaml").write_text(OVERLAY)
     brokers = f"--broker {CLOUD_NAME} --broker {BROKER_NAME} --broker halimede-broker.halimede.svc"
-    nodes = " ".join(f"--node {node.name}" for node in (*NODES, PLACE))
+    there = [node for node in NODES if node.name in power.nodes]
+    nodes = " ".join(f"--node {node.name}" for node in (*there, PLACE))
     for line in (
-        *(f"kubectl label --overwrite node {node.name} {node.label}=" for node in NODES),
+        *(f"kubectl label --overwrite node {node.name} {node.label}=" for node in there),
         "kubectl apply -k own",
         f"halimede certs init --pools {nodes} --camera cam0 {brokers} --port {PORT} site-places/",
     ):

@@ -21,6 +21,7 @@ FPS = 25
 START_S = 120.0
 #: counts of a service's status: frames without an answer, and answers that no client received
 NAMED = ("lost", "unreceived")
+ANSWERED = "inferenceNumber"
 #: seconds in which a failing `kubectl get` is repeated
 LOST_S = 30.0
 CONFIG, SECRET = "halimede-test-load", "halimede-test-operator"
@@ -161,7 +162,7 @@ class Load:
         self.outcome: Outcome | None = None
 
     def __enter__(self) -> Load:
-        self._lost = self._lost_now()
+        self._lost, self._counted = self._count(*NAMED), self._count(ANSWERED)
         self._program.start()
         until("frames", lambda: self.now().get("sent"), START_S)
         return self
@@ -178,7 +179,10 @@ class Load:
 
     def wait_answered(self, number: int, seconds: float = 120.0) -> None:
         """Wait until so many more frames were answered than now."""
-        wanted = self.now().get("answered", 0) + number
+        shown = self.now().get("seconds", 0.0)
+        # the last line is from before this call, and what was answered since is not in it
+        first = until("new counts", lambda: (now := self.now()).get("seconds", 0.0) > shown and now, START_S)
+        wanted = first["answered"] + number
         until(f"{wanted} answers", lambda: self.now().get("answered", 0) >= wanted, seconds)
 
     def _finish(self) -> None:
@@ -186,14 +190,16 @@ class Load:
         until("the last answers", lambda: self.now().get("running") is False, 90.0)
         self.raw = self.now()
         # the status follows the workers' reports within seconds
-        lost = self._lost_now() - self._lost
+        lost = self._count(*NAMED) - self._lost
+        # more than were received: some results reached nobody
+        self.raw["counted_as_answered"] = self._count(ANSWERED) - self._counted
         self.outcome = Outcome.of(self.raw, lost)
 
-    def _lost_now(self) -> int:
+    def _count(self, *names: str) -> int:
         # in a tuple: 0 is a count too
-        return until("the count of lost frames", lambda: (self._lost_in_status(),), LOST_S)[0]
+        return until("the service's counts", lambda: (self._sum(names),), LOST_S)[0]
 
-    def _lost_in_status(self) -> int:
+    def _sum(self, names: tuple[str, ...]) -> int:
         try:
             body = self._kubectl.body("jointinferenceservices.sedna.io", self._service, "-n", self._namespace)
         except KubectlError as error:
@@ -202,4 +208,4 @@ class Load:
                 return 0
             raise
         metrics = body.get("status", {}).get("metrics", [])
-        return int(sum(float(each["value"]) for each in metrics if each["key"] in NAMED))
+        return int(sum(float(each["value"]) for each in metrics if each["key"] in names))

@@ -82,6 +82,19 @@ def test_an_evicted_pod_of_a_cut_off_node_goes_on_and_the_one_in_its_place_finds
     assert (marked.up, marked.reason, marked.leaving) == (True, "NodeUnreachable", True)
 
 
+def test_a_pod_counts_when_its_node_is_back_and_has_not_reported_it_yet() -> None:
+    (pod,) = pods_of("node-not-ready")
+    node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
+
+    def up(running: frozenset[str] | None) -> bool:
+        news = PodNews({node: NodeView("", running)})
+        return read_pods(deployment_of(pod), [trimmed_pod(pod)], news)[0].up
+
+    assert up(None)
+    assert up(frozenset({name}))
+    assert not up(frozenset())
+
+
 @pytest.mark.parametrize(("case", "words"), [("quota", "exceeded quota"), ("pod-security", "violates PodSecurity")])
 def test_pods_that_may_not_be_made_are_told(case: str, words: str) -> None:
     body = next(each for each in recorded(case)["objects"] if each["kind"] == "Deployment")

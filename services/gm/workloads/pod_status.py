@@ -276,10 +276,14 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], news: Po
     containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
     said, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
     at = news.nodes.get(node, NodeView())
+    posted = _condition(status, "ContainersReady").get("status") == "True"
+    works = posted if at.running is None else meta.get("name", "") in at.running
     if at.unready:
-        name, posted = meta.get("name", ""), _condition(status, "ContainersReady").get("status") == "True"
-        ready = posted if at.running is None else name in at.running
+        ready = works
         said = _PodState("Running" if ready else "Pending", UNREACHED, at.unready)
+    elif posted and works and said.phase == "Running":
+        # not ready: Kubernetes' mark from when it did not reach the node, until the node reports the pod again
+        ready = True
     elif said.phase == "Pending" and said.reason in STARTING:
         said = _explained(said, at, news.events.get(meta.get("uid", "")))
     return PodView(

@@ -23,8 +23,9 @@ from tests.cluster.power import Power
 from tests.cluster.recording import Recorder, record_pods, stripped, waiting
 from tests.cluster.report import Outcome, Report
 from tests.cluster.requirements import BINARIES, PROGRAMS, missing
-from tests.cluster.service_proxy import Rule, hosts_of, rules_of, ruleset
+from tests.cluster.service_proxy import MARK, Rule, hosts_of, rules_of, ruleset
 from tests.cluster.settings import ROOT
+from tests.cluster.traffic import Load as TrafficLoad
 
 CASES = {path: json.loads(path.read_text()) for path in sorted(recording.FOLDER.glob("*.json"))}
 #: those with a source were written, not recorded
@@ -207,3 +208,36 @@ def test_a_pod_is_recorded_as_it_was_seen_though_it_starts_again(
     record_pods(recorder, "crash", "helmet", lambda pods: waiting(pods, "CrashLoopBackOff"))
     (pod,) = json.loads((tmp_path / "crash.json").read_text())["pods"]
     assert pod["status"]["containerStatuses"][0]["state"] == back_off
+
+
+class ScriptedProgram:
+    """A load whose log grows by one line with each look."""
+
+    def __init__(self, *lines: tuple[float, int]) -> None:
+        self.lines = [json.dumps({"seconds": seconds, "answered": answered}) for seconds, answered in lines]
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def last_line(self) -> str:
+        return self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
+
+    def finish(self) -> None:
+        """Nothing to finish."""
+
+    def remove(self) -> None:
+        """Nothing to remove."""
+
+
+def test_answers_before_a_wait_do_not_count_for_it() -> None:
+    # the broker was killed at 3.4 s: the 86 answers are older than the wait
+    stale = ScriptedProgram((2.0, 36), (3.0, 86), (4.0, 86), (5.0, 86), (6.0, 136))
+    load = TrafficLoad(Kubectl(), stale)
+    load.wait_answered(50)
+    assert load.now()["seconds"] == 6.0
+
+
+def test_an_answer_from_a_node_port_comes_back_through_its_node() -> None:
+    rules = ruleset([Rule("10.96.0.7", 80, "tcp", (("10.244.1.3", 8080),), node_port=31080)])
+    assert f"tcp dport 31080 meta mark set {MARK} numgen" in rules
+    assert f"meta mark {MARK} masquerade" in rules
