@@ -133,6 +133,15 @@ class Models:
         artefact = fit(edge, cloud, pictures, goal=Goal(target_upload=BUDGET), rule="Margin", labels=LABELS).artefact
         return Version(name, found, model, create("Margin", artefact.parameters), artefact)
 
+    def attainable(self, kind: str) -> Version:
+        """Train with the true labels of samples of the stream: what the small model can learn of a kind at most."""
+        recent = self.data.draw("stream", kind, round(TRAINED * (1 - REPLAY)), self.chance)
+        again = self.chance.choice(len(self.first.labels), TRAINED - len(recent.labels))
+        samples = np.concatenate([recent.samples, self.first.samples[again]])
+        labels = np.concatenate([recent.labels, self.first.labels[again]])
+        found, _ = self.small.train(TrainingData(samples, labels, CLASSES, self.seed), dict(self.version.weights))
+        return self.made(f"attainable-{kind}", found, self.data.draw("calibration", kind, 1000, self.chance).samples)
+
     def measure(self, version: Version, kind: str) -> Measured:
         """Measure a version on test samples of a kind, which nothing was fitted on."""
         if kind not in self._tests:

@@ -33,6 +33,9 @@ FORGETS = "CandidateForgets"
 #: the reason of a candidate that passed
 ACCEPTED = "CandidateBetter"
 
+#: share of the stream below which a stratum needs no samples
+SMALL = 0.1
+
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -73,7 +76,8 @@ class GateSettings(Struct, kw_only=True, frozen=True):
 
     Attributes:
         confidence: of the gain's interval, over all attempts together.
-        least: least held-out samples in all; ``least_stratum``: in each stratum with a share of the stream.
+        least: least held-out samples in all; ``least_stratum``: in each stratum that has SMALL of the stream or more.
+            A smaller one may have none: the interval then contains every result in it.
         most_forgotten: loss on the reference that a candidate must surely stay below.
         most_group_loss: loss in a group that refuses a candidate, if the group is surely worse.
         most_ms: the longest median time of an answer; 0: no limit.
@@ -150,7 +154,7 @@ def _too_few(strata: list[StratumCounts], settings: GateSettings) -> tuple[str, 
     if not any(each.share for each in strata):
         return TOO_FEW, "no stratum of the held-out samples has a share of the stream"
     for each in strata:
-        if each.share and each.counts.samples < settings.least_stratum:
+        if each.share >= SMALL and each.counts.samples < settings.least_stratum:
             text = f"{each.counts.samples} held-out {each.name} samples are too few"
             return TOO_FEW, f"{text}, {settings.least_stratum} are needed"
     return None

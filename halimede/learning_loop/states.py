@@ -54,7 +54,7 @@ class LoopSettings(Struct, kw_only=True, frozen=True):
         labelled: labelled samples that a round needs; twice as many after each refusal in a row, up to 8 times.
         easy: how many of them must be audited easy ones if all frames are easy. With fewer easy frames it needs
             proportionally fewer (Neyman 1934).
-        least_stratum: least labelled samples that are hard, and that are easy.
+        least_stratum: least labelled samples that are hard, and that are easy, where a tenth of the stream is.
         audit_share: share of the easy frames that is audited while a round runs, so that it ends sooner.
         after_audits: audits of the new version until its estimate is recorded, and the next round may begin.
         labelling_s, training_s, judging_s, canary_s: longest time in a state; then the round ends.
@@ -300,7 +300,10 @@ def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s:
     # after a refusal the same number would show no more
     growth = 2 ** min(loop.refusals, MOST_GROWTH)
     needed = growth * min(settings.easy, max(settings.least_stratum, round(settings.easy * share)))
-    if new < settings.labelled * growth or easy < needed or new - easy < settings.least_stratum:
+    if share < gate.SMALL:
+        needed = 0
+    hard = settings.least_stratum if 1 - share >= gate.SMALL else 0
+    if new < settings.labelled * growth or easy < needed or new - easy < hard:
         text = f"{new} of {settings.labelled * growth} labelled samples, {easy} of {needed} audited easy ones"
         return msgspec.structs.replace(loop, message=text)
     return msgspec.structs.replace(

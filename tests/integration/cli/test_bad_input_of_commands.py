@@ -70,6 +70,7 @@ LINES: dict[str, list[str]] = {
     "blob delete": [DIGEST],
     "hard list": [""],
     "hard show": [f"{FRAME} --out {{new}}"],
+    "hard label": [f"{FRAME} 7", "--folder {labelled}"],
     "hard export": ["{new}"],
 }
 #: files and folders that lines read, with what they are; {any} may have any content
@@ -78,6 +79,7 @@ READ = {
     "manifest": "model.yaml",
     "picture": "picture.png",
     "pictures": "pictures",
+    "labelled": "labelled",
     "video": "film.mp4",
     "model": "model.onnx",
     "site": "site",
@@ -139,7 +141,8 @@ class Files:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     folder = tmp_path_factory.mktemp("files")
     (folder / "pictures").mkdir()
-    for name in ("picture.png", "pictures/a.png"):
+    (folder / "labelled" / "7").mkdir(parents=True)
+    for name in ("picture.png", "pictures/a.png", f"labelled/7/{FRAME}.png"):
         Image.new("RGB", (8, 8), "red").save(folder / name)
     (folder / "anything").write_bytes(b"anything")
     (folder / "film.mp4").touch()
@@ -224,7 +227,7 @@ def test_a_missing_file_is_named(files: Files, command: str, line: str, word: st
 @pytest.mark.parametrize(("command", "line", "word"), with_words(*(READ.keys() - {"any", "video"})))
 def test_a_file_or_folder_of_another_kind_is_named(files: Files, command: str, line: str, word: str) -> None:
     stranger = files.folder / f"stranger-{READ[word]}"
-    if word in {"pictures", "site"}:
+    if word in {"pictures", "labelled", "site"}:
         stranger.mkdir(exist_ok=True)
         (stranger / "notes.txt").write_text("these are notes")
     else:

@@ -69,6 +69,19 @@ def test_a_gain_on_hard_samples_alone_does_not_pass_if_the_easy_ones_are_lost() 
     assert decide(evidence(strata=strata), GateSettings()).reason == gate.WORSE
 
 
+def test_a_stratum_that_hardly_occurs_needs_no_samples_but_widens_the_interval() -> None:
+    without = [
+        StratumCounts(name="hard", share=0.95, counts=BETTER),
+        StratumCounts(name="easy", share=0.05, counts=PairedCounts()),
+    ]
+    found = decide(evidence(strata=without), GateSettings())
+    alone = decide(evidence(strata=without[:1]), GateSettings())
+    assert found.accepted
+    assert found.gain is not None
+    assert alone.gain is not None
+    assert found.gain.high - found.gain.low > alone.gain.high - alone.gain.low
+
+
 def test_a_median_over_the_deadline_is_refused_even_if_the_present_model_is_as_slow() -> None:
     slow = Estimate(60.0, 58.0, 61.0)
     found = decide(evidence(candidate_ms=slow, present_ms=slow), GateSettings(most_ms=50.0))
