@@ -45,7 +45,7 @@ class Compression(Message, kw_only=True, frozen=True):  # type: ignore[misc]  # 
     dtype: Annotated[Literal["float32", "float16"], Meta(description="Element type of floats in updates.")] = "float32"
     top_k: Annotated[
         float,
-        Meta(gt=0, le=1, description="Share of the values of each tensor that are sent, the largest ones; 1: all."),
+        Meta(ge=1e-6, le=1, description="Share of the values of each tensor that are sent, the largest ones; 1: all."),
     ] = 1.0
 
 

@@ -13,6 +13,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -172,9 +173,14 @@ class Aggregator:
         result = await run_step(self._settings, "initial", shape=shape)
         if result.reason:
             raise WorkerError(result.reason, result.message)
+        path = self._settings.job.initial_weights
         try:
-            self._weights = await asyncio.to_thread(decode, result.content, result.specs)
-        except WeightsError as error:
+            content = await asyncio.to_thread(Path(path).read_bytes) if path else result.content
+            self._weights = await asyncio.to_thread(_read_tensors, content, result.specs)
+        except (OSError, WeightsError) as error:
+            if path:
+                text = f"initialWeights {path}: {error}: give a file of tensors that fit the trainer and the samples"
+                raise WorkerError("InitialWeightsInvalid", text) from error
             raise WorkerError("TrainerInvalid", f"initial_weights: {error}") from error
         await asyncio.to_thread(self._store)
 
@@ -244,7 +250,7 @@ class Aggregator:
         while True:
             try:
                 content = await self._exchange.fetch(name, state.update, plan.most_bytes)
-                delta = await asyncio.to_thread(_read_update, content, self._memory.specs)
+                delta = await asyncio.to_thread(_read_tensors, content, self._memory.specs)
             except WeightsError as error:
                 self._refuse(plan, name, error.reason, str(error))
                 return
@@ -439,10 +445,10 @@ class Aggregator:
             del self._exchange.offered[digest]
 
 
-def _read_update(content: bytes, specs: list[TensorSpec]) -> Weights:
-    delta = decode(content, specs)
-    check_finite(delta)
-    return delta
+def _read_tensors(content: bytes, specs: list[TensorSpec]) -> Weights:
+    tensors = decode(content, specs)
+    check_finite(tensors)
+    return tensors
 
 
 def _same(one: TrainingRound, other: TrainingRound) -> bool:

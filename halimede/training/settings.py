@@ -60,12 +60,14 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     """A training job, as all its workers know it: the variable TRAINING.
 
     ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
-    0: all. A round needs updates of ``min_clients``.
+    0: all. A round needs updates of ``min_clients``. ``initial_weights``: a file of tensors on the aggregator's node to
+    begin with; empty: those of the trainer's class.
     """
 
     trainers: Annotated[dict[Name, Name], Meta(min_length=1, max_length=MOST_TRAINERS)]
     entry: Annotated[str, Meta(min_length=1, max_length=256)] = "Perceptron"
     parameters: dict[str, str] = {}
+    initial_weights: Annotated[str, Meta(max_length=4096)] = ""
     aggregation: str = "FedAvg"
     aggregation_parameters: dict[str, str] = {}
     compression: Compression = Compression()

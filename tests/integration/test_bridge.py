@@ -215,6 +215,7 @@ def test_each_topic_goes_where_its_readers_are() -> None:
         "edge-peer": "out", "peer": "both", "hop-request": "out", "hop-reply": "in", "multi-result": "out",
         "track": "both", "gallery": "both", "fused": "both", "identity-query": "both", "identity-answer": "both",
         "camera-status": "both", "node-camera-status": "both", "kept-request": "in", "kept-reply": "out",
+        "training-round": "in", "trainer-state": "out", "training-request": "both", "training-chunk": "both",
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.topics import CONTRACT
 from services.broker import MosquittoProcess
-from tests.training_world import AGGREGATOR, digits, run_job, shares, training, write
+from tests.training_world import AGGREGATOR, begin, digits, run_job, shares, training, write
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -73,6 +73,39 @@ async def test_a_job_ends_when_its_target_is_reached(mosquitto: MosquittoProcess
         assert done.reason == "TargetReached"
         assert done.number < 10
         assert done.metrics["accuracy"] >= 0.5
+
+
+async def test_a_job_continues_from_the_weights_of_an_earlier_one(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(2, 200))}
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    async with training(mosquitto, f"{unique}-1", first, rounds=3, minClients=2) as world:
+        earlier = await run_job(world, data)
+        assert earlier.weights is not None
+        weights = str(first / world.name(AGGREGATOR) / "training" / earlier.weights.digest)
+    async with training(mosquitto, f"{unique}-2", second, rounds=3, minClients=2, initialWeights=weights) as world:
+        begin(world, data)
+        await world.until(lambda body: body.number == 1 and body.weights == earlier.weights)
+        await world.until(lambda body: body.evaluated == 1)
+        assert world.round is not None
+        assert world.round.metrics == earlier.metrics
+
+
+async def test_wrong_weights_to_begin_with_are_an_error_of_the_job(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    data = {"n0": write(tmp_path / "n0.npz", *shares(1, 200)[0])}
+    wrong = tmp_path / "weights"
+    wrong.write_bytes(b"no tensors")
+    async with training(mosquitto, unique, tmp_path, initialWeights=str(wrong)) as world:
+        begin(world, data)
+        assert await asyncio.to_thread(world.processes[AGGREGATOR].wait, 60) == 2
+        log = (tmp_path / f"{AGGREGATOR}.log").read_text()
+        assert "InitialWeightsInvalid" in log
+        assert "Traceback" not in log
 
 
 async def test_compressed_updates_train_as_well(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:

@@ -33,9 +33,12 @@ def test_they_may_what_a_worker_of_any_node_may_and_no_more(role: Role) -> None:
         (right.action, right.filter) for right in one
     }
     camera = ["node/+/+/sedna/cameras/+/status"] if role is Role.EDGE else []
+    trainer = "node/+/+/sedna/training/+/trainers/+"
+    trainers = [trainer] if role is Role.EDGE else [trainer, trainer]  # aggregators read them
     assert [right.filter for right in pool if right.filter.startswith("node/")] == [
         "node/+/+/sedna/workers/+/info",
         *camera,
+        *trainers,
         "node/+/sedna/deadletter/+",
     ]
 

@@ -1,0 +1,170 @@
+"""A step of a user's trainer runs in a child process, and whatever it does becomes a result with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halimede.api.model import ModelSpec
+from halimede.training.child_messages import TrainingTask
+from halimede.training.child_process import CLOCK_FACTOR, run_step, verdict
+from halimede.training.settings import JobSettings, TrainingLimits, TrainingSettings
+from halimede.training.tensor_file import decode
+from halimede.training.weights import digest_of
+from halimede.worker.settings import WorkerSettings
+from tests.simulated import eventually
+from tests.training_world import LABELS, shares, write
+
+pytestmark = pytest.mark.timeout(120)
+
+HOSTILE = """
+import os, pathlib
+from halimede.training.trainers.perceptron import Perceptron
+
+class Writes(Perceptron):
+    def train(self, data, weights):
+        pathlib.Path("FOLDER/written").write_text("x")
+        return super().train(data, weights)
+
+class Spins(Perceptron):
+    def train(self, data, weights):
+        while True: pass
+
+class Allocates(Perceptron):
+    def train(self, data, weights):
+        bytearray(4 * 1024**3)
+
+class Raises(Perceptron):
+    def train(self, data, weights):
+        raise RuntimeError("no luck")
+
+class Diverges(Perceptron):
+    def train(self, data, weights):
+        return {name: tensor * float("nan") for name, tensor in weights.items()}, {}
+
+class Reshapes(Perceptron):
+    def train(self, data, weights):
+        return {name: tensor[..., None] for name, tensor in weights.items()}, {}
+
+class Measures(Perceptron):
+    def evaluate(self, data, weights):
+        return {"accuracy": float("inf")}
+
+class Polite(Perceptron):
+    def train(self, data, weights):
+        found, _ = super().train(data, weights)
+        secrets = sum(name.startswith("HALIMEDE") for name in os.environ)
+        return found, {"policy": os.sched_getscheduler(0), "secrets": secrets}
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module with trainers, which child processes find."""
+    name = f"trainers_{digest_of(str(tmp_path).encode())[:8]}"
+    (tmp_path / f"{name}.py").write_text(HOSTILE.replace("FOLDER", str(tmp_path)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("HALIMEDE_CREDENTIALS", "/secret")
+    return name
+
+
+def settings(folder: Path, entry: str = "Perceptron", **limits: float) -> TrainingSettings:
+    rows, classes = shares(1, 200)[0]
+    spec = ModelSpec(url="/none", format="onnx", labels=LABELS)
+    worker = WorkerSettings(
+        role="edge", namespace="default", service="job", worker="t0", node="edge0", uid="u-1", model_path="",
+        model=spec, estimator="", broker="", state=folder, period_s=1, grace_s=1,
+    )  # fmt: skip
+    job = JobSettings(trainers={"t0": "edge0"}, entry=entry, limits=TrainingLimits(**limits))  # type: ignore[arg-type]
+    return TrainingSettings(worker, job, write(folder / "samples.npz", rows, classes))
+
+
+def children() -> set[str]:
+    """Return the processes that this one has started."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+async def trained(told: TrainingSettings) -> tuple[str, str, dict[str, float]]:
+    first = await run_step(told, "initial", shape=[64])
+    assert first.reason == ""
+    result = await run_step(told, "train", weights=first.content, specs=first.specs, seed=1)
+    return result.reason, result.message, result.metrics
+
+
+async def test_a_step_returns_the_difference_and_metrics(tmp_path: Path) -> None:
+    told = settings(tmp_path)
+    described = await run_step(told, "describe")
+    assert described.samples + described.held_out == 200
+    assert described.shape == [64]
+    first = await run_step(told, "initial", shape=[64])
+    results = [await run_step(told, "train", weights=first.content, specs=first.specs, seed=1) for _ in range(2)]
+    assert results[0].content == results[1].content
+    assert any(np.abs(tensor).max() > 0 for tensor in decode(results[0].content, first.specs).values())
+    assert results[0].evaluation["accuracy"] < 0.5
+    model = await run_step(told, "export", weights=first.content, specs=first.specs)
+    assert len(model.content) > 1000
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason", "text"),
+    [
+        ("Writes", "TrainingFailed", "Permission"),
+        ("Raises", "TrainingFailed", "RuntimeError: no luck"),
+        ("Allocates", "OutOfMemory", "raise memoryMb"),
+        ("Diverges", "WeightsNotFinite", "not finite"),
+        ("Reshapes", "WeightsShape", "other names, types or shapes"),
+        ("Measures", "TrainingFailed", "finite numbers"),
+        ("Missing", "TrainerInvalid", "spec.trainer.entry"),
+    ],
+)
+async def test_what_fails_has_a_reason(tmp_path: Path, code: str, entry: str, reason: str, text: str) -> None:
+    told = settings(tmp_path, f"{code}:{entry}", memory_mb=512)
+    result = await run_step(told, "initial", shape=[64])
+    if entry != "Missing":
+        result = await run_step(told, "train", weights=result.content, specs=result.specs)
+    assert result.reason == reason
+    assert text in result.message
+    assert not (tmp_path / "written").exists()
+
+
+async def test_a_step_without_end_is_ended(tmp_path: Path, code: str) -> None:
+    told = settings(tmp_path, f"{code}:Spins", seconds=1)
+    first = await run_step(told, "initial", shape=[64])
+    began = time.monotonic()
+    result = await run_step(told, "train", weights=first.content, specs=first.specs)
+    assert result.reason == "TrainingTooSlow"
+    assert time.monotonic() - began < 60
+
+
+async def test_a_cancelled_step_leaves_no_process(tmp_path: Path, code: str) -> None:
+    told = settings(tmp_path, f"{code}:Spins", seconds=600)
+    first = await run_step(told, "initial", shape=[64])
+    before = children()
+    step = asyncio.create_task(run_step(told, "train", weights=first.content, specs=first.specs))
+    await eventually(lambda: children() > before)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert children() == before
+
+
+async def test_a_step_computes_when_nobody_else_does_and_has_no_credentials(tmp_path: Path, code: str) -> None:
+    reason, message, metrics = await trained(settings(tmp_path, f"{code}:Polite"))
+    assert (reason, message) == ("", "")
+    assert metrics == {"policy": os.SCHED_IDLE, "secrets": 0}
+
+
+def test_a_killed_child_has_run_out_of_memory_and_an_unreadable_result_is_a_failure() -> None:
+    task = TrainingTask(
+        do="train", parent=1, entry="m:T", parameters={}, model_spec="{}", memory_bytes=2**30, seconds=1.0,
+        clock_s=CLOCK_FACTOR, written_bytes=1,
+    )  # fmt: skip
+    assert verdict(-9, b"", "", task).reason == "OutOfMemory"
+    assert verdict(None, b"", "", task).reason == "TrainingTooSlow"
+    assert verdict(0, b"garbage", "", task).reason == "TrainingFailed"
+    assert verdict(-11, b"", "line\nlast", task).message.endswith("(SIGSEGV): last")
