@@ -41,8 +41,8 @@ PINS = ("flwr==1.42.0",)
 OURS = ("numpy=", "onnxruntime=", "pillow=", "msgspec=", "structlog=")
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 LOCALHOST = "127.0.0.1"
-#: seconds for a whole run of Flower
-LONGEST = 600.0
+#: seconds for Flower's server to start, and for its whole run
+START_S, LONGEST = 60.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,12 @@ class CountingProxy:
             server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        try:
             there, here = await asyncio.open_connection(LOCALHOST, self._target)
-            await asyncio.gather(self._forward(reader, here), self._forward(there, writer))
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._forward(reader, here), self._forward(there, writer))
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -121,6 +124,17 @@ async def halimede(rounds: int, **changes: Any) -> Measured:
         return Measured(np.diff(job.opened_at).tolist()[:rounds], proxy.bytes, accuracy(folder / "model.onnx"))
 
 
+async def listening(port: int) -> None:
+    """Wait until a server accepts connections on a port. Raises TimeoutError."""
+    async with asyncio.timeout(START_S):
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(LOCALHOST, port)
+                writer.close()
+                return
+            await asyncio.sleep(0.1)
+
+
 async def flower(rounds: int) -> Measured:
     """Run Flower's job."""
     python, folder = peer(), OUT / "flower"
@@ -141,6 +155,7 @@ async def flower(rounds: int) -> Measured:
                 )
             ]
             try:
+                await listening(port)
                 for samples in split.write(folder / "data").values():
                     words = ("client", str(proxy.port), str(samples))
                     processes.append(await asyncio.create_subprocess_exec(*command, *words, **options))
