@@ -29,8 +29,10 @@ log = structlog.get_logger()
 
 #: seconds before a message is sent again: the first pause, and the longest
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
-#: seconds after a reconnect in which subscribers that were there before it are waited for
+#: seconds for which a message waits after a reconnect for the subscribers that were there before it
 RETURN_S = 10.0
+#: failures whose pause is that between two attempts meanwhile
+RETURN_FAILURES = 2
 #: errors of a body that cannot be encoded: values come from users' models
 UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
 
@@ -60,7 +62,7 @@ class AckedPublisher(Generic[M]):
     Args:
         limit: messages in flight; ``capacity``: messages that may wait for that before ``ready`` is false.
         timeout_s: the longest wait for an acknowledgement in seconds.
-        retry: whether a message is sent again until the broker acknowledges it, and for ``RETURN_S`` after a reconnect
+        retry: whether a message is sent again until the broker acknowledges it, and after a reconnect for ``RETURN_S``
             until it has a subscriber; otherwise it is sent once.
         substitute: returns a replacement for a body that cannot be encoded; None: send nothing.
 
@@ -92,8 +94,9 @@ class AckedPublisher(Generic[M]):
         self._group: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._reconnected = asyncio.Event()
-        #: whether the last message of the current connection had a subscriber, and until when one is waited for
-        self._subscribed = False
+        #: the number of the connection on which a message last had a subscriber, and until when one is waited for on a
+        #: later connection; 0: none is
+        self._subscribed_on = 0
         self._return_by = 0.0
 
     @property
@@ -153,7 +156,11 @@ class AckedPublisher(Generic[M]):
             self._send(message, self._group)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until the broker has acknowledged all; return whether it did within ``timeout_s`` seconds."""
+        """Wait until the broker has acknowledged all; return whether it did within ``timeout_s`` seconds.
+
+        No message waits for subscribers any more.
+        """
+        self._subscribed_on = 0
         try:
             async with asyncio.timeout(timeout_s):
                 while self.pending:
@@ -260,16 +267,19 @@ class AckedPublisher(Generic[M]):
                 if not self._returning(found=found):
                     message.done(SUCCESS if found else NO_SUBSCRIBER)
                     return
+                failures = RETURN_FAILURES
         message.done(FAILURE)
 
     def _returning(self, *, found: bool) -> bool:
-        """Whether a message without a subscriber is sent again: after a reconnect, if there was one before it."""
+        """Whether a message without a subscriber is sent again: one was there before the last reconnect."""
+        connection, now = self._bus.stats.connects, asyncio.get_running_loop().time()
         if found:
-            self._subscribed = True
-            return False
-        if self._retry and asyncio.get_running_loop().time() < self._return_by:
-            return True
-        self._subscribed = False
+            self._subscribed_on, self._return_by = connection, 0.0
+        elif self._retry and self._subscribed_on not in {0, connection}:
+            self._return_by = self._return_by or now + RETURN_S
+            if now < self._return_by:
+                return True
+            self._subscribed_on, self._return_by = 0, 0.0
         return False
 
     async def _pause(self, seconds: float) -> None:
@@ -281,7 +291,5 @@ class AckedPublisher(Generic[M]):
             return
 
     async def _connected(self) -> None:
-        if self._subscribed:
-            self._return_by = asyncio.get_running_loop().time() + RETURN_S
         self._reconnected.set()
         self._reconnected = asyncio.Event()

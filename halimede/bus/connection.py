@@ -365,6 +365,8 @@ class ReconnectingBus(Bus):
             birth = self._prefix.added(announcement.birth)
             link.slots.take()  # nothing else has a slot yet
             answers[announcement.birth.topic] = link.publish_in_slot(birth, packet_size(birth))
+        # before anything can be published on it
+        self.stats.connects += 1
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         hooks: asyncio.Task[None] | None = None
         try:

@@ -323,7 +323,6 @@ class Bus(ABC):
 
     async def _connected(self) -> None:
         """Adapters call this after birth and subscriptions. Hooks run concurrently; a failing one is logged."""
-        self.stats.connects += 1
         for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
             if isinstance(result, BusError):
                 log.warning("connect hook interrupted", error=str(result))

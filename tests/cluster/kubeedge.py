@@ -196,13 +196,20 @@ class KubeEdge:
         network.set_uplink(PLACE.name, up=True)
 
     def restart_edgecore(self) -> None:
-        """Send SIGTERM to edgecore; the node starts it again a second later, as systemd does."""
-        node = self._started()
-        wanted = [str(self._binaries / EDGECORE), f"--config={node.folder / 'edgecore.yaml'}"]
+        """Send SIGTERM to edgecore, and wait for the next one: the node starts it a second later, as systemd does."""
+        (first,) = self._edgecores()
+        os.kill(first, signal.SIGTERM)
+        until("another edgecore", lambda: (found := self._edgecores()) and first not in found, 60)
+
+    def _edgecores(self) -> list[int]:
+        """Return the process ids of the node's edgecore, as this machine has them."""
+        wanted = [str(self._binaries / EDGECORE), f"--config={self._started().folder / 'edgecore.yaml'}"]
+        found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 if path.read_bytes().decode().split("\0")[:2] == wanted:
-                    os.kill(int(path.parent.name), signal.SIGTERM)
+                    found.append(int(path.parent.name))
+        return found
 
     def cut_power(self, seconds: float) -> None:
         """Kill all processes of the node at once, and start it again after some seconds."""

@@ -162,7 +162,7 @@ class Load:
         self.outcome: Outcome | None = None
 
     def __enter__(self) -> Load:
-        self._lost, self._counted = self._count(*NAMED), self._count(ANSWERED)
+        self._before = {name: self._count(name) for name in (*NAMED, ANSWERED)}
         self._program.start()
         until("frames", lambda: self.now().get("sent"), START_S)
         return self
@@ -190,16 +190,17 @@ class Load:
         until("the last answers", lambda: self.now().get("running") is False, 90.0)
         self.raw = self.now()
         # the status follows the workers' reports within seconds
-        lost = self._count(*NAMED) - self._lost
-        # more than were received: some results reached nobody
-        self.raw["counted_as_answered"] = self._count(ANSWERED) - self._counted
+        counted = {name: self._count(name) - before for name, before in self._before.items()}
+        # more answers than were received: some results reached nobody
+        self.raw |= {"status": counted, "counted_as_answered": counted[ANSWERED]}
+        lost = sum(counted[name] for name in NAMED)
         self.outcome = Outcome.of(self.raw, lost)
 
-    def _count(self, *names: str) -> int:
+    def _count(self, name: str) -> int:
         # in a tuple: 0 is a count too
-        return until("the service's counts", lambda: (self._sum(names),), LOST_S)[0]
+        return until("the service's counts", lambda: (self._shown(name),), LOST_S)[0]
 
-    def _sum(self, names: tuple[str, ...]) -> int:
+    def _shown(self, name: str) -> int:
         try:
             body = self._kubectl.body("jointinferenceservices.sedna.io", self._service, "-n", self._namespace)
         except KubectlError as error:
@@ -208,4 +209,4 @@ class Load:
                 return 0
             raise
         metrics = body.get("status", {}).get("metrics", [])
-        return int(sum(float(each["value"]) for each in metrics if each["key"] in names))
+        return int(sum(float(each["value"]) for each in metrics if each["key"] == name))

@@ -90,9 +90,10 @@ def test_a_pod_counts_when_its_node_is_back_and_has_not_reported_it_yet() -> Non
         news = PodNews({node: NodeView("", running)})
         return read_pods(deployment_of(pod), [trimmed_pod(pod)], news)[0].up
 
-    assert up(None)
     assert up(frozenset({name}))
     assert not up(frozenset())
+    # without its local controller's word only Kubernetes' counts
+    assert not up(None)
 
 
 @pytest.mark.parametrize(("case", "words"), [("quota", "exceeded quota"), ("pod-security", "violates PodSecurity")])

@@ -4,7 +4,8 @@ The fields of a pod become one phase, one reason and one sentence, and whether t
 Deployment. The label ``halimede.io/template`` shows that, so that ReplicaSets need not be watched.
 
 Of a node that Kubernetes does not reach, the pods' statuses are old: Kubernetes marks them as not ready, whatever runs
-there. Then the last report of the node's local controller counts.
+there. Then the last report of the node's local controller counts, also for the seconds until the node has reported its
+pods again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 class PodView:
     """One pod of a service. ``worker``: the worker's own name within the service; empty: its role.
 
-    ``phase`` is Running once the worker's container runs, ``ready`` is True when Kubernetes sends it traffic;
+    ``phase`` is Running once the worker's container runs, ``ready`` is True when it takes samples;
     ``current`` is True if it was made from the present template. ``reason`` and ``message`` are empty without a
     problem.
 
@@ -281,7 +282,7 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], news: Po
     if at.unready:
         ready = works
         said = _PodState("Running" if ready else "Pending", UNREACHED, at.unready)
-    elif posted and works and said.phase == "Running":
+    elif posted and at.running and works and said.phase == "Running":
         # not ready: Kubernetes' mark from when it did not reach the node, until the node reports the pod again
         ready = True
     elif said.phase == "Pending" and said.reason in STARTING:
