@@ -82,11 +82,11 @@ def scenario(request: pytest.FixtureRequest, report: Report) -> Scenario:
     """Frames at 25 a second around what the block does; then their outcome is in the report, and none is missing.
 
     Frames are answered before the block; after it they have to be answered again within ``recovery_s``. ``load``: by
-    default the installation's, from a pod. ``former_loses``: frames that former workers may lose.
+    default the installation's, from a pod.
     """
 
     @contextmanager
-    def run(name: str, *, recovery_s: float = 120.0, load: Load | None = None, former_loses: int = 0) -> Iterator[Load]:
+    def run(name: str, *, recovery_s: float = 120.0, load: Load | None = None) -> Iterator[Load]:
         # if it fails, the report names it
         request.node.user_properties.append(("scenario", name))
         with load or request.getfixturevalue("installation").load() as running:
@@ -95,6 +95,6 @@ def scenario(request: pytest.FixtureRequest, report: Report) -> Scenario:
             running.wait_answered(AROUND, recovery_s)
         assert running.outcome
         report.add(name, running.outcome, running.raw)
-        assert running.outcome.lost_unnamed <= former_loses, f"accepted and never answered: {running.raw}"
+        assert running.outcome.lost_unnamed == 0, f"accepted and never answered: {running.raw}"
 
     return run

@@ -167,7 +167,7 @@ def test_each_image_has_its_place_in_a_dockerfile() -> None:
 def test_the_lines_that_the_suite_types_are_in_the_documents() -> None:
     assert [line.split()[0] for line in typed_lines(SHORT)] == ["kubectl", "halimede", "halimede", "kubectl", "kubectl"]
     assert any("overlays/tls" in line for line in typed_lines(GUIDE, "With TLS"))
-    assert typed_lines(GUIDE, "Upgrades")[0].startswith("kubectl apply -k")
+    assert typed_lines(GUIDE, "Upgrades")[1].startswith("kubectl apply -k")
     assert all(line.startswith("kubectl") for line in typed_lines(GUIDE, "Removal"))
 
 
