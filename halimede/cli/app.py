@@ -49,7 +49,7 @@ COMMANDS = {
     "evaluate": "Evaluate a service on new data: each tier alone, and all together at each upload ratio.",
     "certs": "Manage the certificates and access rules of a site with its own broker.",
     "blob": "Transfer files over the bus, by digest: models and datasets for nodes that reach only the broker.",
-    "hard": "List, show and export the hard samples that edge workers store (keepHardSamples).",
+    "hard": "List, show, label and export the hard samples that edge workers store (keepHardSamples).",
 }
 #: the groups of the list of all commands, in its order; each command is in exactly one
 GROUPS = {
@@ -66,7 +66,7 @@ GROUP_OF = {name: title for title, names in GROUPS.items() for name in names.spl
 #: commands that are in the module of another one
 MODULES = {"nodes": "get", "uncordon": "drain"}
 #: commands of the groups that connect to a broker
-SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "export")}
+SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "label", "export")}
 
 
 class LazyGroup(TyperGroup):

@@ -139,6 +139,8 @@ async def test_attack_27_poisoned_updates_are_refused_and_hardly_move_a_robust_m
         assert done.dropped.pop("NotInvited") >= 2
         assert done.dropped.pop("Clipped") >= 1
         assert done.dropped.pop("Late") == done.dropped.pop("UnknownRound") == 1
+        # on a busy machine a round may end with too few trainers
+        done.dropped.pop("RoundRepeated", None)
         assert done.dropped == {reason: reasons.count(reason) for reason in set(reasons)}
         assert done.metrics["accuracy"] > 0.8
         assert abs(done.metrics["accuracy"] - clean.metrics["accuracy"]) <= 0.02

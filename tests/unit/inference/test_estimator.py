@@ -195,7 +195,7 @@ class TestNamingAnEstimator:
     def test_a_wrong_class_name_is_refused_with_the_right_ones(self, module):
         name = module("user_code_c", "class Detector:\n    def predict(self, data): ...\nclass Other: ...\n")
         for wrong in ("Detectr", "Other"):
-            with pytest.raises(InvalidFieldError, match=f"no estimator {wrong}: use one of Detector"):
+            with pytest.raises(InvalidFieldError, match=f"no {wrong} with a method predict: use one of Detector"):
                 load_estimator(f"{name}:{wrong}")
 
     def test_a_module_without_any_estimator_is_refused(self, module):
