@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -71,8 +72,9 @@ class Trainer(Protocol):
         """Write the model as an ONNX file that takes ``samples`` and returns probabilities."""
 
 
-def load_trainer(entry: str, parameters: Mapping[str, str]) -> Trainer:
-    """Make the trainer that a job names: ``Perceptron``, an installed one, or ``module:Class``.
+@cache
+def import_trainer(entry: str) -> Any:
+    """Import the class that a job names: ``Perceptron``, an installed one, or ``module:Class``.
 
     Raises InvalidFieldError.
     """
@@ -80,6 +82,12 @@ def load_trainer(entry: str, parameters: Mapping[str, str]) -> Trainer:
     found = load_estimator((BUILT_IN | installed).get(entry, entry), FIELD, "train")
     if lacks := [name for name in METHODS if not callable(getattr(found, name, None))]:
         raise InvalidFieldError(FIELD, entry, f"it has no method {' and no method '.join(lacks)}: write it")
+    return found
+
+
+def load_trainer(entry: str, parameters: Mapping[str, str]) -> Trainer:
+    """Make the trainer that a job names. Raises InvalidFieldError."""
+    found = import_trainer(entry)
     try:
         return cast("Trainer", found(**parameters))
     except (TypeError, ValueError) as error:
