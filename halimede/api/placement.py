@@ -10,7 +10,14 @@ import msgspec
 
 from halimede.api.deferral import Deferral
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
-from halimede.api.jointinference import RESERVED, CloudWorkerSpec, EdgeWorkerSpec, JointInferenceServiceSpec, TierWorker
+from halimede.api.jointinference import (
+    RESERVED,
+    CloudWorkerSpec,
+    EdgeWorkerSpec,
+    JointInferenceServiceSpec,
+    ModelSelector,
+    TierWorker,
+)
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
@@ -19,6 +26,8 @@ Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `halimede worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint"]
 HOSTNAME = "kubernetes.io/hostname"
+#: the word in the names of workers that users name, by program; others have none
+GROUPS = {"tier": "tier"}
 #: beginnings of the URLs of cameras that every node of a network reaches
 NETWORK = ("rtsp://", "rtsps://", "http://", "https://")
 
@@ -33,6 +42,7 @@ class Placement:
         worker: its spec in the resource.
         pod: its pod.
         at: its path in the resource.
+        dataset: the name of the Dataset that its node needs; empty if it needs none.
 
     """
 
@@ -41,6 +51,7 @@ class Placement:
     worker: EdgeWorkerSpec | TierWorker | CloudWorkerSpec | MemberWorker | JointWorker
     pod: PodSpec
     at: str
+    dataset: str = ""
 
     @property
     def program(self) -> Program:
@@ -62,12 +73,23 @@ class Placement:
 
     def on(self, service: str, node: str) -> str:
         """Return the name of this worker of a service on a node."""
-        return worker_name(service, self.name, node, tier=self.program == "tier")
+        return worker_name(service, self.name, node, group=GROUPS.get(self.program, ""))
 
     @property
     def model(self) -> str:
         """The name of its Model; empty if it has none, or if it is chosen by a selector."""
         return self.worker.model.name if self.worker.model else ""
+
+    @property
+    def selector(self) -> ModelSelector | None:
+        """What its Model must be, if it is chosen by a selector."""
+        chosen = self.worker.model if isinstance(self.worker, EdgeWorkerSpec | CloudWorkerSpec) else None
+        return chosen.selector if chosen else None
+
+    @property
+    def hpa(self) -> dict[str, Any] | None:
+        """How its pods are scaled; None: there is one."""
+        return self.worker.hpa
 
     @property
     def detector(self) -> str:
@@ -92,15 +114,30 @@ class Placement:
         return source.url if source and source.url.startswith(NETWORK) else ""
 
     @property
+    def keeper(self) -> str:
+        """The name of the service whose hard samples on its node it trains on; empty if it does not."""
+        return ""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it cannot run without files of its node: it trains on them."""
+        return False
+
+    @property
     def needs(self) -> dict[str, str]:
-        """The names of the Models that it needs, by the resource's field."""
+        """The names of the Models whose files it needs, by the resource's field."""
         named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
         return {what: name for what, name in named.items() if name}
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all Models that it needs."""
-        return tuple(self.needs.values())
+        """The names of all Models that it names."""
+        return (*self.needs.values(), *self.described.values())
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The names of the Models of which it needs the spec, and no file, by the resource's field."""
+        return {}
 
 
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec
@@ -110,13 +147,16 @@ SERVICES = (JOINT_INFERENCE, MULTI_EDGE)
 
 def placements(spec: Service) -> tuple[Placement, ...]:
     """Return the workers of a service."""
+    data = spec.dataset.name if spec.dataset else ""
     if isinstance(spec, MultiEdgeInferenceServiceSpec):
         return tuple(
-            Placement(name, "cloud" if name == JOINT else "edge", worker, _pod(worker.template), at)
+            Placement(name, "cloud", worker, _pod(worker.template), at)
+            if name == JOINT
+            else Placement(name, "edge", worker, _pod(worker.template), at, data)
             for name, at, worker in members(spec)
         )
     return (
-        Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker"),
+        Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker", data),
         *(Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]") for i, t in enumerate(spec.tiers)),
         Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
     )
@@ -161,13 +201,13 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
     return bool(pod.node_selector) and all(known.get(k) == v for k, v in pod.node_selector.items())
 
 
-def worker_name(service: str, name: str, node: str, *, tier: bool = False) -> str:
-    """Return the name of a service's worker on a node: the same at each start. ``tier``: it is a tier's worker.
+def worker_name(service: str, name: str, node: str, *, group: str = "") -> str:
+    """Return the name of a service's worker on a node: the same at each start. ``group``: see ``GROUPS``.
 
     Names that users give to workers follow a dot, which they cannot contain, and their suffix depends on the kind of
     service. So no two services of a namespace, of one kind or two, have workers of one name on a node.
     """
-    if tier:
-        return f"{service}.{name}-tier-{node}"
+    if group:
+        return f"{service}.{name}-{group}-{node}"
     fixed = name in RESERVED and name != JOINT
     return f"{service}-{name}-{node}" if fixed else f"{service}.{name}.{node}"

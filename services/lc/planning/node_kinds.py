@@ -67,9 +67,9 @@ class NodeKind:
 
     #: the roles after which its workers are named
     roles: ClassVar[tuple[Role, ...]] = ()
-    #: whether users name its workers, and whether those are tiers
+    #: whether users name its workers, and the word in those names (``halimede.api.placement.GROUPS``)
     names_workers: ClassVar[bool] = False
-    tiers: ClassVar[bool] = False
+    group: ClassVar[str] = ""
 
     def copies(self, item: NodeItem) -> bool:  # noqa: ARG002  # of kinds with files
         """Whether this node copies its files from another one."""
@@ -112,7 +112,7 @@ class JointInferenceOnNode(ServiceOnNode):
     """A joint inference service: its workers have fixed names, and there may be tiers between them."""
 
     roles = ("edge", "cloud")
-    tiers = True
+    group = "tier"
 
 
 @register(inferencemodel.PLURAL)
