@@ -88,6 +88,28 @@ class TrainingRound(Message, kw_only=True):
     model: TensorFile | None = None
 
 
+class TrainingProgress(Message, kw_only=True):
+    """The progress of a training, in the report of one of its workers; GM sums it up in ``status.training``.
+
+    ``run`` identifies the training, ``state`` is that of the aggregator's round. ``bytes``: of tensors that the worker
+    has sent and received. ``model``: the exported model of a training that is done, which the worker serves.
+    ``samples`` are those of a trainer.
+    """
+
+    run: Annotated[str, Meta(max_length=80)] = ""
+    state: Literal["waiting", "open", "done"] = "waiting"
+    round: NonNegative = 0
+    rounds: NonNegative = 0
+    reason: Short = ""
+    #: of the latest evaluated weights; ``evaluated``: their round
+    metrics: Metrics = {}
+    evaluated: NonNegative = 0
+    dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
+    bytes: NonNegative = 0
+    model: TensorFile | None = None
+    samples: NonNegative = 0
+
+
 class TrainerState(Message, kw_only=True):
     """One trainer of a job, retained and cleared by its will: its samples, and its update for a round.
 
