@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
+from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge, trainingmodel
 from halimede.api.dataset import is_copy
 from halimede.blobs.uris import url
 from services.lc.models.lookup import Models, output
@@ -113,6 +113,13 @@ class JointInferenceOnNode(ServiceOnNode):
 
     roles = ("edge", "cloud")
     group = "tier"
+
+
+@register(trainingmodel.PLURAL)
+class TrainingModelOnNode(ServiceOnNode):
+    """A training: the node has its aggregator, or trainers, or both."""
+
+    group = trainingmodel.GROUP
 
 
 @register(inferencemodel.PLURAL)
