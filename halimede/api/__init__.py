@@ -3,7 +3,7 @@
 Only ``parse`` creates resources: it checks them field by field. ``admit`` checks those that a user writes further.
 """
 
-from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune, trainingmodel
+from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune
 from halimede.api.base import Kind, Resource, admit, kind_of, kinds, parse, plurals
 from halimede.api.placement import matches, placements
 
@@ -23,5 +23,4 @@ __all__ = [
     "parse",
     "placements",
     "plurals",
-    "trainingmodel",
 ]

@@ -118,6 +118,11 @@ class CompressionSpec(Compression, kw_only=True, frozen=True, forbid_unknown_fie
 
     rules: ClassVar[tuple[ValidationRule, ...]] = ()
 
+    top_k: Annotated[
+        float,
+        Meta(ge=0.001, le=1, description="Share of the values of each tensor that are sent, the largest ones; 1: all."),
+    ] = 1.0
+
 
 class MetricTarget(Spec, kw_only=True):
     """The metric at which training ends: at least ``value``."""
@@ -150,7 +155,7 @@ class TrainingLimits(Spec, kw_only=True):
     """
 
     memory_mb: Annotated[int, Meta(ge=16, le=1024**2, description="Memory, in MiB.")] = 2048
-    seconds: Annotated[float, Meta(gt=0, le=86_400, description="Processor time of each core.")] = 600.0
+    seconds: Annotated[float, Meta(ge=0.1, le=86_400, description="Processor time of each core.")] = 600.0
     cores: Annotated[int, Meta(ge=1, le=256, description="Cores that a step may use.")] = 1
     hours: Annotated[Hours, Meta(description="Hours of the day in which the node trains. Default: always.")] = (
         msgspec.field(default_factory=Hours)
@@ -278,7 +283,7 @@ class TrainingModelSpec(Spec, kw_only=True):
     ] = 0
     min_clients: Annotated[int, Meta(ge=1, le=MOST_TRAINERS, description="Updates that a round needs.")] = 1
     round_deadline_s: Annotated[
-        float, Meta(gt=0, le=86_400, description="Seconds after which a round ends without those that are late.")
+        float, Meta(ge=0.1, le=86_400, description="Seconds after which a round ends without those that are late.")
     ] = 600.0
     target: Annotated[
         MetricTarget | None, Meta(description="The metric at which training ends. Default: all rounds.")
