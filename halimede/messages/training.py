@@ -18,6 +18,8 @@ MOST_TRAINERS, MOST_TENSORS = 256, 4096
 #: element types of tensors: plain numbers of little-endian machines
 Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
 Metrics = Annotated[dict[str, Finite], Meta(max_length=64)]
+#: JSON within a body
+Document = Annotated[str, Meta(max_length=65_536)]
 
 
 class TensorSpec(Message, kw_only=True):
@@ -113,3 +115,27 @@ class TrainerState(Message, kw_only=True):
     #: why it does not take part, such as ``DatasetEmpty``
     reason: Short = ""
     message: Text = ""
+
+
+class TrainingProgress(Message, kw_only=True):
+    """The progress of a training, as its aggregator or a trainer reports it to its LC.
+
+    ``run`` is the number of the training: a learning loop has several, one after the other. ``metrics`` are of the
+    round ``evaluated``. An aggregator that is done reports ``model``, which ``source`` serves on the job's topics. A
+    trainer that has compared it with the present model reports ``model``, the evidence for the gate and the model's
+    calibration (both JSON).
+    """
+
+    run: NonNegative = 0
+    round: NonNegative = 0
+    rounds: NonNegative = 0
+    done: bool = False
+    metrics: Metrics = {}
+    evaluated: NonNegative = 0
+    dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
+    received_bytes: NonNegative = 0
+    sent_bytes: NonNegative = 0
+    source: Short = ""
+    model: TensorFile | None = None
+    evidence: Document = ""
+    calibration: Document = ""

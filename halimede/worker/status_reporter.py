@@ -12,7 +12,7 @@ from halimede import topics
 from halimede.bus import Bus
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
-from halimede.messages import ModelInUse, TaskInfo, WorkerInfo
+from halimede.messages import ModelInUse, TaskInfo, TrainingProgress, WorkerInfo
 from halimede.messages.control import WorkerRole
 
 log = structlog.get_logger()
@@ -65,6 +65,8 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         self.http = ""
         #: address of its inference protocol, if it serves it
         self.url = ""
+        #: of an aggregator or a trainer
+        self.training: TrainingProgress | None = None
         #: reasons for conditions, with functions that return what is wrong with a running worker; empty texts: nothing
         self.troubles: list[tuple[str, Callable[[], str]]] = []
         period_s = settings.period_s
@@ -111,7 +113,9 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
         model = self.model() if self.model else None
-        info = msgspec.structs.replace(self._info, task_info=counts, http=self.http, model=model, url=self.url)
+        info = msgspec.structs.replace(
+            self._info, task_info=counts, http=self.http, model=model, url=self.url, training=self.training
+        )
         for reason, trouble in self.troubles if info.status == "running" else ():
             if text := trouble():
                 info.reason, info.message = reason, text[:MAX_MESSAGE]
