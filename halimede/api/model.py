@@ -70,7 +70,7 @@ class ModelVersion(Spec, kw_only=True):
         str,
         Meta(
             max_length=65_536,
-            description="Its calibration: the content of a file of `halimede calibrate`. Default: the service's.",
+            description="Its calibration: the content of a file of halimede calibrate. Default: the service's.",
         ),
     ] = ""
 

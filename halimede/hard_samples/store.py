@@ -311,7 +311,6 @@ def entry(sample: KeptSample, number: int) -> KeptEntry:
         number=number,
         kept_ns=sample.kept_ns,
         camera=result.camera,
-        easy=result.audit,
         by=result.by,
         degraded=result.degraded,
         reason=result.reason,

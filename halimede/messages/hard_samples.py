@@ -67,7 +67,6 @@ class KeptEntry(Message, kw_only=True):
     number: NonNegative
     kept_ns: NonNegative
     camera: Short = ""
-    easy: bool = False
     by: Short = ""
     degraded: bool = False
     reason: Short = ""
