@@ -55,7 +55,7 @@ class WorkerInfo(Message, kw_only=True, omit_defaults=False):
     model: ModelInUse | None = None
     #: address of its inference protocol, if it serves it
     url: Short = ""
-    #: of an aggregator or a trainer
+    #: the progress of its training, if it trains
     training: TrainingProgress | None = None
 
 
@@ -89,7 +89,7 @@ class WorkerReport(Message, kw_only=True):
     url: Short = ""
     #: its counts, for a service with several workers of one role
     task_info: TaskInfo | None = None
-    #: of an aggregator or a trainer
+    #: the progress of its training, if it trains
     training: TrainingProgress | None = None
 
 

@@ -90,6 +90,32 @@ class TrainingRound(Message, kw_only=True):
     model: TensorFile | None = None
 
 
+class TrainingProgress(Message, kw_only=True):
+    """The progress of a training, in the report of one of its workers; GM sums it up in ``status.training``.
+
+    ``run`` identifies the training, ``state`` is that of the aggregator's round. ``bytes``: of tensors that the worker
+    has sent and received. ``model``: the exported model of a training that is done, which the worker serves.
+    ``samples`` are those of a trainer. A trainer of a learning loop that has compared the model with the present one
+    reports ``compared``, its digest, with the evidence for the gate and the model's calibration (both JSON).
+    """
+
+    run: Annotated[str, Meta(max_length=80)] = ""
+    state: Literal["waiting", "open", "done"] = "waiting"
+    round: NonNegative = 0
+    rounds: NonNegative = 0
+    reason: Short = ""
+    #: of the latest evaluated weights; ``evaluated``: their round
+    metrics: Metrics = {}
+    evaluated: NonNegative = 0
+    dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
+    bytes: NonNegative = 0
+    model: TensorFile | None = None
+    samples: NonNegative = 0
+    compared: Short = ""
+    evidence: Document = ""
+    calibration: Document = ""
+
+
 class TrainerState(Message, kw_only=True):
     """One trainer of a job, retained and cleared by its will: its samples, and its update for a round.
 
@@ -115,27 +141,3 @@ class TrainerState(Message, kw_only=True):
     #: why it does not take part, such as ``DatasetEmpty``
     reason: Short = ""
     message: Text = ""
-
-
-class TrainingProgress(Message, kw_only=True):
-    """The progress of a training, as its aggregator or a trainer reports it to its LC.
-
-    ``run`` is the number of the training: a learning loop has several, one after the other. ``metrics`` are of the
-    round ``evaluated``. An aggregator that is done reports ``model``, which ``source`` serves on the job's topics. A
-    trainer that has compared it with the present model reports ``model``, the evidence for the gate and the model's
-    calibration (both JSON).
-    """
-
-    run: NonNegative = 0
-    round: NonNegative = 0
-    rounds: NonNegative = 0
-    done: bool = False
-    metrics: Metrics = {}
-    evaluated: NonNegative = 0
-    dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
-    received_bytes: NonNegative = 0
-    sent_bytes: NonNegative = 0
-    source: Short = ""
-    model: TensorFile | None = None
-    evidence: Document = ""
-    calibration: Document = ""

@@ -19,6 +19,7 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
+from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleServer, HardSampleStore, describe, picture
 from halimede.hard_samples.stream_counts import MiningSettings, StreamCounts, write_mining
 from halimede.learning_loop.labels import LabelSettings, sure_label
@@ -32,8 +33,6 @@ from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
 
-#: the store's folder within the worker's
-FOLDER = "hard"
 #: most samples, and most bytes of them, that wait for the disk
 WAITING, WAITING_BYTES = 64, 64 * 1024 * 1024
 #: seconds for which a stopping worker writes queued samples

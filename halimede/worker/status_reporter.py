@@ -61,12 +61,12 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         self.counts: Callable[[], TaskInfo] | None = None
         #: the worker's model; None: the worker cannot change its model
         self.model: Callable[[], ModelInUse] | None = None
+        #: the progress of the worker's training; None: it does not train
+        self.training: Callable[[], TrainingProgress] | None = None
         #: address of the worker's health and metrics
         self.http = ""
         #: address of its inference protocol, if it serves it
         self.url = ""
-        #: of an aggregator or a trainer
-        self.training: TrainingProgress | None = None
         #: reasons for conditions, with functions that return what is wrong with a running worker; empty texts: nothing
         self.troubles: list[tuple[str, Callable[[], str]]] = []
         period_s = settings.period_s
@@ -113,8 +113,9 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
         model = self.model() if self.model else None
+        training = self.training() if self.training else None
         info = msgspec.structs.replace(
-            self._info, task_info=counts, http=self.http, model=model, url=self.url, training=self.training
+            self._info, task_info=counts, http=self.http, model=model, url=self.url, training=training
         )
         for reason, trouble in self.troubles if info.status == "running" else ():
             if text := trouble():
