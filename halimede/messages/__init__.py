@@ -68,7 +68,14 @@ from halimede.messages.samples import (
     TraceReply,
     TraceRequest,
 )
-from halimede.messages.training import Compression, TensorFile, TensorSpec, TrainerState, TrainingRound
+from halimede.messages.training import (
+    Compression,
+    TensorFile,
+    TensorSpec,
+    TrainerState,
+    TrainingProgress,
+    TrainingRound,
+)
 
 __all__ = [
     "ApiError",
@@ -141,6 +148,7 @@ __all__ = [
     "TraceRequest",
     "Track",
     "TrainerState",
+    "TrainingProgress",
     "TrainingRound",
     "WorkerInfo",
     "WorkerReport",
