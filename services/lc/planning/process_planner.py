@@ -288,6 +288,8 @@ def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:
         spec={name: value for name, value in used.items() if name not in ABOUT},
         canary_percent=spec.rollout.canary_percent if spec.rollout else 100,
         tried=bool(facts.outputs),
+        calibration=spec.versions[0].calibration if spec.versions else "",
+        audit_share=spec.rollout.audit_share if spec.rollout else 0.0,
     )
 
 
