@@ -66,6 +66,13 @@ class ModelVersion(Spec, kw_only=True):
     version: Annotated[str, Meta(min_length=1, max_length=128, description="The name, such as 4 or v1.2.")]
     url: Annotated[str, Meta(min_length=1, max_length=4096, description="Its address, in the format of spec.url.")]
     sha256: FileDigest = ""
+    calibration: Annotated[
+        str,
+        Meta(
+            max_length=65_536,
+            description="Its calibration: the content of a file of halimede calibrate. Default: the service's.",
+        ),
+    ] = ""
 
 
 class Measure(Spec, kw_only=True):
@@ -82,6 +89,14 @@ class RolloutSpec(Spec, kw_only=True):
         int,
         Meta(ge=0, le=100, description="Percentage of requests for a changed model; 100: all, after its first answer."),
     ] = 100
+    audit_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Least share of the easy samples that services audit; at most half of targetUploadRatio.",
+        ),
+    ] = 0.0
 
 
 def check(spec: ModelSpec) -> None:

@@ -151,6 +151,7 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
         "camera": result.camera,
         "keptAt": moment(sample.kept_ns),
         "capturedAt": moment(result.captured_ns) if result.captured_ns else "",
+        "stratum": "easy" if result.audit else "hard",
         "reason": result.reason,
         "hardness": result.hardness,
         "cut": result.cut,

@@ -11,6 +11,7 @@ features) are stored in NumPy's own format, without loss.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -263,6 +264,18 @@ class HardSampleStore:
         return self.folder / f"{place.number:012d}-{id_}.{kind}"
 
 
+def stored_samples(folder: Path) -> Iterator[tuple[KeptSample, Path]]:
+    """Yield the samples of another process's store, the oldest first, each with the path of its picture.
+
+    Reads only: samples that are incomplete or damaged, or are removed meanwhile, are left out. Raises OSError.
+    """
+    for text in sorted(folder.glob("*.json")):
+        if NAME.fullmatch(text.name):
+            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+                sample = msgspec.json.decode(text.read_bytes(), type=KeptSample)
+                yield sample, text.with_suffix(f".{sample.image.form}")
+
+
 def _disk_bytes(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
@@ -285,6 +298,7 @@ def fits(sample: KeptSample, wanted: KeptRequest) -> bool:
         and (not wanted.reason or result.reason == wanted.reason)
         and (not wanted.label or wanted.label in labels(sample))
         and (not wanted.disagree or (edge is not None and edge.label != result.label))
+        and (not wanted.stratum or (wanted.stratum == "easy") == result.audit)
         and sample.kept_ns >= wanted.since_ns
     )
 
@@ -312,7 +326,14 @@ def entry(sample: KeptSample, number: int) -> KeptEntry:
 
 
 def describe(
-    result: Result, edge: Prediction | None, *, namespace: str, now_ns: int, model: str, digest: str
+    result: Result,
+    edge: Prediction | None,
+    *,
+    namespace: str,
+    now_ns: int,
+    model: str,
+    digest: str,
+    audit_share: float = 0.0,
 ) -> KeptSample:
     """Return the document of a sample, without its picture. ``model`` and ``digest`` are the small model's."""
     return KeptSample(
@@ -323,6 +344,7 @@ def describe(
         edge=_slim(edge) if edge else None,
         edge_model=model[:256],
         edge_digest=digest[:256],
+        audit_share=audit_share,
         image=NOTHING,
     )
 

@@ -54,6 +54,7 @@ from halimede.messages.operator import (
     ServedVersion,
     Status,
     StatusDocument,
+    TrainingStatus,
     WorkerSummary,
 )
 from halimede.messages.samples import (
@@ -68,7 +69,14 @@ from halimede.messages.samples import (
     TraceReply,
     TraceRequest,
 )
-from halimede.messages.training import Compression, TensorFile, TensorSpec, TrainerState, TrainingRound
+from halimede.messages.training import (
+    Compression,
+    TensorFile,
+    TensorSpec,
+    TrainerState,
+    TrainingProgress,
+    TrainingRound,
+)
 
 __all__ = [
     "ApiError",
@@ -141,7 +149,9 @@ __all__ = [
     "TraceRequest",
     "Track",
     "TrainerState",
+    "TrainingProgress",
     "TrainingRound",
+    "TrainingStatus",
     "WorkerInfo",
     "WorkerReport",
     "WorkerSummary",

@@ -9,6 +9,7 @@ from msgspec import Meta
 from halimede.messages.base import Label, Message, Name, NonNegative, Short, Text, Uid
 from halimede.messages.counters import TaskInfo
 from halimede.messages.file_facts import DatasetFacts, ModelFacts, ModelInUse
+from halimede.messages.training import TrainingProgress
 
 #: the function of a worker: small model, big model, or inference protocol
 WorkerRole = Literal["edge", "cloud", "serve"]
@@ -54,6 +55,8 @@ class WorkerInfo(Message, kw_only=True, omit_defaults=False):
     model: ModelInUse | None = None
     #: address of its inference protocol, if it serves it
     url: Short = ""
+    #: the progress of its training, if it trains
+    training: TrainingProgress | None = None
 
 
 class ModelOutput(Message, kw_only=True):
@@ -86,6 +89,8 @@ class WorkerReport(Message, kw_only=True):
     url: Short = ""
     #: its counts, for a service with several workers of one role
     task_info: TaskInfo | None = None
+    #: the progress of its training, if it trains
+    training: TrainingProgress | None = None
 
 
 class NodeStatus(Message, kw_only=True):

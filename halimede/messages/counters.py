@@ -154,6 +154,42 @@ class Count(IntEnum):
         "unreceived_results",
         EDGE_WORKER | SERVICE,
     )
+    LABELLED = (
+        23,
+        "labelled",
+        "Stored samples with a label: the next tier is sure of its answer.",
+        "labelled_samples",
+        EDGE_WORKER | SERVICE,
+    )
+    LABELLED_EASY = (
+        24,
+        "labelled_easy",
+        "Labelled samples that the mining found easy: audited ones.",
+        "labelled_easy_samples",
+        EDGE_WORKER | SERVICE,
+    )
+    CANARY_ANSWERED = 25, "canary_answered", "Samples that a canary answered.", "canary_answers", EDGE_WORKER | SERVICE
+    CANARY_HARD = (
+        26,
+        "canary_hard",
+        "Samples of a canary that the mining found hard.",
+        "canary_hard_samples",
+        EDGE_WORKER | SERVICE,
+    )
+    CANARY_AUDITED = (
+        27,
+        "canary_audited",
+        "Audited samples that a canary answered.",
+        "canary_audited_samples",
+        UPLOAD_POLICY | SERVICE,
+    )
+    CANARY_AGREED = (
+        28,
+        "canary_agreed",
+        "Audited samples of a canary where both gave the same answer.",
+        "canary_agreed_samples",
+        UPLOAD_POLICY | SERVICE,
+    )
     DEFERRED = 20, "deferred", "Samples that a tier in between passed on to the next one.", "deferred_samples", TIER
 
     @property
@@ -204,6 +240,12 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     overruled: Annotated[NonNegative, Count.OVERRULED.described] = 0
     unreceived: Annotated[NonNegative, Count.UNRECEIVED.described] = 0
     deferred: Annotated[NonNegative, Count.DEFERRED.described] = 0
+    labelled: Annotated[NonNegative, Count.LABELLED.described] = 0
+    labelled_easy: Annotated[NonNegative, Count.LABELLED_EASY.described] = 0
+    canary_answered: Annotated[NonNegative, Count.CANARY_ANSWERED.described] = 0
+    canary_hard: Annotated[NonNegative, Count.CANARY_HARD.described] = 0
+    canary_audited: Annotated[NonNegative, Count.CANARY_AUDITED.described] = 0
+    canary_agreed: Annotated[NonNegative, Count.CANARY_AGREED.described] = 0
     drifting: Annotated[
         NonNegative, Meta(description="Workers whose samples are no longer like those that they were calibrated for.")
     ] = 0

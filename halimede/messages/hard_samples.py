@@ -38,11 +38,13 @@ class PersonLabel(Message, kw_only=True):
 
 
 class KeptSample(Message, kw_only=True):
-    """A stored hard sample with all predictions. ``kept_ns``: nanoseconds since 1970 by the node's clock.
+    """A stored sample with all predictions. ``kept_ns``: nanoseconds since 1970 by the node's clock.
 
     ``result`` is the final answer, ``edge`` the small model's prediction, none if it failed. Features of predictions
     are left out. ``labels`` are those of persons, one of each. ``edge_model`` and ``edge_digest`` identify the small
-    model's file, ``result.model`` the version of the model that gave the result.
+    model's file, ``result.model`` the version of the model that gave the result. It is an easy sample if
+    ``result.audit`` is set: then ``result`` has the next tier's answer, and ``audit_share`` is the share of the easy
+    samples that was audited.
     """
 
     v: Literal[1] = 1
@@ -54,6 +56,7 @@ class KeptSample(Message, kw_only=True):
     labels: Annotated[list[PersonLabel], Meta(max_length=MOST_LABELS)] = []
     edge_model: Short = ""
     edge_digest: Short = ""
+    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     image: KeptImage
 
 
@@ -81,9 +84,9 @@ class KeptRequest(Message, kw_only=True):
     """Asks edge workers for stored samples: one page of matching ones, the newest first, or with ``id`` for one.
 
     An empty field matches all samples. ``label`` matches the label of either model, or the final one; ``since_ns``
-    is a time of the node's clock. ``before`` selects lower numbers, as a page's ``next`` says. ``person`` with ``id``
-    stores the label of a person, in the place of an earlier one of the same person; the reply has the sample without
-    its file.
+    is a time of the node's clock; ``stratum`` selects hard samples, or audited easy ones. ``before`` selects lower
+    numbers, as a page's ``next`` says. ``person`` with ``id`` stores the label of a person, in the place of an earlier
+    one of the same person; the reply has the sample without its file.
     """
 
     id: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
@@ -96,6 +99,7 @@ class KeptRequest(Message, kw_only=True):
     by: Short = ""
     reason: Short = ""
     disagree: bool = False
+    stratum: Literal["", "hard", "easy"] = ""
     since_ns: NonNegative = 0
     before: NonNegative = 0
     person: PersonLabel | None = None

@@ -18,6 +18,8 @@ MOST_TRAINERS, MOST_TENSORS = 256, 4096
 #: element types of tensors: plain numbers of little-endian machines
 Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
 Metrics = Annotated[dict[str, Finite], Meta(max_length=64)]
+#: JSON within a body
+Document = Annotated[str, Meta(max_length=65_536)]
 
 
 class TensorSpec(Message, kw_only=True):
@@ -86,6 +88,32 @@ class TrainingRound(Message, kw_only=True):
     dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
     #: of a job that is done: its model
     model: TensorFile | None = None
+
+
+class TrainingProgress(Message, kw_only=True):
+    """The progress of a training, in the report of one of its workers; GM sums it up in ``status.training``.
+
+    ``run`` identifies the training, ``state`` is that of the aggregator's round. ``bytes``: of tensors that the worker
+    has sent and received. ``model``: the exported model of a training that is done, which the worker serves.
+    ``samples`` are those of a trainer. A trainer of a learning loop that has compared the model with the present one
+    reports ``compared``, its digest, with the evidence for the gate and the model's calibration (both JSON).
+    """
+
+    run: Annotated[str, Meta(max_length=80)] = ""
+    state: Literal["waiting", "open", "done"] = "waiting"
+    round: NonNegative = 0
+    rounds: NonNegative = 0
+    reason: Short = ""
+    #: of the latest evaluated weights; ``evaluated``: their round
+    metrics: Metrics = {}
+    evaluated: NonNegative = 0
+    dropped: Annotated[dict[Short, NonNegative], Meta(max_length=64)] = {}
+    bytes: NonNegative = 0
+    model: TensorFile | None = None
+    samples: NonNegative = 0
+    compared: Short = ""
+    evidence: Document = ""
+    calibration: Document = ""
 
 
 class TrainerState(Message, kw_only=True):

@@ -34,7 +34,8 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
     """The desired model: its name, version, file, digest, and the Model's spec in JSON form.
 
     ``canary_percent``: the share of requests that go to it while the version before answers the others; 100: all.
-    ``tried``: its trial in a child process has succeeded already.
+    ``tried``: its trial in a child process has succeeded already. ``calibration``: its own calibration as JSON; empty:
+    the service's. ``audit_share``: least share of the easy samples to audit, for as long as this is desired.
     """
 
     name: str
@@ -44,6 +45,8 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
     spec: dict[str, Any] = {}
     canary_percent: Annotated[int, Meta(ge=0, le=100)] = 100
     tried: bool = False
+    calibration: str = ""
+    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     @property
     def mark(self) -> str:
@@ -51,9 +54,9 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:MARK]
 
     def same(self, other: DesiredModel) -> bool:
-        """Whether both have the same content and the same spec."""
+        """Whether both have the same content, the same spec and the same calibration."""
         content = self.digest == other.digest if self.digest and other.digest else self.path == other.path
-        return content and self.spec == other.spec
+        return content and (self.spec, self.calibration) == (other.spec, other.calibration)
 
 
 def spec_of(desired: DesiredModel, field: str) -> ModelSpec:

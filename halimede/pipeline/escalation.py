@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -64,7 +65,7 @@ class Escalation:
     """Sends samples to ``client`` for an answer.
 
     ``policy`` selects the samples to escalate; None: those that mining calls hard. ``encoder`` encodes uploads; None:
-    frames are sent as received.
+    frames are sent as received. ``audited`` is called with each audited sample and the next tier's answer.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class Escalation:
         tier: NextTier | None = None,
         policy: UploadPolicy | None = None,
         encoder: UploadEncoder | None = None,
+        audited: Callable[[Sample, Conclusion], None] | None = None,
     ) -> None:
         self.tier = tier or NextTier()
         self.policy = policy
         self._client = client
         self._ledger = ledger
         self._encoder = encoder
+        self._audited = audited
 
     def abandon(self) -> None:
         """Expire all requests: a stopping worker answers with its own predictions."""
@@ -113,7 +116,8 @@ class Escalation:
             return policy.forced(size, sample.decision)
         if sample.decision:
             return sample.decision
-        return policy.decide(verdict, prediction, size, self.time_left(sample, now), now)
+        left_s = self.time_left(sample, now)
+        return policy.decide(verdict, prediction, size, left_s, now, on_trial=sample.on_trial)
 
     def forget(self, decision: UploadDecision) -> None:
         """Undo a decision: the sample was not accepted, or no request was sent."""
@@ -178,8 +182,14 @@ class Escalation:
             self._ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
         answer = concluded.reply.prediction if concluded.reply else None
         if self.policy and outcome.prediction is not None and answer is not None:
+            agreed = int(self.policy.compare(outcome.prediction, answer, on_trial=sample.on_trial))
             self._ledger.add(Count.AUDITED)
-            self._ledger.add(Count.AUDIT_AGREED, int(self.policy.compare(outcome.prediction, answer)))
+            self._ledger.add(Count.AUDIT_AGREED, agreed)
+            if sample.on_trial:
+                self._ledger.add(Count.CANARY_AUDITED)
+                self._ledger.add(Count.CANARY_AGREED, agreed)
+            if self._audited:
+                self._audited(sample, concluded)
 
     def _mix(self, sample: Sample, concluded: Conclusion) -> None:
         """Fuse both answers if calibration has fitted a mixture."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import structlog
 from msgspec import Struct
@@ -87,12 +88,14 @@ def prepare(model: Model, frame: Frame) -> Array:
 class Inference:
     """Runs a batch: at most ``limit`` samples in one call of the model, then mining.
 
-    ``miner`` judges each prediction, or (``mines_samples``) each decoded sample; None: no mining.
+    ``miner`` judges each prediction, or (``mines_samples``) each decoded sample; None: no mining. ``miners`` are of
+    models with their own calibration, and judge their predictions in its place.
     """
 
     def __init__(self, limit: int, miner: Miner | None = None, *, mines_samples: bool = False) -> None:
         #: whether no user code but the model runs here
         self.ours = miner is None or is_ours(miner)
+        self.miners: WeakKeyDictionary[Model, Miner] = WeakKeyDictionary()
         self._limit = limit
         self._miner = None if mines_samples else miner
         self._sample_miner = miner if mines_samples else None
@@ -115,7 +118,7 @@ class Inference:
             ms = (time.monotonic() - began) * 1000
             for (i, _), answer in zip(batch, answers, strict=True):
                 outcomes[i].batch, outcomes[i].began, outcomes[i].ms = len(batch), began, ms
-                self._answered(samples[i], outcomes[i], answer)
+                self._answered(model, samples[i], outcomes[i], answer)
         return outcomes
 
     def _one(self, model: Model, sample: Inferable) -> InferenceOutcome:
@@ -126,7 +129,7 @@ class Inference:
             outcome.batch, outcome.began = 1, time.monotonic()
             (answer,) = isolate((array,), model.predict)
             outcome.ms = (time.monotonic() - outcome.began) * 1000
-            self._answered(sample, outcome, answer)
+            self._answered(model, sample, outcome, answer)
         return outcome
 
     def _read(self, model: Model, sample: Inferable, outcome: InferenceOutcome) -> Array | None:
@@ -145,18 +148,22 @@ class Inference:
         outcome.decoded = (began, time.monotonic())
         return array
 
-    def _answered(self, sample: Inferable, outcome: InferenceOutcome, answer: Prediction | SampleError) -> None:
+    def _answered(
+        self, model: Model, sample: Inferable, outcome: InferenceOutcome, answer: Prediction | SampleError
+    ) -> None:
         """Record the model's prediction for a sample, and mine it."""
         if isinstance(answer, SampleError):
             outcome.error = str(answer)
         else:
             outcome.prediction = answer
         if self._miner and sample.mined:
-            self.mine(outcome)
+            self.mine(outcome, model)
 
-    def mine(self, outcome: InferenceOutcome) -> None:
-        """Mine an outcome. A sample that the model failed on is hard."""
+    def mine(self, outcome: InferenceOutcome, model: Model | None = None) -> None:
+        """Mine an outcome, of ``model`` or of a peer's. A sample that the model failed on is hard."""
         if self._miner:
-            began = time.monotonic()
-            outcome.verdict = judge(self._miner, outcome.prediction) if outcome.prediction is not None else HARD
+            began, miner = time.monotonic(), self._miner
+            if self.miners and model is not None:
+                miner = self.miners.get(model, miner)
+            outcome.verdict = judge(miner, outcome.prediction) if outcome.prediction is not None else HARD
             outcome.mined = (began, time.monotonic())

@@ -19,7 +19,7 @@ import structlog
 from halimede.frames.encodings import find
 from halimede.inference import Model
 from halimede.models.desired_state import DesiredModel
-from halimede.models.rollout import Rollout
+from halimede.models.rollout import ALL_PERCENT, Rollout
 from halimede.pipeline.executor import BLOCK_BYTES, LONGEST_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.tracing.latency import Distribution
@@ -140,8 +140,9 @@ class LoadedModel:
     def _learn(self, samples: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
         """Count answers and failures, and record the durations of the calls."""
         calls: dict[float, float] = {}
+        on_trial = self.on_trial
         for sample, outcome in zip(samples, outcomes, strict=True):
-            sample.version = self.version
+            sample.version, sample.on_trial = self.version, on_trial
             if outcome.prediction is None:
                 self.failed += 1
                 if not outcome.unfit:
@@ -214,6 +215,10 @@ class ModelSlot:
     def __init__(self, current: LoadedModel) -> None:
         self.current = current
         self.rollout = Rollout(current)
+        #: least share of easy samples to audit, as the desired state requires it
+        self.audit_share = 0.0
+        #: called with each model before it gets samples, and with the percentage of them; may refuse it with any error
+        self.adopt: Callable[[LoadedModel, int], None] | None = None
         #: whether models may run on the event loop: only while a thread watches it
         self.guarded = False
         self._withdrawn: Callable[[], None] | None = None
@@ -256,7 +261,9 @@ class ModelSlot:
                 withdrawn()
 
     def replace(self, new: LoadedModel) -> None:
-        """Make ``new`` the current model and end the canary."""
+        """Make ``new`` the current model and end the canary. Raises what ``adopt`` raises, before any change."""
+        if self.adopt:
+            self.adopt(new, ALL_PERCENT)
         leaving = self.rollout.replace(new)
         self.current = new
         new.on_trial = False
@@ -268,7 +275,10 @@ class ModelSlot:
         """Make ``new`` the canary for a share of the samples; None ends the canary.
 
         ``withdrawn`` is called if the canary is withdrawn after too many failures; ``rollout`` then has its last error.
+        Raises what ``adopt`` raises, before any change.
         """
+        if new and self.adopt:
+            self.adopt(new, percent)
         leaving = self.rollout.try_out(new, percent) if new else self.rollout.withdraw()
         self._withdrawn = withdrawn
         if new:

@@ -50,6 +50,13 @@ PATIENCE_S = 60.0
 TOO_LARGE = "result-too-large"
 #: reason in a result by the next tier: this worker's model failed on the sample
 EDGE_FAILED = "edge-failed"
+#: counts of a sample, by whether a canary answered it, and whether it is hard
+MINED: dict[tuple[bool, bool], list[Count]] = {
+    (False, False): [],
+    (False, True): [Count.HARD],
+    (True, False): [Count.CANARY_ANSWERED],
+    (True, True): [Count.HARD, Count.CANARY_ANSWERED, Count.CANARY_HARD],
+}
 #: most characters of a label in a trace
 SHOWN = 256
 #: replies and strikes that are remembered
@@ -278,6 +285,13 @@ class ResultSink(Protocol):
         """Take a sample. Never blocks."""
 
 
+class ResultStore(ResultSink, Protocol):
+    """Stores some of the samples, and counts all of them."""
+
+    def observe(self, version: str, *, hard: bool) -> None:
+        """Count a sample that a version of the model answered."""
+
+
 def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
     """Return the outbox of results: bounded, and it repeats each result until the broker acknowledges it."""
     return AckedPublisher(
@@ -297,7 +311,7 @@ class ResultResponder:
     """Makes final results, and gives them to ``outbox``.
 
     ``tier``: the next tier, which answers hard samples. ``previews`` gets the samples that another worker was requested
-    to answer, ``keeper`` all hard samples.
+    to answer, ``keeper`` all hard samples and the audited ones.
     """
 
     return_s = 0.0
@@ -312,7 +326,7 @@ class ResultResponder:
         trace_buffer: TraceBuffer | None = None,
         tier: NextTier | None = None,
         previews: ResultSink | None = None,
-        keeper: ResultSink | None = None,
+        keeper: ResultStore | None = None,
     ) -> None:
         #: degraded answers by reason
         self.degraded: Counter[str] = Counter()
@@ -346,8 +360,16 @@ class ResultResponder:
         edge = conclusion.outcome.prediction
         if self._previews and conclusion.requested_at:
             self._previews.offer(sample.frame, edge, result)
-        if self._keeper and result.hard:
-            self._keeper.offer(sample.frame, edge, result)
+        if self._keeper:
+            self._keeper.observe(sample.version, hard=result.hard)
+            if result.hard:
+                self._keeper.offer(sample.frame, edge, result)
+
+    def audited(self, sample: Sample, conclusion: Conclusion) -> None:
+        """Store an audited sample, with the next tier's answer as the result."""
+        if self._keeper:
+            result = self._result(sample, conclusion, asyncio.get_running_loop().time())
+            self._keeper.offer(sample.frame, conclusion.outcome.prediction, result)
 
     def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
         """Return the result: the reply's prediction or this worker's, degraded if it needed the next tier."""
@@ -404,8 +426,7 @@ class ResultResponder:
             counts.append(Count.UNRECEIVED)
         if result.by == "cloud":
             counts.append(Count.CLOUD)
-        if result.hard:
-            counts.append(Count.HARD)
+        counts += MINED[sample.on_trial, result.hard]
         if conclusion.decision.reason is not None:
             counts.append(Count.WITHHELD)
         if conclusion.overruled:

@@ -56,7 +56,8 @@ class Sample(Struct, eq=False):
         size: bytes that it takes until it is answered; ``pixels``: decoded ones among them.
         queued: when it was queued for the model, ``began``: when it arrived (monotonic).
         input: the model's input, if it was prepared before acceptance, for ``model``.
-        version: of the model that ran it; ``mined``: whether mining applies to it.
+        version: of the model that ran it; ``on_trial``: that model was a canary.
+        mined: whether mining applies to it.
         reply_to, correlation: topic and correlation data of the reply to a request.
         patient: it occupies one of the few slots of samples whose source can wait.
         peer: the other edge worker whose model answered it; ``stays``: no further peer may be requested.
@@ -77,6 +78,7 @@ class Sample(Struct, eq=False):
     input: Array | None = None
     model: LoadedModel | None = None
     version: str = ""
+    on_trial: bool = False
     mined: bool = False
     reply_to: Address[Reply] | None = None
     correlation: bytes = b""

@@ -56,10 +56,11 @@ class EdgeWorker:
         rate = ServiceRate(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
         self.times = responder.times
         self.responder = responder
+        self.inference = Inference(limits.batch, None if mines_first else miner)
         self.pipeline = Pipeline(
             slot,
             rate,
-            Inference(limits.batch, None if mines_first else miner),
+            self.inference,
             Observer(rate, trace_buffer),
             peers=peers,
             deadline_s=deadline_s,

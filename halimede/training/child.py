@@ -74,7 +74,7 @@ def _step(connection: socket.socket, samples: SampleCache, given: int, output: i
 
 def _prepare(task: TrainingTask, samples: SampleCache) -> None:
     """Import the trainer's libraries and read the samples for all steps to come. The step itself reports errors."""
-    import_trainer(task.entry)
+    import_trainer(task.entry, task.archive)
     if task.do not in WITHOUT_SAMPLES:
         samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec))
 
@@ -116,7 +116,7 @@ def carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
 
 def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     spec = msgspec.json.decode(task.model_spec, type=ModelSpec)
-    trainer = load_trainer(task.entry, task.parameters)
+    trainer = load_trainer(task.entry, task.parameters, task.archive)
     match task.do:
         case "initial":
             weights = trainer.initial_weights(tuple(task.shape), len(spec.labels))

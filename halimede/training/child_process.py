@@ -54,6 +54,7 @@ class TrainingProcess:
         task = TrainingTask(
             do=do,
             entry=settings.job.entry,
+            archive=settings.archive,
             parameters=settings.job.parameters,
             model_spec=msgspec.json.encode(settings.worker.model).decode(),
             data=str(settings.data),

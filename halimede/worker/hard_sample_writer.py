@@ -1,24 +1,30 @@
-"""Writes hard samples to their folder, in a separate thread.
+"""Writes hard samples and audited easy ones to their folder, in a separate thread.
 
 No other part waits for it: samples that arrive faster than the disk writes, or that a full or unwritable disk refuses,
-are dropped and counted. Requests over the bus receive the stored samples.
+are dropped and counted. Requests over the bus receive the stored samples. Next to them it writes what a training on
+them needs: counts of all samples, and how the worker mines.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
+from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleServer, HardSampleStore, describe, picture
-from halimede.messages import Frame, KeptSample, Prediction, Result
+from halimede.hard_samples.stream_counts import MiningSettings, StreamCounts, write_mining
+from halimede.learning_loop.labels import LabelSettings, sure_label
+from halimede.messages import Count, Frame, KeptSample, Prediction, Result
+from halimede.mining.calibration_file import read_artefact
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
@@ -27,27 +33,43 @@ from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
 
-#: the store's folder within the worker's
-FOLDER = "hard"
 #: most samples, and most bytes of them, that wait for the disk
 WAITING, WAITING_BYTES = 64, 64 * 1024 * 1024
 #: seconds for which a stopping worker writes queued samples
 PATIENCE_S = 2.0
 #: least seconds between two log lines about samples that were not stored
 EVERY_S = 60.0
+#: seconds between two writes of the counts of all samples
+COUNTS_S = 10.0
 
 _Waiting = tuple[Frame, KeptSample]
 
 
 class HardSampleWriter:
-    """Stores the hard samples of one edge worker in ``store``. Use it with ``async with``."""
+    """Stores the samples of one edge worker in ``store``. Use it with ``async with``.
+
+    ``labels``: when an answer of the next tier is a label. ``audit_share`` returns the share of the easy samples that
+    is audited now.
+    """
 
     def __init__(self, settings: WorkerSettings, slot: ModelSlot, store: HardSampleStore) -> None:
         #: samples that were not stored: the disk was too slow, or refused them
         self.dropped = {"busy": 0, "disk": 0}
         self.store = store
+        #: stored samples with a label, and easy ones among them
+        self.labelled = self.labelled_easy = 0
+        self.audit_share: Callable[[], float] = lambda: settings.audit_share
         self._settings = settings
         self._slot = slot
+        self._mining = MiningSettings(
+            rule=settings.hem_name,
+            parameters=dict(settings.hem_parameters),
+            mode=settings.hem_mode,
+            target_upload_ratio=settings.target_upload_ratio,
+            temperature=read_artefact(settings.calibration).temperature_cloud if settings.calibration else 1.0,
+        )
+        self._labels = LabelSettings(temperature=self._mining.temperature)
+        self._stream = StreamCounts(store.folder)
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(WAITING + 1)
         self._bytes = 0
         self._lock = threading.Lock()
@@ -81,8 +103,13 @@ class HardSampleWriter:
             now_ns=time.time_ns(),
             model=loaded.version,
             digest=loaded.digest,
+            audit_share=self.audit_share(),
         )
         self._queue.put_nowait((frame, said))
+
+    def observe(self, version: str, *, hard: bool) -> None:
+        """Count a sample that a version of the model answered."""
+        self._stream.observe(version, self.audit_share(), hard=hard)
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of stored and refused samples."""
@@ -99,24 +126,45 @@ class HardSampleWriter:
         yield gauge("worker_store_bytes", "Disk space of the store of hard samples.", self.store.bytes)
 
     def _run(self) -> None:
-        while waiting := self._queue.get():
-            frame, sample = waiting
-            try:
-                sample.image, data = picture(frame)
-                self.store.add(sample, data)
-            except (OSError, DecodeError, TooLargeError) as error:
-                self._refused(error)
-            except Exception:
-                # an unexpected error here must not end the worker, nor stop the storing of later samples
-                log.exception("hard sample not stored", frame=sample.id)
-                self.dropped["disk"] += 1
-            finally:
-                with self._lock:
-                    self._bytes -= frame.data.nbytes
+        self._save(lambda: write_mining(self.store.folder, self._mining))
+        due = 0.0
+        while True:
+            if time.monotonic() >= due:
+                self._save(lambda: self._stream.save(time.time()))
+                due = time.monotonic() + COUNTS_S
+            with contextlib.suppress(queue.Empty):
+                waiting = self._queue.get(timeout=max(0.0, due - time.monotonic()))
+                if waiting is None:
+                    break
+                self._write(*waiting)
+        self._save(lambda: self._stream.save(time.time()))
+
+    def _write(self, frame: Frame, sample: KeptSample) -> None:
+        try:
+            sample.image, data = picture(frame)
+            self.store.add(sample, data)
+            if sample.result.by == "cloud" and sure_label(sample.result.prediction, self._labels) is not None:
+                self.labelled += 1
+                self.labelled_easy += sample.result.audit
+        except (OSError, DecodeError, TooLargeError) as error:
+            self.dropped["disk"] += 1
+            self._refused(error)
+        except Exception:
+            # an unexpected error here must not end the worker, nor stop the storing of later samples
+            log.exception("hard sample not stored", frame=sample.id)
+            self.dropped["disk"] += 1
+        finally:
+            with self._lock:
+                self._bytes -= frame.data.nbytes
+
+    def _save(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            self._refused(error)
 
     def _refused(self, error: Exception) -> None:
-        """Count a sample that was not stored; log the first one, then at most one a minute."""
-        self.dropped["disk"] += 1
+        """Log what was not stored: the first one, then at most one a minute."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_S
             log.warning("hard samples not stored", folder=str(self.store.folder), error=str(error)[:256])
@@ -131,6 +179,8 @@ async def keeping(parts: WorkerContext) -> AsyncIterator[HardSampleWriter | None
         return
     store = HardSampleStore(settings.state / FOLDER, settings.keep.max_megabytes * 1_000_000, settings.keep.max_samples)
     keeper = HardSampleWriter(settings, parts.slot, store)
+    parts.ledger.follow(Count.LABELLED, lambda: keeper.labelled)
+    parts.ledger.follow(Count.LABELLED_EASY, lambda: keeper.labelled_easy)
     parts.metrics.more.append(keeper.metrics)
     async with keeper, ModelThread("kept") as reader:
         await HardSampleServer(parts.bus, store, settings.names(), reader, settings.model.labels).start()

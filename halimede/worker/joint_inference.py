@@ -10,6 +10,7 @@ from halimede import topics
 from halimede.api.mining import BEFORE
 from halimede.messages import Count
 from halimede.mining import create as create_miner
+from halimede.models.rollout import ALL_PERCENT
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
@@ -25,6 +26,7 @@ from halimede.worker.preview_publisher import PreviewPublisher
 from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests, uploading
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
+from halimede.worker.version_calibration import VersionCalibrations
 
 #: most camera frames in flight to a worker: each is acknowledged when it is answered
 INTAKE_RECEIVE_MAXIMUM = EdgeLimits().inside
@@ -44,7 +46,9 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     settings, ledger = parts.settings, parts.ledger
     uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
-    policy = create_policy(settings, miner, random.random, uploaded=uploaded, samples=samples)
+    policy = create_policy(
+        settings, miner, random.random, uploaded=uploaded, samples=samples, audits=lambda: parts.slot.audit_share
+    )
     known = {"namespace": settings.namespace, "service": settings.service, "worker": settings.worker}
     cameras = settings.source.cameras
     peers = Membership(
@@ -69,6 +73,8 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         keeping(parts) as keeper,
         asyncio.TaskGroup() as group,
     ):
+        if keeper and policy.audits:
+            keeper.audit_share = policy.audits.present
         previews = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
         responder = ResultResponder(
             origin(settings),
@@ -88,8 +94,12 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             trace_buffer=parts.trace_buffer,
             miner=miner,
             mines_first=settings.hem_mode == BEFORE,
-            escalation=Escalation(offload, ledger, tier=tier, policy=policy, encoder=encoder),
+            escalation=Escalation(
+                offload, ledger, tier=tier, policy=policy, encoder=encoder, audited=responder.audited
+            ),
         )
+        parts.slot.adopt = VersionCalibrations(settings, worker.inference, policy).adopt
+        parts.slot.adopt(parts.slot.current, ALL_PERCENT)
         await offload.start()
         running = [group.create_task(worker.run(), name="edge worker")]
         if previews:

@@ -157,6 +157,7 @@ class ModelReloader:
         self._opener = opener
         self._changed = changed
         slot.current.desired = wish
+        slot.audit_share = wish.audit_share
         self._rollout.settle(wish)
         #: reported: the current model, and the outcome of the last desired one
         self.model = self._rollout.in_use()
@@ -178,6 +179,7 @@ class ModelReloader:
             self._refuse("WishInvalid", text)
             return
         (wish,) = desired.models
+        self._slot.audit_share = wish.audit_share
         if wish.mark == self._rollout.mark:
             return
         try:

@@ -12,7 +12,7 @@ from halimede import topics
 from halimede.bus import Bus
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
-from halimede.messages import ModelInUse, TaskInfo, WorkerInfo
+from halimede.messages import ModelInUse, TaskInfo, TrainingProgress, WorkerInfo
 from halimede.messages.control import WorkerRole
 
 log = structlog.get_logger()
@@ -61,6 +61,8 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         self.counts: Callable[[], TaskInfo] | None = None
         #: the worker's model; None: the worker cannot change its model
         self.model: Callable[[], ModelInUse] | None = None
+        #: the progress of the worker's training; None: it does not train
+        self.training: Callable[[], TrainingProgress] | None = None
         #: address of the worker's health and metrics
         self.http = ""
         #: address of its inference protocol, if it serves it
@@ -111,7 +113,10 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
         model = self.model() if self.model else None
-        info = msgspec.structs.replace(self._info, task_info=counts, http=self.http, model=model, url=self.url)
+        training = self.training() if self.training else None
+        info = msgspec.structs.replace(
+            self._info, task_info=counts, http=self.http, model=model, url=self.url, training=training
+        )
         for reason, trouble in self.troubles if info.status == "running" else ():
             if text := trouble():
                 info.reason, info.message = reason, text[:MAX_MESSAGE]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -62,6 +62,21 @@ class ExportLayout(StrEnum):
     COCO = "coco"
 
 
+class Stratum(StrEnum):
+    """Whether the mining found a sample hard."""
+
+    HARD = "hard"
+    EASY = "easy"
+    ANY = "any"
+
+
+STRATA: dict[Stratum, Literal["", "hard", "easy"]] = {
+    Stratum.HARD: "hard",
+    Stratum.EASY: "easy",
+    Stratum.ANY: "",
+}
+
+
 class Answerer(StrEnum):
     """Which tier gave the final answer."""
 
@@ -86,6 +101,9 @@ ReasonOption = Annotated[
     typer.Option(metavar="WORD", help="Only degraded for this reason: no-cloud, deadline, ...", show_default=False),
 ]
 AnsweredBy = Annotated[Answerer, typer.Option("--answered-by", help="Only if the final answer is theirs.")]
+StratumOption = Annotated[
+    Stratum, typer.Option("--stratum", help="Hard samples, easy ones that were audited (auditShare), or any.")
+]
 Disagree = Annotated[bool, typer.Option("--disagree", help="Only if the final label differs from the small model's.")]
 
 hard = o.group("List, show, label and export the hard samples that edge workers store (keepHardSamples).")
@@ -100,6 +118,7 @@ def list_(
     reason: ReasonOption = "",
     answered_by: AnsweredBy = Answerer.ANY,
     disagree: Disagree = False,
+    stratum: StratumOption = Stratum.HARD,
     since: o.Since = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many samples, the newest first.")] = 20,
     namespace: o.Namespace = "default",
@@ -114,13 +133,14 @@ def list_(
     Examples:
       halimede hard list digits
       halimede hard list digits --disagree --since 1d
+      halimede hard list digits --stratum easy
       halimede hard list --reason no-cloud -A -o json
     """
 
     async def command() -> None:
         wanted = _request_of(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
-            answered_by=answered_by, disagree=disagree, since=since, limit=min(limit, 256),
+            answered_by=answered_by, disagree=disagree, stratum=stratum, since=since, limit=min(limit, 256),
         )  # fmt: skip
         await show_list(o.address(broker, credentials), wanted, limit, Format(output))
 
@@ -219,6 +239,7 @@ def export(
     reason: ReasonOption = "",
     answered_by: AnsweredBy = Answerer.ANY,
     disagree: Disagree = False,
+    stratum: StratumOption = Stratum.HARD,
     since: o.Since = "",
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
@@ -240,7 +261,7 @@ def export(
     async def command() -> int:
         wanted = _request_of(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
-            answered_by=answered_by, disagree=disagree, since=since,
+            answered_by=answered_by, disagree=disagree, stratum=stratum, since=since,
         )  # fmt: skip
         return await export_samples(o.address(broker, credentials), wanted, folder, by.value, form.value)
 
@@ -285,6 +306,7 @@ def _request_of(
     label: str,
     reason: str,
     disagree: bool,
+    stratum: Stratum,
 ) -> KeptRequest:
     """Return the request, with all names checked."""
     if service:
@@ -303,6 +325,7 @@ def _request_of(
         by="" if answered_by is Answerer.ANY else answered_by.value,
         reason=reason[:256],
         disagree=disagree,
+        stratum=STRATA[stratum],
         since_ns=max(0, int(first.timestamp() * 1e9)) if first else 0,
         limit=limit,
     )

@@ -22,17 +22,33 @@ MOST_BOXES = 200
 
 
 class Audits:
-    """Selects easy samples at random with probability ``share``. ``chance`` returns numbers from 0 up to 1."""
+    """Selects easy samples at random with probability ``share``. ``chance`` returns numbers from 0 up to 1.
 
-    def __init__(self, share: float, chance: Callable[[], float]) -> None:
+    ``least`` returns a share that changes while the worker runs: the larger one counts, but of it at most ``most``.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        chance: Callable[[], float],
+        least: Callable[[], float] = lambda: 0.0,
+        most: float = 1.0,
+    ) -> None:
         self.share = share
         #: audits in progress
         self.open = 0
         self._chance = chance
+        self._least = least
+        self._most = most
+
+    def present(self) -> float:
+        """Return the share that counts now."""
+        return max(self.share, min(self._least(), self._most))
 
     def draw(self) -> bool:
         """Whether the next sample is audited, independent of its content."""
-        return self.share > 0 and self._chance() < self.share and self.open < AT_ONCE
+        share = self.present()
+        return share > 0 and self._chance() < share and self.open < AT_ONCE
 
 
 def agrees(edge: Prediction, cloud: Prediction) -> bool:

@@ -31,6 +31,9 @@ from halimede.pipeline.upload_policy.latency_estimator import LatencyEstimator, 
 
 log = structlog.get_logger()
 
+#: share of the budget that audits may have that the worker itself did not configure
+AUDITS_OF_BUDGET = 0.5
+
 
 class PolicySettings(Protocol):
     """The settings of a worker's uploads: see ``halimede.worker.settings.Settings``."""
@@ -111,15 +114,22 @@ class UploadPolicy:
         self._closed = closed
 
     def decide(
-        self, verdict: Verdict, prediction: Prediction | None, size: int, left_s: float, now: float
+        self,
+        verdict: Verdict,
+        prediction: Prediction | None,
+        size: int,
+        left_s: float,
+        now: float,
+        *,
+        on_trial: bool = False,
     ) -> UploadDecision:
         """Decide about a sample of ``size`` bytes with a deadline in ``left_s`` seconds.
 
         ``prediction`` is the model's answer; None: it failed, or did not run (then ``verdict`` is about the sample).
-        ``now`` is monotonic.
+        ``now`` is monotonic. ``on_trial``: a canary answered, which the calibration does not describe.
         """
         hardness, cut, hard, reason = verdict.hardness, verdict.cut, verdict.hard, None
-        if self.drift and (prediction is not None or hardness is not None):
+        if self.drift and not on_trial and (prediction is not None or hardness is not None):
             self.drift.see(hardness, prediction.label if prediction else None)
         if self.budget:
             goes, moved = self.budget.admits(verdict)
@@ -185,7 +195,7 @@ class UploadPolicy:
         if self.budget and not sent:
             self.budget.refund()
 
-    def compare(self, edge: Prediction, cloud: Prediction) -> bool:
+    def compare(self, edge: Prediction, cloud: Prediction, *, on_trial: bool = False) -> bool:
         """Return whether both answers to an audited sample agree. Incomparable answers do not agree."""
         try:
             agreed = agrees(edge, cloud)
@@ -193,17 +203,24 @@ class UploadPolicy:
             # predictions of models may have any form
             log.exception("predictions not compared")
             agreed = False
-        if self.drift:
+        if self.drift and not on_trial:
             self.drift.audited(agreed)
         return agreed
 
 
 def create(
-    settings: PolicySettings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
+    settings: PolicySettings,
+    miner: Miner,
+    chance: Callable[[], float],
+    *,
+    uploaded: int = 0,
+    samples: int = 0,
+    audits: Callable[[], float] | None = None,
 ) -> UploadPolicy:
     """Return the policy for a worker's settings, which uploaded ``uploaded`` of ``samples`` before.
 
-    Raises InvalidFieldError for an invalid calibration, and for audits beyond the budget.
+    ``audits`` returns the least share of audits at present; of a budget they get at most half. Raises
+    InvalidFieldError for an invalid calibration, and for audits beyond the budget.
     """
     check_shares(settings.target_upload_ratio, settings.audit_share)
     artefact = read_artefact(settings.calibration, "CALIBRATION_URL") if settings.calibration else None
@@ -214,11 +231,23 @@ def create(
         budget = Budget(target, cut, uploaded=uploaded, samples=samples)
     return UploadPolicy(
         budget=budget,
-        audits=Audits(settings.audit_share, chance) if settings.audit_share else None,
-        drift=Drift(_of_rule(artefact, settings.hem_name)) if artefact else None,
+        audits=_audits(settings, chance, audits),
+        drift=drift_of(artefact, settings.hem_name) if artefact else None,
         mixture=artefact if settings.fusion == "mixture" else None,
         closed=isinstance(miner, EdgeOnly),
     )
+
+
+def _audits(settings: PolicySettings, chance: Callable[[], float], least: Callable[[], float] | None) -> Audits | None:
+    target = settings.target_upload_ratio
+    if least:
+        return Audits(settings.audit_share, chance, least, 1.0 if target is None else target * AUDITS_OF_BUDGET)
+    return Audits(settings.audit_share, chance) if settings.audit_share else None
+
+
+def drift_of(artefact: CalibrationFile, rule: str) -> Drift:
+    """Return a detector of drift against a calibration, for a worker that mines with ``rule``."""
+    return Drift(_of_rule(artefact, rule))
 
 
 def _of_rule(artefact: CalibrationFile, rule: str) -> CalibrationFile:

@@ -267,7 +267,15 @@ class Pod:
         phase, otherwise = STANDS[info.status]
         own = info.status in {"running", "failed"}
         reason, message = (info.reason or otherwise, info.message) if own else (otherwise, "")
-        told = WorkerReport(name=info.name, role=self.role, phase=phase, reason=reason, message=message, http=info.http)
+        told = WorkerReport(
+            name=info.name,
+            role=self.role,
+            phase=phase,
+            reason=reason,
+            message=message,
+            http=info.http,
+            training=info.training,
+        )
         if info.owner_kind == multiedge.KIND or info.tier:  # if several workers share a role, each shows its counts
             told.part, told.task_info = info.tier, info.task_info
         return told

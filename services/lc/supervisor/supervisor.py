@@ -232,6 +232,7 @@ class Supervisor:
             http=entry.info.http if entry.info and entry.process else "",
             model=model(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
+            training=entry.info.training if entry.info else None,
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""What a training needs to know about kept samples besides themselves: counts of the stream, and how it is mined.
+
+Both are files in the folder of the samples. The counts say for how many samples of the stream a kept one stands: one
+line of JSON for each interval, version of the small model, and share of audits. The file is bounded: the older half
+goes first. Incomplete lines are skipped when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from halimede.system.files import write_atomic
+
+STREAM, MINING = "stream.jsonl", "mining.settings"
+#: most bytes of the counts: two weeks of intervals with samples
+MOST_BYTES = 8 * 1024 * 1024
+
+Number = Annotated[int, Meta(ge=0)]
+
+
+class StreamInterval(Struct, rename="camel", kw_only=True, frozen=True):
+    """Samples that a version of the small model answered up to a time, since the interval before.
+
+    ``until_s`` is in seconds since 1970 by the node's clock, ``audit_share`` the share of easy samples that is audited.
+    """
+
+    until_s: float
+    version: str = ""
+    audit_share: float = 0.0
+    hard: Number = 0
+    easy: Number = 0
+
+
+class MiningSettings(Struct, rename="camel", kw_only=True, frozen=True):
+    """How the worker mines: rule, parameters, mode and budget; ``temperature`` of the next tier's model."""
+
+    rule: str
+    parameters: dict[str, str] = {}
+    mode: str = "inference-then-mining"
+    target_upload_ratio: float | None = None
+    temperature: Annotated[float, Meta(gt=0)] = 1.0
+
+
+class StreamCounts:
+    """Counts samples for the file in ``folder``. ``observe`` may be called in another thread than ``save``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / STREAM
+        self._counts: dict[tuple[str, float, bool], int] = {}
+
+    def observe(self, version: str, audit_share: float, *, hard: bool) -> None:
+        """Count a sample."""
+        key = (version, audit_share, hard)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def save(self, until_s: float) -> None:
+        """Append the samples since the last call to the file. Raises OSError; they are then saved by the next call."""
+        counts, self._counts = self._counts, {}
+        lines = b""
+        for version, share in dict.fromkeys((version, share) for version, share, _ in counts):
+            hard, easy = (counts.get((version, share, each), 0) for each in (True, False))
+            interval = StreamInterval(until_s=until_s, version=version, audit_share=share, hard=hard, easy=easy)
+            lines += msgspec.json.encode(interval) + b"\n"
+        if not lines:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._path.open("ab") as file:
+                file.write(lines)
+                size = file.tell()
+            if size > MOST_BYTES:
+                content = self._path.read_bytes()
+                write_atomic(self._path, content[content.find(b"\n", len(content) // 2) + 1 :])
+        except OSError:
+            for key, count in counts.items():
+                self._counts[key] = self._counts.get(key, 0) + count
+            raise
+
+
+def read_stream(folder: Path) -> Iterator[StreamInterval]:
+    """Yield the counts of a folder of kept samples, the oldest first. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in (folder / STREAM).read_bytes().splitlines():
+            with contextlib.suppress(msgspec.DecodeError):
+                yield msgspec.json.decode(line, type=StreamInterval)
+
+
+def write_mining(folder: Path, settings: MiningSettings) -> None:
+    """Write how the worker mines. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomic(folder / MINING, msgspec.json.encode(settings))
+
+
+def read_mining(folder: Path) -> MiningSettings | None:
+    """Return how the worker of a folder mines; None if that is unknown. Raises OSError."""
+    try:
+        return msgspec.json.decode((folder / MINING).read_bytes(), type=MiningSettings)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,68 @@
+"""Calibrations of single versions of the small model: mining and drift refer to the version that answers.
+
+A version of a Model may bring its calibration (``DesiredModel.calibration``). A canary is mined with its own. When it
+becomes the current version, drift is measured against its calibration as well. Versions without one have that of the
+service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from halimede.api.mining import AFTER
+from halimede.errors import InvalidFieldError
+from halimede.mining import create as create_miner
+from halimede.mining.calibration_file import read_artefact
+from halimede.models.rollout import ALL_PERCENT
+from halimede.pipeline.inference import Inference
+from halimede.pipeline.model_slot import LoadedModel
+from halimede.pipeline.upload_policy.policy import UploadPolicy, drift_of
+from halimede.system.files import write_atomic
+from halimede.worker.settings import WorkerSettings
+
+FOLDER, FIELD = "calibrations", "spec.versions.calibration"
+#: files that are kept: those of the versions in use, and some before
+MOST_FILES = 8
+
+
+class VersionCalibrations:
+    """Gives the models of a worker their calibrations; ``adopt`` is for ``ModelSlot.adopt``."""
+
+    def __init__(self, settings: WorkerSettings, inference: Inference, policy: UploadPolicy) -> None:
+        self._settings = settings
+        self._inference = inference
+        self._policy = policy
+        self._of_current = settings.calibration
+
+    def adopt(self, loaded: LoadedModel, percent: int) -> None:
+        """Use the calibration of a model, which gets ``percent`` of the samples.
+
+        Raises InvalidFieldError for a calibration that does not fit the service's rule.
+        """
+        settings = self._settings
+        text = loaded.desired.calibration if loaded.desired else ""
+        path = self._written(text) if text else settings.calibration
+        if text and path and settings.hem_mode == AFTER:
+            artefact = read_artefact(path, FIELD)
+            if artefact.rule.lower() != settings.hem_name.lower():
+                fix = f"calibrate this version for {settings.hem_name}, the service's rule"
+                raise InvalidFieldError(f"{FIELD}.rule", artefact.rule, fix)
+            parameters = {**settings.hem_parameters, **artefact.parameters}
+            self._inference.miners[loaded.model] = create_miner(settings.hem_name, parameters, path, settings.hem_mode)
+        if percent == ALL_PERCENT and path != self._of_current:
+            self._of_current = path
+            known = read_artefact(path, FIELD) if path else None
+            self._policy.drift = drift_of(known, settings.hem_name) if known else None
+            self._policy.mixture = known if settings.fusion == "mixture" else None
+
+    def _written(self, text: str) -> Path:
+        """Return a file with a calibration: rules read theirs from a file."""
+        folder = self._settings.state / FOLDER
+        path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
+                old.unlink(missing_ok=True)
+            write_atomic(path, text.encode())
+        return path
