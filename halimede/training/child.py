@@ -68,7 +68,7 @@ def carry_out(task: TrainingTask) -> TrainingResult:
 
 def _carry_out(task: TrainingTask) -> TrainingResult:
     spec = msgspec.json.decode(task.model_spec, type=ModelSpec)
-    trainer = load_trainer(task.entry, task.parameters)
+    trainer = load_trainer(task.entry, task.parameters, task.archive)
     match task.do:
         case "initial":
             weights = trainer.initial_weights(tuple(task.shape), len(spec.labels))

@@ -21,7 +21,7 @@ from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
-from halimede.messages import TensorFile, TrainerState, TrainingRound
+from halimede.messages import TensorFile, TrainerState, TrainingProgress, TrainingRound
 from halimede.models.errors import FetchError
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
@@ -74,9 +74,9 @@ class TrainerWorker:
         self._step = step
         self._names = {"ns": worker.namespace, "job": worker.service}
         self._checkpoint = Checkpoint(worker.state / FOLDER, TrainerMemory)
-        self._memory = TrainerMemory(job=worker.uid)
+        self._memory = TrainerMemory(job=settings.identity)
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
-        self._state = TrainerState(job=worker.uid, life=secrets.token_hex(4), samples=0)
+        self._state = TrainerState(job=settings.identity, life=secrets.token_hex(4), samples=0)
         address = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **self._names)
         self._publisher = RetainedPublisher(bus, address, lambda: self._state)
         self._round: TrainingRound | None = None
@@ -86,6 +86,7 @@ class TrainerWorker:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Take part in rounds until ``stop`` is set. Raises CheckpointError."""
         await asyncio.to_thread(self._restore)
+        self._reporter.training = self._progress
         await self._exchange.start()
         await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._published)
         async with asyncio.TaskGroup() as group:
@@ -103,14 +104,27 @@ class TrainerWorker:
 
     def _restore(self) -> None:
         found = self._checkpoint.load()
-        if found and found.job == self._settings.worker.uid:
+        if found and found.job == self._settings.identity:
             self._memory = found
             if found.update:
                 self._exchange.offered[found.update.digest] = self._checkpoint.folder / found.update.digest
 
+    def _progress(self) -> TrainingProgress:
+        """Return the progress for the worker's report."""
+        state, exchange = self._state, self._exchange
+        return TrainingProgress(
+            run=state.job,
+            round=state.number,
+            rounds=self._settings.job.rounds,
+            reason=state.reason,
+            metrics=state.metrics,
+            bytes=exchange.sent_bytes + exchange.received_bytes,
+            samples=state.samples + state.held_out,
+        )
+
     async def _published(self, delivery: Delivery[TrainingRound]) -> None:
         body = delivery.body
-        if body.job == self._settings.worker.uid:
+        if body.job == self._settings.identity:
             self._round = body
             self._changed.set()
 
