@@ -14,8 +14,10 @@ import pytest
 import pytest_asyncio
 
 from examples.training import data as training_data
-from halimede.cli.client import Client
+from halimede.cli.client import Client, UnreachableError
 from halimede.cli.manifests import load as load_manifests
+from halimede.training.tensor_file import encode
+from halimede.training.trainers.perceptron import Perceptron
 from tests.e2e.running import DIGITS, System, digits, running
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
@@ -50,8 +52,12 @@ def training(name: str, number: int = 3, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "sedna.io/v1alpha1", "kind": "TrainingModel", "metadata": metadata, "spec": whole}
 
 
-async def status(client: Client, name: str, plural: str = PLURAL) -> dict[str, Any]:
-    return (await client.get(plural, name)).get("status") or {}
+async def status(client: Client, name: str) -> dict[str, Any]:
+    """Return the status of a training; empty while GM does not answer, because it was killed."""
+    try:
+        return (await client.get(PLURAL, name)).get("status") or {}
+    except UnreachableError:
+        return {}
 
 
 def reason(found: dict[str, Any]) -> str:
@@ -231,3 +237,21 @@ async def test_what_a_training_names_and_is_not_there_is_a_condition(shared: Sys
     for missing in ("default/models/nothing", "no-weights", "no-data", "no-node"):
         assert missing in text
     await gone(client, "lacking")
+
+
+@pytest.mark.slow
+async def test_first_weights_come_from_a_model_and_wrong_ones_are_a_condition(shared: System, tmp_path: Path) -> None:
+    client = shared.client
+    weights = Perceptron(hidden="").initial_weights((64,), 10)
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_bytes(encode({name: tensor * 0 for name, tensor in weights.items()}))
+    wrong.write_bytes(b"no tensors")
+    await client.apply(file_model("right-weights", right, "tensors"))
+    await client.apply(file_model("wrong-weights", wrong, "tensors"))
+    code = {"entry": "Perceptron", "parameters": [{"key": "hidden", "value": ""}]}
+    await client.apply(training("initial", trainer=code, initial={"name": "wrong-weights"}, rounds=1))
+    found = await until(client, "initial", lambda s: reason(s) == "InitialWeightsInvalid")
+    assert found["phase"] == "Failed"
+    await client.apply(training("initial", trainer=code, initial={"name": "right-weights"}, rounds=1))
+    found = await until(client, "initial", lambda s: s.get("phase") == "Done")
+    await gone(client, "initial")
