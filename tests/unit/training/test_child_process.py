@@ -84,7 +84,7 @@ class Polite(Perceptron):
         found, _ = super().train(data, weights)
         secrets = sum(name.startswith("HALIMEDE") for name in os.environ)
         session = pathlib.Path("/proc/self/autogroup")
-        low = not session.exists() or session.read_text().endswith("nice 19\\n")
+        low = not session.exists() or session.read_text().endswith("nice 10\\n")
         return found, {"policy": os.sched_getscheduler(0), "low": low, "secrets": secrets}
 """
 
