@@ -21,8 +21,10 @@ from halimede.messages.file_facts import MEMORY_WORDS
 from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing
 from halimede.system.process_limits import ProcessLimits, limit_process, run_when_idle
+from halimede.training.candidate import compare_step
 from halimede.training.child_messages import TrainingResult, TrainingTask
 from halimede.training.data import NodeData, TrainingDataError, read_data
+from halimede.training.kept_data import is_kept, read_kept, with_replay
 from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer import Trainer, TrainingData, load_trainer
 from halimede.training.weights import Weights, WeightsError, check_finite, difference, specs_of
@@ -68,6 +70,8 @@ def carry_out(task: TrainingTask) -> TrainingResult:
 
 def _carry_out(task: TrainingTask) -> TrainingResult:
     spec = msgspec.json.decode(task.model_spec, type=ModelSpec)
+    if task.do == "compare":
+        return _compare(task, spec)
     trainer = load_trainer(task.entry, task.parameters)
     match task.do:
         case "initial":
@@ -76,7 +80,7 @@ def _carry_out(task: TrainingTask) -> TrainingResult:
             return TrainingResult(content=encode(weights), specs=specs_of(weights))
         case "export":
             return TrainingResult(content=_export(trainer, decode(task.weights, task.specs)))
-    found = read_data(Path(task.data), spec)
+    found = _samples(task, spec)
     result = TrainingResult(
         samples=len(found.train), held_out=len(found.held_out), shape=list(found.train.samples.shape[1:])
     )
@@ -88,6 +92,23 @@ def _carry_out(task: TrainingTask) -> TrainingResult:
     if task.do == "train":
         result.content, result.metrics = _train(task, trainer, found, weights)
     return result
+
+
+def _samples(task: TrainingTask, spec: ModelSpec) -> NodeData:
+    """Return the samples of a data set, or those that a service keeps, together with some of the first data set."""
+    path = Path(task.data)
+    if not is_kept(path):
+        return read_data(path, spec)
+    reference = read_data(Path(task.reference), spec) if task.reference else None
+    return with_replay(read_kept(path, spec, task.since_s).node, reference)
+
+
+def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:
+    """Compare a trained model with the present one."""
+    kept = read_kept(Path(task.data), spec, task.since_s)
+    reference = read_data(Path(task.reference), spec) if task.reference else None
+    evidence, calibration = compare_step(Path(task.candidate), task.present, spec, kept, reference)
+    return TrainingResult(evidence=evidence, calibration=calibration)
 
 
 def _train(task: TrainingTask, trainer: Trainer, found: NodeData, weights: Weights) -> tuple[bytes, dict[str, float]]:

@@ -33,7 +33,9 @@ Step = Callable[..., Awaitable[TrainingResult]]
 
 
 async def run_step(
-    settings: TrainingSettings, do: Literal["describe", "train", "evaluate", "initial", "export"], **more: Any
+    settings: TrainingSettings,
+    do: Literal["describe", "train", "evaluate", "initial", "export", "compare"],
+    **more: Any,
 ) -> TrainingResult:
     """Run one step in a child process; it ends with this call, also if that is cancelled. See ``TrainingTask``."""
     job, limits = settings.job, settings.job.limits
@@ -44,6 +46,9 @@ async def run_step(
         parameters=job.parameters,
         model_spec=msgspec.json.encode(settings.worker.model).decode(),
         data=str(settings.data),
+        since_s=job.since_s,
+        reference=settings.reference,
+        present=settings.worker.model_path,
         memory_bytes=limits.memory_mb * 1024**2,
         seconds=limits.seconds,
         clock_s=limits.seconds * CLOCK_FACTOR,

@@ -61,7 +61,8 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
 
     ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
     0: all. A round needs updates of ``min_clients``. ``initial_weights``: a file of tensors on the aggregator's node to
-    begin with; empty: those of the trainer's class.
+    begin with; empty: those of the trainer's class. ``since_s``: kept samples of services count from this time on, in
+    seconds since 1970. ``compares``: trainers compare the trained model with that of MODEL_URL, for a learning loop.
     """
 
     trainers: Annotated[dict[Name, Name], Meta(min_length=1, max_length=MOST_TRAINERS)]
@@ -78,15 +79,21 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     target: MetricTarget | None = None
     seed: NonNegative = 0
     limits: TrainingLimits = TrainingLimits()
+    since_s: Annotated[float, Meta(ge=0)] = 0.0
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """One worker of a training job. ``data``: the samples of a trainer."""
+    """One worker of a training job. ``data``: the samples of a trainer.
+
+    ``reference``: samples of the stream as it was, if ``data`` are those that a service keeps; empty: there are none.
+    """
 
     worker: WorkerSettings
     job: JobSettings
     data: Path = Path()
+    reference: str = ""
 
 
 def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSettings:
@@ -105,4 +112,5 @@ def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSetti
         return TrainingSettings(worker, job)
     if job.trainers.get(worker.worker) != worker.node:
         raise InvalidFieldError("WORKER_NAME", worker.worker, "use a name of TRAINING.trainers, on its node")
-    return TrainingSettings(worker, job, Path(required(environ, "TRAIN_DATASET_URL")))
+    data, reference = Path(required(environ, "TRAIN_DATASET_URL")), environ.get("TRAIN_REFERENCE_URL", "")
+    return TrainingSettings(worker, job, data, reference)
