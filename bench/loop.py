@@ -3,6 +3,8 @@
     python -m bench.loop                    20 seeds of 4 drifts on 2 data sets, and 100 bad candidates
     python -m bench.loop --seeds 2          the same in short
     python -m bench.loop --sets strokes     one of the data sets
+    python -m bench.loop --resume           what an ended run has left out, if the code is the same
+    python -m bench.loop --first 100        other seeds, on which settings are chosen
 
 All that decides is the shipped code: mining, audits, drift, labels, sampling, calibration, gate, canary and the loop's
 state machine. The models are ONNX files of the shipped trainer (``bench.loop_service``). Frames come at 10 a second in
@@ -16,6 +18,7 @@ The accuracy is measured on test samples that nothing was fitted on, with their 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -24,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -41,6 +44,10 @@ CALM, DRIFTED, BACK = 30, 250, 50
 #: bad candidates in all, their data set, and the steps in which the loop must have decided about one
 BAD, BAD_SET, DECIDED = 100, "digits", 300
 WON_BACK, UPLOADS = 0.9, BUDGET + 0.03
+
+#: a data set, a seed, and a number of bad candidates; and what was measured for it
+Task = tuple[str, int, int]
+Found = dict[str, Any]
 
 
 def recovery(models: Models, kind: str, seed: int) -> dict[str, Any]:
@@ -131,16 +138,16 @@ def refusals(models: Models, kind: str, seed: int, number: int) -> list[dict[str
     return found
 
 
-def one(work: tuple[str, int, int]) -> dict[str, Any]:
+def one(task: Task) -> Found:
     """Run all drifts of one set and seed, and its share of the bad candidates."""
-    name, seed, bad = work
+    name, seed, bad = task
     with tempfile.TemporaryDirectory() as folder:
         models = Models(SETS[name](seed), Path(folder), seed, DRIFTS)
         rows = [{"set": name, **recovery(models, kind, seed)} for kind in DRIFTS]
         turned: list[dict[str, Any]] = []
         for number in range(bad):
             turned += refusals(models, DRIFTS[(seed + number) % len(DRIFTS)], seed, seed + number)
-        return {"recoveries": rows, "bad": [{"set": name, **each} for each in turned]}
+        return {"task": task, "recoveries": rows, "bad": [{"set": name, **each} for each in turned]}
 
 
 def interval(values: Sequence[float]) -> list[float]:
@@ -152,7 +159,7 @@ def interval(values: Sequence[float]) -> list[float]:
     return [statistics.median(ordered), ordered[low], ordered[high]]
 
 
-def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+def summed(found: list[Found]) -> dict[str, Any]:
     """Return the report: medians with intervals for each set and drift, and the bad candidates."""
     rows = [row for each in found for row in each["recoveries"]]
     bad = [row for each in found for row in each["bad"]]
@@ -186,14 +193,15 @@ def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
         "undecided": sum(not each["decided"] for each in bad),
         "reasons": dict(Counter(f"{each['kind']}: {each['reason']}" for each in bad)),
     }
-    report["runs"], report["bad_runs"] = rows, bad
     return report
 
 
-def written(found: list[dict[str, Any]]) -> dict[str, Any]:
+def written(found: list[Found], state: str) -> dict[str, Any]:
     """Write the report of what was measured so far, and return it."""
     report = summed(found)
-    report["simulated_hours"] = len(report["runs"]) * (CALM + DRIFTED + BACK) * STEP_S / 3600
+    runs = sum(len(each["recoveries"]) for each in found)
+    report["simulated_hours"] = runs * (CALM + DRIFTED + BACK) * STEP_S / 3600
+    report["code"], report["tasks"] = state, found
     WRITTEN.parent.mkdir(parents=True, exist_ok=True)
     WRITTEN.write_text(json.dumps(report, indent=1))
     return report
@@ -220,6 +228,23 @@ def show(report: dict[str, Any]) -> None:
     print(f"uploads after: {report['uploads_after']}; bad candidates: {report['bad']}")
 
 
+def code() -> str:
+    """Return a digest of the code that the figures depend on."""
+    root = Path(__file__).parent.parent
+    files = sorted([*root.glob("halimede/**/*.py"), *root.glob("bench/loop*.py")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def measured_before(tasks: list[Task]) -> list[Found]:
+    """Return the results of a run that was ended, of the same tasks on the same code."""
+    if not WRITTEN.exists():
+        return []
+    report = json.loads(WRITTEN.read_text())
+    if report["code"] != code():
+        sys.exit(f"{WRITTEN} was measured on other code. Measure anew, without --resume.")
+    return [each for each in report["tasks"] if tuple(each["task"]) in tasks]
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -227,21 +252,25 @@ def main() -> None:
     parser.add_argument("--sets", choices=[*SETS], nargs="+", default=[*SETS], help="data sets")
     parser.add_argument("--bad", type=int, default=BAD, help="bad candidates in all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--resume", action="store_true", help="measure only what the report does not have")
     options = parser.parse_args()
-    began = time.perf_counter()
+    began, state = time.perf_counter(), code()
     # one of each of four kinds at a time
     each = options.bad // 4
-    tasks = [
-        (name, seed, each // options.seeds + (seed < each % options.seeds) if name == BAD_SET else 0)
-        for seed in range(options.seeds)
+    tasks: list[Task] = [
+        (name, options.first + n, each // options.seeds + (n < each % options.seeds) if name == BAD_SET else 0)
+        for n in range(options.seeds)
         for name in options.sets
     ]
+    found = measured_before(tasks) if options.resume else []
+    left = [task for task in tasks if task not in {tuple(each["task"]) for each in found}]
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
-        found = []
-        for number, result in enumerate(pool.map(one, tasks), 1):
-            found.append(result)
-            print(f"{number} of {len(tasks)} after {time.perf_counter() - began:.0f} s", file=sys.stderr)
-            report = written(found)  # what there is, if somebody ends it
+        for number, ended in enumerate(as_completed([pool.submit(one, task) for task in left]), 1):
+            found.append(ended.result())
+            print(f"{number} of {len(left)} after {time.perf_counter() - began:.0f} s", file=sys.stderr)
+            written(found, state)  # what there is, if somebody ends it
+    report = written(found, state)
     show(report)
     met = (
         report["won_back_at_budget"][0] >= WON_BACK

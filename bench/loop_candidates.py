@@ -33,7 +33,7 @@ class BadCandidate:
 
 def candidates(service: Service, number: int) -> Iterator[BadCandidate]:
     """Yield one candidate of each kind, made from what the service has collected; ``number`` varies them."""
-    samples, labels = service.training_set(service.loop.drifted_s)
+    samples, labels = service.training_set(service.loop.begins_s)
     chance = np.random.default_rng([service.seed, number])
     ways: dict[str, dict[str, Callable[[], Version | Path]]] = {
         "worse": {

@@ -35,7 +35,7 @@ from halimede.mining import Miner, create, hardness_of, judge
 from halimede.mining.calibration_file import CalibrationFile
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.drift import Drift
-from halimede.pipeline.upload_policy.policy import UploadPolicy
+from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import Weights
@@ -44,18 +44,21 @@ from halimede.training.weights import Weights
 BUDGET, AUDIT_SHARE = 0.2, 0.05
 #: frames of one step, and their seconds: 10 frames a second
 FRAMES, STEP_S = 100, 10.0
-#: samples of a training, and the part of them from the first training set: a reminder of the stream as it was
-TRAINED, REPLAY = 4000, 0.3
+#: samples of the first training and of later ones, and the part of these from the first training set: a reminder of
+#: the stream as it was
+FIRST, TRAINED, REPLAY = 2000, 4000, 0.3
 #: the newest samples that a node keeps, and the share of groups that judge
 MOST_KEPT, HELD_OUT = 10_000, 0.3
 #: samples of the reference that a candidate must not forget, and of a measurement
-REFERENCE, MEASURED = 600, 2000
+REFERENCE, MEASURED = 1200, 2000
 LABELS = [str(i) for i in range(CLASSES)]
 SETTINGS = LoopSettings(triggers=TriggerSettings(samples=2000), canary=CanarySettings(percent=20))
 SPEC = ModelSpec(
     url="/", format="onnx", labels=LABELS, postprocess=Postprocess(task="classification", output="probabilities")
 )
-SMALL, BIG = "32", "256"
+SMALL, BIG = "32", "256,128"
+#: samples of each kind of stream that the big model learns from
+BIG_TRAINED = 6000
 
 
 @dataclass
@@ -101,13 +104,13 @@ class Models:
         self.small = Perceptron(hidden=SMALL, epochs="20")
         # a big model is one that was trained on all that may come
         big = Perceptron(hidden=BIG, epochs="8", batch="64")
-        drawn = [data.draw("first", kind, 2000, self.chance) for kind in (BEFORE, *kinds)]
+        drawn = [data.draw("first", kind, BIG_TRAINED, self.chance) for kind in (BEFORE, *kinds)]
         all_samples = np.concatenate([part.samples for part in drawn])
         all_labels = np.concatenate([part.labels for part in drawn])
         shape = (data.side * data.side,)
         found, _ = big.train(TrainingData(all_samples, all_labels, CLASSES, seed), big.initial_weights(shape, CLASSES))
         self.big = exported(big, found, folder / "big.onnx")
-        self.first = drawn[0]
+        self.first = data.draw("first", BEFORE, FIRST, self.chance)
         checked = data.draw("calibration", BEFORE, 1000, self.chance)
         rows = np.array([each.probabilities for each in self.big.predict(list(checked.samples))])
         self.labels = LabelSettings(temperature=temperature(rows, checked.labels))
@@ -242,22 +245,26 @@ class Service:
         policy = self.policies[on_trial]
         if policy.audits:
             policy.audits.share = max(AUDIT_SHARE, states.desired(self.loop, self.settings).audit_share)
-        edge, cloud = (model.predict(list(drawn.samples[rows])) for model in (version.model, self.models.big))
-        answered = hard = audited = agreed = 0
-        for row, low, high in zip(rows, edge, cloud, strict=True):
+        period = self._period(version)
+        edge = version.model.predict(list(drawn.samples[rows]))
+        asked: list[tuple[int, Prediction, UploadDecision]] = []
+        for row, low in zip(rows, edge, strict=True):
             decision = policy.decide(judge(version.miner, low), low, 64, 10.0, self.now_s)
-            answered += 1
-            hard += decision.up
             if decision.ask:
                 policy.ended(decision, 0.01, self.now_s, sent=True, answered=True)
-                if decision.audit:
-                    audited += 1
-                    agreed += policy.compare(low, high)
-                self._keep(drawn, int(row), high, "easy" if decision.audit else "hard", self._period(version))
-        self.stream.append((self.now_s, self._period(version), hard, answered - hard))
+                asked.append((int(row), low, decision))
+        cloud = self.models.big.predict([drawn.samples[row] for row, _, _ in asked])
+        hard = audited = agreed = 0
+        for (row, low, decision), high in zip(asked, cloud, strict=True):
+            hard += decision.up
+            if decision.audit:
+                audited += 1
+                agreed += policy.compare(low, high)
+            self._keep(drawn, row, high, "easy" if decision.audit else "hard", period)
+        self.stream.append((self.now_s, period, hard, len(rows) - hard))
         before = self.counts[on_trial]
         self.counts[on_trial] = VersionCounts(
-            answered=before.answered + answered,
+            answered=before.answered + len(rows),
             hard=before.hard + hard,
             audited=before.audited + audited,
             agreed=before.agreed + agreed,
@@ -285,17 +292,13 @@ class Service:
         if wanted.train and (self.training is None or self.training.round != wanted.train):
             self._train(wanted.train, wanted.begins_s)
         if wanted.judge and (self.evidence is None or self.evidence.version != wanted.judge):
-            held = [
-                HeldOut(each.sample, each.pixels)
-                for each in self.held_out
-                if each.second >= wanted.begins_s and each.sample.period.split()[0] == self.present.name
-            ]
+            held = [HeldOut(each.sample, each.pixels) for each in self.held_out]
             candidate = self.known[wanted.judge]
             found = compare(
                 lambda: candidate.model if isinstance(candidate, Version) else open_file(candidate, SPEC),
                 self.present.model,
                 held,
-                self.shares(wanted.begins_s),
+                self.strata(wanted.begins_s),
                 self.models.reference,
             )
             self.evidence = EvidenceReport(version=wanted.judge, evidence=found)
@@ -325,14 +328,6 @@ class Service:
                 found[period, "easy"] += easy
         return found
 
-    def shares(self, begins_s: float) -> dict[StratumName, int]:
-        """Return the frames of each stratum by the present version since a time."""
-        found: Counter[StratumName] = Counter()
-        for (period, stratum), count in self.strata(begins_s).items():
-            if period.split()[0] == self.present.name:
-                found[stratum] += count
-        return found
-
     def training_set(self, begins_s: float) -> tuple[Floats, Labels]:
         """Return the recent samples as the stream has them, with a share of the first training set."""
         recent = {each.sample.id: each for each in self.kept[-MOST_KEPT:] if each.second >= begins_s}
@@ -356,7 +351,7 @@ class Service:
 
     def calibrated(self, name: str, found: Weights) -> Version:
         """Calibrate a candidate on samples that it was not trained on, repeated as the stream has them."""
-        of = weights(self.strata(self.loop.drifted_s), [each.sample for each in self.unseen])
+        of = weights(self.strata(self.loop.begins_s), [each.sample for each in self.unseen])
         chosen = resampled(of, 1000, self.seed)
         return self.models.made(name, found, np.array([self.unseen[i].pixels for i in chosen]))
 

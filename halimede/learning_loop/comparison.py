@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from halimede.inference import Array
 from halimede.learning_loop.gate import Evidence, StratumCounts
-from halimede.learning_loop.sampling import LabelledSample, StratumName
+from halimede.learning_loop.sampling import LabelledSample, Strata
 from halimede.messages import Prediction
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
@@ -52,13 +52,13 @@ def compare(
     open_candidate: Callable[[], AnsweringModel],
     present: AnsweringModel,
     held: Sequence[HeldOut],
-    stream: Mapping[StratumName, int],
+    stream: Strata,
     reference: ReferenceSamples = ReferenceSamples(),
 ) -> Evidence:
     """Compare the model that ``open_candidate`` opens with the present one.
 
-    ``stream`` counts the samples of each stratum in the time in which ``held`` were kept. Errors of the present model
-    are raised.
+    ``stream`` counts the samples of each stratum and period in which ``held`` were kept: each is a stratum of the
+    evidence, so that samples of earlier versions count, too. Errors of the present model are raised.
     """
     pixels = [each.pixels for each in held]
     try:
@@ -73,15 +73,19 @@ def compare(
     for i, each in enumerate(held):
         groups.setdefault(f"class {each.sample.label}", []).append(i)
         groups.setdefault(f"label by {each.sample.by}", []).append(i)
-    rows = {name: [i for i, each in enumerate(held) if each.sample.stratum == name] for name in stream}
+    rows: dict[tuple[str, str], list[int]] = {}
+    for i, each in enumerate(held):
+        rows.setdefault((each.sample.period, each.sample.stratum), []).append(i)
     times = timed([candidate, present], pixels[0]) if pixels else (None, None)
     return Evidence(
         failed=sum(not _usable(mine) and _usable(other) for mine, other in zip(new, old, strict=True)),
         strata=[
             StratumCounts(
-                name=name, share=count / total if total else 0.0, counts=paired_counts(new, old, truth, rows[name])
+                name=name,
+                share=count / total if total else 0.0,
+                counts=paired_counts(new, old, truth, rows.get((period, name), [])),
             )
-            for name, count in stream.items()
+            for (period, name), count in stream.items()
         ],
         groups={name: paired_counts(new, old, truth, of) for name, of in groups.items()},
         reference=paired_counts(again, before, reference.labels, range(len(reference.labels))),

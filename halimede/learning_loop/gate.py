@@ -53,7 +53,8 @@ class Evidence(Struct, kw_only=True, frozen=True):
     Attributes:
         error: why the candidate could not be loaded or tried; empty: it answered.
         failed: held-out samples that only the candidate failed on: an error, no answer, or a number that is not finite.
-        strata: the held-out samples since the drift, by stratum.
+        strata: the held-out samples since the drift, by stratum. A name stands once for each period, that is, for each
+            version that divided the samples.
         groups: the same samples by another division, such as ``class 3`` or ``label by person``. A candidate may not
             be surely worse in any.
         reference: held-out samples of the stream as it was before, or of the first training set. A candidate may not
@@ -153,10 +154,11 @@ def _too_few(strata: list[StratumCounts], settings: GateSettings) -> tuple[str, 
         return TOO_FEW, f"{held} held-out samples are too few, {settings.least} are needed"
     if not any(each.share for each in strata):
         return TOO_FEW, "no stratum of the held-out samples has a share of the stream"
-    for each in strata:
-        if each.share >= SMALL and each.counts.samples < settings.least_stratum:
-            text = f"{each.counts.samples} held-out {each.name} samples are too few"
-            return TOO_FEW, f"{text}, {settings.least_stratum} are needed"
+    for name in sorted({each.name for each in strata}):
+        of = [each for each in strata if each.name == name]
+        held = sum(each.counts.samples for each in of)
+        if sum(each.share for each in of) >= SMALL and held < settings.least_stratum:
+            return TOO_FEW, f"{held} held-out {name} samples are too few, {settings.least_stratum} are needed"
     return None
 
 

@@ -66,8 +66,8 @@ class LoopSettings(Struct, kw_only=True, frozen=True):
     triggers: TriggerSettings = TriggerSettings()
     gate: GateSettings = GateSettings()
     canary: CanarySettings = CanarySettings()
-    labelled: Annotated[int, Meta(ge=1)] = 400
-    easy: Annotated[int, Meta(ge=0)] = 300
+    labelled: Annotated[int, Meta(ge=1)] = 800
+    easy: Annotated[int, Meta(ge=0)] = 500
     least_stratum: Annotated[int, Meta(ge=0)] = 100
     audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     after_audits: Annotated[int, Meta(ge=1)] = 100
@@ -104,11 +104,10 @@ class LoopState(Struct, kw_only=True, frozen=True):
         round: number of the present or last round.
         trigger: why it began; ``base``: the version of the model that it set out to better.
         version: the candidate.
-        drifted_s: when the present kind of stream began, with the last drift: the samples to train on are those since.
+        begins_s: when the present kind of stream began, with the last drift: the samples to train and to judge on are
+            those since. ``begins`` and ``begins_easy``: labelled samples before that.
         drifted: this drift has not ended since: a round after a refusal adds samples to those of the round before.
-        begins_s: when the samples to judge on begin: with the drift, or with the present version if that is newer.
-            ``begins`` and ``begins_easy``: labelled samples before that.
-        used: labelled samples when the last training began; ``last_used``: how many of them were new.
+        used: labelled samples when the last training began.
         refusals: rounds in a row without a roll-out; ``attempts``: candidates judged since the last roll-out.
         served: the last command that a round began for.
         window: counts of the service when this round began: the estimate before it is of the frames since. ``start``
@@ -125,12 +124,10 @@ class LoopState(Struct, kw_only=True, frozen=True):
     base: Short = ""
     version: Short = ""
     drifted: bool = False
-    drifted_s: float = 0.0
     begins_s: float = 0.0
     begins: Number = 0
     begins_easy: Number = 0
     used: Number = 0
-    last_used: Number = 0
     refusals: Number = 0
     attempts: Number = 0
     looks: Number = 0
@@ -210,7 +207,7 @@ def desired(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
     if loop.state == "Labelling":
         return DesiredLoop(audit_share=share)
     if loop.state == "Training":
-        return DesiredLoop(train=loop.round, begins_s=loop.drifted_s, audit_share=share)
+        return DesiredLoop(train=loop.round, begins_s=loop.begins_s, audit_share=share)
     if loop.state == "Judging":
         return DesiredLoop(judge=loop.version, begins_s=loop.begins_s, audit_share=share)
     if loop.state == "Canary":
@@ -264,7 +261,7 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
         TriggerFacts(
             drifting=facts.drifting,
             labelled=max(0, facts.labelled - loop.used),
-            before=loop.last_used,
+            trained=max(0, loop.used - loop.begins),
             refusals=loop.refusals,
             since_s=max(0.0, now_s - loop.since_s),
             command=facts.command,
@@ -279,7 +276,9 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
             return loop
         return msgspec.structs.replace(loop, reason="", message="")
     if why == triggers.DRIFT and not loop.drifted:
-        loop = msgspec.structs.replace(_judged_from(loop, facts, now_s), drifted=True, drifted_s=now_s)
+        loop = msgspec.structs.replace(
+            loop, drifted=True, begins_s=now_s, begins=facts.labelled, begins_easy=facts.easy
+        )
     return msgspec.structs.replace(
         _enter(loop, "Labelling", why, "", now_s),
         round=loop.round + 1,
@@ -309,7 +308,6 @@ def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s:
     return msgspec.structs.replace(
         _enter(loop, "Training", loop.trigger, f"{new} new labelled samples, {easy} of them easy", now_s),
         used=facts.labelled,
-        last_used=max(0, facts.labelled - loop.used),
     )
 
 
@@ -372,7 +370,7 @@ def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
             return _enter(loop, "Collecting", SUPERSEDED, f"version {facts.present} is in use", now_s)
         return loop
     if not loop.start.answered:
-        return msgspec.structs.replace(_judged_from(loop, facts, now_s), start=facts.counts, drifted=False)
+        return msgspec.structs.replace(loop, start=facts.counts, drifted=False)
     recent = facts.counts.since(loop.start)
     if recent.audited < settings.after_audits:
         return loop
@@ -381,11 +379,6 @@ def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
     changed = msgspec.structs.replace(loop, history=[*loop.history[:-1], last])
     text = f"agreement {after.value:.3f} ({after.low:.3f} to {after.high:.3f})"
     return _enter(changed, "Collecting", loop.reason, text, now_s)
-
-
-def _judged_from(loop: LoopState, facts: LoopFacts, now_s: float) -> LoopState:
-    """Let the samples to judge on begin now."""
-    return msgspec.structs.replace(loop, begins_s=now_s, begins=facts.labelled, begins_easy=facts.easy)
 
 
 def _withdrawn(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s: float) -> LoopState:

@@ -27,7 +27,8 @@ class TriggerSettings(Struct, kw_only=True, frozen=True):
         samples: new labelled samples from which a round begins without drift; 0: never.
         every_s: seconds after which a round begins if there is any new sample; 0: never.
         pause_s: least seconds between two rounds; doubled after each refusal in a row.
-        new_share: new labelled samples that a round after a refusal needs, as a share of those of the round before.
+        new_share: new labelled samples that a round after a refusal needs, as a share of those that the last training
+            had.
 
     """
 
@@ -43,8 +44,8 @@ class TriggerFacts(Struct, kw_only=True, frozen=True):
 
     Attributes:
         drifting: at least one worker reports drift.
-        labelled: new labelled samples since the last round began.
-        before: labelled samples that the last round used.
+        labelled: new labelled samples since the last training began.
+        trained: labelled samples of the present stream that the last training had.
         refusals: rounds in a row that ended without a roll-out.
         since_s: seconds since the last round ended, or since the loop began.
         command: number of the last command; ``served``: of the last command that a round began for.
@@ -53,7 +54,7 @@ class TriggerFacts(Struct, kw_only=True, frozen=True):
 
     drifting: bool = False
     labelled: Number = 0
-    before: Number = 0
+    trained: Number = 0
     refusals: Number = 0
     since_s: Seconds = 0.0
     command: Number = 0
@@ -66,7 +67,7 @@ def due(facts: TriggerFacts, settings: TriggerSettings) -> str:
         return COMMAND
     if facts.since_s < pause(facts.refusals, settings) or not facts.labelled:
         return ""
-    if facts.refusals and facts.labelled < settings.new_share * facts.before:
+    if facts.refusals and facts.labelled < settings.new_share * facts.trained:
         return ""
     if settings.drift and facts.drifting:
         return DRIFT

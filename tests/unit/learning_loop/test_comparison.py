@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from halimede.learning_loop.gate import GateSettings, decide
 from halimede.learning_loop.sampling import LabelledSample
 from halimede.messages import Prediction
 
-STREAM = {"hard": 300, "easy": 700}
+STREAM = {("", "hard"): 300, ("", "easy"): 700}
 PIXELS = [np.array([i % 5, i], np.float32) for i in range(200)]
 HELD = [
     HeldOut(LabelledSample(id=str(i), label=str(i % 5), stratum="hard" if i % 2 else "easy"), pixels)
@@ -59,6 +60,21 @@ def test_both_models_are_counted_by_stratum_and_group() -> None:
     assert found.groups["label by cloud"].samples == 200
     assert (found.reference.both, found.reference.samples) == (100, 200)
     assert decide(found, GateSettings(most_slowdown=0)).accepted
+
+
+def test_samples_of_each_period_are_weighted_by_their_part_of_the_stream() -> None:
+    earlier = [HeldOut(msgspec.structs.replace(each.sample, period="1"), each.pixels) for each in HELD[:100]]
+    later = [HeldOut(msgspec.structs.replace(each.sample, period="2"), each.pixels) for each in HELD[100:]]
+    stream = {("1", "hard"): 100, ("1", "easy"): 100, ("2", "hard"): 200, ("2", "easy"): 600}
+    found = compare(lambda: Answers(right), Answers(half_right), [*earlier, *later], stream)  # type: ignore[arg-type, return-value]
+    # both models are right in the first period, the candidate alone in the second
+    assert [(each.name, each.share, each.counts.candidate) for each in found.strata] == [
+        ("hard", 0.1, 0),
+        ("easy", 0.1, 0),
+        ("hard", 0.2, 50),
+        ("easy", 0.6, 50),
+    ]
+    assert gate.gain_of(found.strata, 1.96).value == pytest.approx(0.8)
 
 
 def test_a_candidate_that_raises_is_evidence_and_no_error() -> None:

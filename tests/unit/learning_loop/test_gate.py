@@ -82,6 +82,17 @@ def test_a_stratum_that_hardly_occurs_needs_no_samples_but_widens_the_interval()
     assert found.gain.high - found.gain.low > alone.gain.high - alone.gain.low
 
 
+def test_a_stratum_needs_its_samples_in_all_periods_together() -> None:
+    half = PairedCounts(both=8, candidate=4)
+    strata = [
+        StratumCounts(name="hard", share=0.6, counts=BETTER),
+        StratumCounts(name="easy", share=0.2, counts=half),
+        StratumCounts(name="easy", share=0.2, counts=half),
+    ]
+    assert decide(evidence(strata=strata), GateSettings()).accepted
+    assert decide(evidence(strata=strata[:2]), GateSettings()).reason == gate.TOO_FEW
+
+
 def test_a_median_over_the_deadline_is_refused_even_if_the_present_model_is_as_slow() -> None:
     slow = Estimate(60.0, 58.0, 61.0)
     found = decide(evidence(candidate_ms=slow, present_ms=slow), GateSettings(most_ms=50.0))

@@ -67,6 +67,19 @@ def test_the_audits_estimate_before_and_after_is_in_the_history() -> None:
     assert record.gain is not None
 
 
+def test_the_next_round_trains_and_judges_on_all_samples_since_the_drift() -> None:
+    settings = msgspec.structs.replace(SETTINGS, triggers=triggers.TriggerSettings(samples=3000))
+    found = drifted(settings=settings)
+    found.until("Training")
+    began = desired(found.loop, settings).begins_s
+    found.until("RolledOut")
+    found.drifting = False
+    for state in ("Training", "Judging"):
+        found.until(state)
+        assert found.loop.trigger == triggers.SAMPLES
+        assert desired(found.loop, settings).begins_s == began
+
+
 def test_a_refused_candidate_never_gets_a_frame_and_the_next_round_waits_for_new_samples() -> None:
     found = drifted(model("2", 0.5, 0.5))
     found.until("Withdrawn")
