@@ -16,20 +16,12 @@ from datetime import datetime
 
 import msgspec
 
+from halimede.api.learning_loop import LoopSettings
 from halimede.api.model import ModelSpec, ModelVersion, RolloutSpec
 from halimede.blobs.uris import GM, url
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.gate import Evidence
-from halimede.learning_loop.states import (
-    CONTESTED,
-    EvidenceReport,
-    LoopFacts,
-    LoopSettings,
-    LoopState,
-    TrainingReport,
-    desired,
-    step,
-)
+from halimede.learning_loop.states import CONTESTED, EvidenceReport, LoopFacts, LoopState, TrainingReport, desired, step
 from halimede.messages import ModelFacts, ModelInUse, TaskInfo, TensorFile, TrainingProgress, WorkerReport
 from halimede.stats.differences import PairedCounts
 from halimede.stats.totals import add_up

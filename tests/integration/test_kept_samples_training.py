@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from halimede.learning_loop.gate import Evidence, GateSettings, decide
+from halimede.api.learning_loop import GateSettings
+from halimede.learning_loop.gate import Evidence, decide
 from halimede.mining.calibration_file import CalibrationFile
 from halimede.training.tensor_file import encode
 from services.broker import MosquittoProcess

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from halimede.api.learning_loop import CanarySettings, GateSettings, LoopSettings, TriggerSettings
 from halimede.api.model import ModelSpec, ModelVersion, RolloutSpec, in_force
-from halimede.learning_loop.canary import CanarySettings
-from halimede.learning_loop.gate import Evidence, GateSettings, StratumCounts
-from halimede.learning_loop.states import LoopSettings, LoopState
-from halimede.learning_loop.triggers import TriggerSettings
+from halimede.learning_loop.gate import Evidence, StratumCounts
+from halimede.learning_loop.states import LoopState
 from halimede.messages import (
     ModelFacts,
     ModelInUse,

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from halimede.api.learning_loop import GateSettings
 from halimede.hard_samples.store import HardSampleStore
-from halimede.learning_loop.gate import Evidence, GateSettings, decide
+from halimede.learning_loop.gate import Evidence, decide
 from halimede.messages import PersonLabel, Prediction
 from halimede.mining import create
 from halimede.mining.calibration_file import CalibrationFile
