@@ -438,9 +438,9 @@ TRAINING_REQUEST = Topic(
     "{ns}/sedna/training/{job}/request/{source}/{asker}",
     m.BlobRequest,
     qos=0,
-    publishers=(Role.EDGE, Role.CLOUD),
+    publishers=(Role.EDGE, Role.CLOUD, Role.GM),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Asks the aggregator or a trainer for a piece of a tensor file, as `blob-request` does.",
+    doc="Asks the aggregator or a trainer for a piece of a tensor file, as `blob-request` does. GM asks for the model.",
 )
 TRAINING_CHUNK = Topic(
     "training-chunk",
@@ -449,7 +449,7 @@ TRAINING_CHUNK = Topic(
     encoding=BodyEncoding.MSGPACK,
     qos=0,
     publishers=(Role.EDGE, Role.CLOUD),
-    subscribers=(Role.EDGE, Role.CLOUD),
+    subscribers=(Role.EDGE, Role.CLOUD, Role.GM),
     doc="The requested piece of a tensor file, with the request's correlation data. The client checks the digest.",
 )
 

@@ -13,6 +13,7 @@ from msgspec import inspect
 
 from halimede.api.processing import FILE_PATTERN, FUNCTION_PATTERN
 from halimede.api.schema import KEYWORDS, pattern
+from halimede.api.trainingmodel import CODE
 from halimede.names import LABEL_PATTERN, NAME_PATTERN
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ PATTERNS = {
     r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$": st.sampled_from(["", "mine:app", "a.b:C.d"]),
     FILE_PATTERN: st.sampled_from(["post.py", "lib/a-b_c.d/post.py"]),
     FUNCTION_PATTERN: st.sampled_from(["postprocess", "_read1"]),
+    CODE: st.sampled_from(["Perceptron", "mine:Digits", "train.py:Digits"]),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
 }
 

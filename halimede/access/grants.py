@@ -25,6 +25,7 @@ from halimede.topics import CONTRACT
 OWN_NAME = {Role.LC: "node", Role.EDGE: "node", Role.CLOUD: "node", Role.CAMERA: "camera"}
 #: roles that are named by their user name on the broker. An operator's commands choose a name each time
 NAMED = frozenset({Role.GM, Role.LC})
+WORKERS = frozenset({Role.EDGE, Role.CLOUD})
 HERE = frozenset({Role.LC, Role.EDGE, Role.CAMERA, Role.CONSUMER})
 BEYOND = frozenset({Role.GM, Role.CLOUD, Role.OPERATOR, Role.CONSUMER})
 #: on a node's own topics, all parties of the node are behind the bridge
@@ -67,8 +68,14 @@ def grants(principal: Principal, contract: Sequence[Topic[Any]] = CONTRACT) -> t
         if principal.role in topic.publishers:
             found.append(Grant(Action.PUBLISH, topic.filter(**_own(principal, topic, topic.speaker)).text))
         if principal.role in topic.subscribers:
-            found.append(Grant(Action.SUBSCRIBE, topic.filter(**_own(principal, topic, topic.listener)).text))
+            own = {} if reads_all_nodes(principal, topic) else _own(principal, topic, topic.listener)
+            found.append(Grant(Action.SUBSCRIBE, topic.filter(**own).text))
     return tuple(found)
+
+
+def reads_all_nodes(principal: Principal, topic: Topic[Any]) -> bool:
+    """Whether a worker reads what workers of other nodes publish: an aggregator reads the trainers' states."""
+    return principal.role in WORKERS and not topic.listener and bool(WORKERS & set(topic.publishers))
 
 
 def _own(principal: Principal, topic: Topic[Any], party: str) -> dict[str, str]:

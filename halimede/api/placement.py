@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
 from halimede.api.deferral import Deferral
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
-from halimede.api.jointinference import RESERVED, CloudWorkerSpec, EdgeWorkerSpec, JointInferenceServiceSpec, TierWorker
+from halimede.api.jointinference import (
+    RESERVED,
+    CloudWorkerSpec,
+    EdgeWorkerSpec,
+    JointInferenceServiceSpec,
+    ModelSelector,
+    TierWorker,
+)
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
+from halimede.api.trainingmodel import AGGREGATOR, GROUP, AggregatorSpec, TrainerSpec, TrainingModelSpec
 
 Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `halimede worker PROGRAM`
-Program = Literal["edge", "tier", "cloud", "member", "joint"]
+Program = Literal["edge", "tier", "cloud", "member", "joint", "aggregator", "trainer"]
 HOSTNAME = "kubernetes.io/hostname"
+#: the word in the names of workers that users name, by program; others have none
+GROUPS = {"tier": "tier", "aggregator": GROUP, "trainer": GROUP}
 #: beginnings of the URLs of cameras that every node of a network reaches
 NETWORK = ("rtsp://", "rtsps://", "http://", "https://")
 
@@ -33,14 +43,18 @@ class Placement:
         worker: its spec in the resource.
         pod: its pod.
         at: its path in the resource.
+        dataset: the name of the Dataset that its node needs; empty if it needs none.
+        training: the Models of its training, by purpose; ``model`` is the one that gets a new version.
 
     """
 
     name: str
     role: Role
-    worker: EdgeWorkerSpec | TierWorker | CloudWorkerSpec | MemberWorker | JointWorker
+    worker: EdgeWorkerSpec | TierWorker | CloudWorkerSpec | MemberWorker | JointWorker | AggregatorSpec | TrainerSpec
     pod: PodSpec
     at: str
+    dataset: str = ""
+    training: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def program(self) -> Program:
@@ -52,6 +66,10 @@ class Placement:
                 return "member"
             case JointWorker():
                 return "joint"
+            case AggregatorSpec():
+                return "aggregator"
+            case TrainerSpec():
+                return "trainer"
             case _:
                 return self.role
 
@@ -62,12 +80,25 @@ class Placement:
 
     def on(self, service: str, node: str) -> str:
         """Return the name of this worker of a service on a node."""
-        return worker_name(service, self.name, node, tier=self.program == "tier")
+        return worker_name(service, self.name, node, group=GROUPS.get(self.program, ""))
 
     @property
     def model(self) -> str:
         """The name of its Model; empty if it has none, or if it is chosen by a selector."""
+        if isinstance(self.worker, AggregatorSpec | TrainerSpec):
+            return ""
         return self.worker.model.name if self.worker.model else ""
+
+    @property
+    def selector(self) -> ModelSelector | None:
+        """What its Model must be, if it is chosen by a selector."""
+        chosen = self.worker.model if isinstance(self.worker, EdgeWorkerSpec | CloudWorkerSpec) else None
+        return chosen.selector if chosen else None
+
+    @property
+    def hpa(self) -> dict[str, Any] | None:
+        """How its pods are scaled; None: there is one."""
+        return None if isinstance(self.worker, AggregatorSpec | TrainerSpec) else self.worker.hpa
 
     @property
     def detector(self) -> str:
@@ -92,34 +123,84 @@ class Placement:
         return source.url if source and source.url.startswith(NETWORK) else ""
 
     @property
+    def keeper(self) -> str:
+        """The name of the service whose hard samples on its node it trains on; empty if it does not."""
+        kept = self.worker.hard_samples if isinstance(self.worker, TrainerSpec) else None
+        return kept.service if kept else ""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it cannot run without files of its node: it trains on them."""
+        return isinstance(self.worker, TrainerSpec)
+
+    @property
     def needs(self) -> dict[str, str]:
-        """The names of the Models that it needs, by the resource's field."""
+        """The names of the Models whose files it needs, by the resource's field."""
         named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
+        named |= {what: name for what, name in self.training.items() if what not in self.described}
         return {what: name for what, name in named.items() if name}
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all Models that it needs."""
-        return tuple(self.needs.values())
+        """The names of all Models that it names."""
+        return (*self.needs.values(), *self.described.values())
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The names of the Models of which it needs the spec, and no file, by the resource's field."""
+        return {what: name for what, name in self.training.items() if what == "model"}
 
 
-Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec
+Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingModelSpec
 #: plurals of the kinds whose workers are placed on nodes and answer samples
 SERVICES = (JOINT_INFERENCE, MULTI_EDGE)
 
 
 def placements(spec: Service) -> tuple[Placement, ...]:
     """Return the workers of a service."""
+    if isinstance(spec, TrainingModelSpec):
+        return _of_training(spec)
+    data = spec.dataset.name if spec.dataset else ""
     if isinstance(spec, MultiEdgeInferenceServiceSpec):
         return tuple(
-            Placement(name, "cloud" if name == JOINT else "edge", worker, _pod(worker.template), at)
+            Placement(name, "cloud", worker, _pod(worker.template), at)
+            if name == JOINT
+            else Placement(name, "edge", worker, _pod(worker.template), at, data)
             for name, at, worker in members(spec)
         )
     return (
-        Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker"),
+        Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker", data),
         *(Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]") for i, t in enumerate(spec.tiers)),
         Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
     )
+
+
+def _of_training(spec: TrainingModelSpec) -> tuple[Placement, ...]:
+    """Return the workers of a training: the aggregator alone needs the first weights."""
+    used = {"model": spec.model.name} | ({"archive": spec.trainer.archive.name} if spec.trainer.archive else {})
+    first = used | ({"initial": spec.initial.name} if spec.initial else {})
+    opens = spec.aggregator
+    return (
+        Placement(AGGREGATOR, "cloud", opens, _pod(opens.template), "spec.aggregator", training=first),
+        *(
+            Placement(
+                each.name,
+                "edge",
+                each,
+                _pod(each.template),
+                f"spec.trainers[{i}]",
+                each.dataset.name if each.dataset else "",
+                used,
+            )
+            for i, each in enumerate(spec.trainers)
+        ),
+    )
+
+
+def training_workers(service: str, spec: TrainingModelSpec) -> dict[str, str]:
+    """Return the node of each trainer of a job, by the name of its worker."""
+    places = [place for place in placements(spec) if place.program == "trainer"]
+    return {place.on(service, place.pod.node_name): place.pod.node_name for place in places}
 
 
 def cameras_of(body: Mapping[str, Any]) -> list[str]:
@@ -161,13 +242,13 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
     return bool(pod.node_selector) and all(known.get(k) == v for k, v in pod.node_selector.items())
 
 
-def worker_name(service: str, name: str, node: str, *, tier: bool = False) -> str:
-    """Return the name of a service's worker on a node: the same at each start. ``tier``: it is a tier's worker.
+def worker_name(service: str, name: str, node: str, *, group: str = "") -> str:
+    """Return the name of a service's worker on a node: the same at each start. ``group``: see ``GROUPS``.
 
     Names that users give to workers follow a dot, which they cannot contain, and their suffix depends on the kind of
     service. So no two services of a namespace, of one kind or two, have workers of one name on a node.
     """
-    if tier:
-        return f"{service}.{name}-tier-{node}"
+    if group:
+        return f"{service}.{name}-{group}-{node}"
     fixed = name in RESERVED and name != JOINT
     return f"{service}-{name}-{node}" if fixed else f"{service}.{name}.{node}"

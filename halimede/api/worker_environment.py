@@ -24,8 +24,11 @@ from halimede.api.jointinference import (
 )
 from halimede.api.model import ModelSpec, about_file
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
-from halimede.api.placement import Placement
+from halimede.api.placement import Placement, training_workers
+from halimede.api.trainingmodel import TrainerSpec, TrainingModelSpec, job_settings
 
+#: stands in the spec for the path of a Model whose file the worker does not need
+NO_FILE = "/none"
 #: seconds between a worker's reports to its LC, unless its template sets another value
 LC_PERIOD = "1"
 
@@ -40,15 +43,15 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class MountedModel:
-    """A Model, and the path where the worker finds its file or folder."""
+    """A Model, and the path where the worker finds its file or folder; empty: the worker needs only its spec."""
 
     model: Resource[ModelSpec]
-    path: str
+    path: str = ""
 
     def variables(self, name: str) -> dict[str, str]:
         """Return its path and spec as variables whose names begin with ``name``."""
-        spec = about_file(self.model.spec, self.path)
-        return {f"{name}_URL": self.path, f"{name}_SPEC": _json(spec)}
+        spec = _json(about_file(self.model.spec, self.path or NO_FILE))
+        return {f"{name}_URL": self.path, f"{name}_SPEC": spec} if self.path else {f"{name}_SPEC": spec}
 
 
 def common(
@@ -60,11 +63,13 @@ def common(
     state: str,
     grace_s: float,
     fetch_allow: str,
+    data: str = "",
 ) -> WorkerEnvironment:
     """Return the variables of a worker of ``service`` in the role of ``placement``, both on nodes and in pods.
 
-    ``models`` are the Models that it needs, by purpose (``Placement.needs``); ``state`` is its folder. ``fetch_allow``:
-    the addresses that its own camera may have in addition to public ones; a template cannot change them.
+    ``models`` are the Models that it names, by purpose (``Placement.needs``, ``described``); ``state`` is its folder.
+    ``fetch_allow``: the addresses that its own camera may have in addition to public ones; a template cannot change
+    them. ``data``: the path of its samples for training, if it has any.
     """
     facts = {
         "NAMESPACE": service.metadata.namespace,
@@ -88,6 +93,10 @@ def common(
         facts |= _tier(service.spec, placement)
     if isinstance(service.spec, MultiEdgeInferenceServiceSpec):
         facts |= _part(service.spec, placement)
+    if isinstance(service.spec, TrainingModelSpec):
+        facts["TRAINING"] = _json(job_settings(service.spec, training_workers(service.metadata.name, service.spec)))
+    if isinstance(placement.worker, TrainerSpec):
+        facts["TRAIN_DATASET_URL"] = data
     return WorkerEnvironment(facts, {"LC_PERIOD": LC_PERIOD})
 
 

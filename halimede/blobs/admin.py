@@ -143,6 +143,7 @@ class BlobNode:
 
     def __init__(self, bus: Bus, name: str, store: ManagedCache, find: Find | None = None) -> None:
         self.bus = bus
+        self.store = store
         self.client = BlobClient(bus, name)
         finders = [find, of_cache(store.cache)] if find else [of_cache(store.cache)]
         self.source = BlobServer(bus, name, FileProvider(finders))

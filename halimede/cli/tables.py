@@ -134,6 +134,16 @@ def _version(body: Mapping[str, Any]) -> str:
     return text(versions[0].get("version")) if versions else "-"
 
 
+def _round(body: Mapping[str, Any]) -> str:
+    training = dig(body, "status", "training") or {}
+    return f"{training.get('round') or 0}/{training.get('rounds') or dig(body, 'spec', 'rounds') or 20}"
+
+
+def _trained(body: Mapping[str, Any]) -> str:
+    found = dig(body, "status", "training", "metrics") or []
+    return ", ".join(f"{each.get('key')} {each.get('value')}" for each in found) or "-"
+
+
 NAME = TableColumn("NAME", _at("metadata", "name"))
 STATUS = TableColumn("STATUS", phase)
 AGE = TableColumn("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
@@ -191,6 +201,19 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("URL", _at("status", "url")),
         AGE,
         TableColumn("FRAMEWORK", _at("spec", "frameworkType"), wide=True),
+        TableColumn("NODES", _nodes, wide=True),
+        WHY,
+    ),
+    "trainingmodels": (
+        NAME,
+        STATUS,
+        TableColumn("MODEL", _at("spec", "model", "name")),
+        TableColumn("ROUND", _round),
+        TableColumn("TRAINERS", lambda body: str(dig(body, "status", "training", "trainers") or 0)),
+        TableColumn("METRICS", _trained),
+        TableColumn("VERSION", _at("status", "training", "version")),
+        AGE,
+        TableColumn("SENT", lambda body: size(dig(body, "status", "training", "bytes") or 0), wide=True),
         TableColumn("NODES", _nodes, wide=True),
         WHY,
     ),

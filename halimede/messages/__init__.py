@@ -54,6 +54,7 @@ from halimede.messages.operator import (
     ServedVersion,
     Status,
     StatusDocument,
+    TrainingStatus,
     WorkerSummary,
 )
 from halimede.messages.samples import (
@@ -150,6 +151,7 @@ __all__ = [
     "TrainerState",
     "TrainingProgress",
     "TrainingRound",
+    "TrainingStatus",
     "WorkerInfo",
     "WorkerReport",
     "WorkerSummary",

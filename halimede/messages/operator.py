@@ -74,6 +74,29 @@ class ChosenModel(Message, kw_only=True):
     ] = 0
 
 
+class TrainingStatus(Message, kw_only=True):
+    """The progress of a TrainingModel, and the version that came of it."""
+
+    run: Annotated[Short, Meta(description="Identifies the training: it changes with what begins it anew.")] = ""
+    state: Annotated[Short, Meta(description="waiting, open, done, or failed.")] = "waiting"
+    round: Annotated[NonNegative, Meta(description="The present round.")] = 0
+    rounds: Annotated[NonNegative, Meta(description="Rounds of training.")] = 0
+    trainers: Annotated[NonNegative, Meta(description="Trainers that run.")] = 0
+    samples: Annotated[NonNegative, Meta(description="Samples of all trainers.")] = 0
+    evaluated: Annotated[NonNegative, Meta(description="The round whose weights have these metrics.")] = 0
+    metrics: Annotated[
+        list[Metric], Meta(max_length=64, description="Metrics of held-out samples, as text: the mean of all trainers.")
+    ] = []
+    dropped: Annotated[
+        list[Metric], Meta(max_length=64, description="Updates that did not count, by reason, as text.")
+    ] = []
+    bytes: Annotated[NonNegative, Meta(description="Bytes of tensors that the aggregator has sent and received.")] = 0
+    digest: Annotated[Digest, Meta(description="SHA-256 of the trained model.")] = ""
+    size: Annotated[NonNegative, Meta(description="Its bytes.")] = 0
+    version: Annotated[Short, Meta(description="The version of the Model that it is.")] = ""
+    reason: Annotated[Short, Meta(description="Why the training ended, in one word.")] = ""
+
+
 class Status(Message, kw_only=True, omit_defaults=False):
     """GM's view of a resource. ``metrics`` have the seed's counts as text."""
 
@@ -117,6 +140,7 @@ class Status(Message, kw_only=True, omit_defaults=False):
     chosen: Annotated[
         list[ChosenModel], Meta(max_length=8, description="Of a service that selects its models: those that it has.")
     ] = []
+    training: Annotated[TrainingStatus | None, Meta(description="Of a TrainingModel: its progress and result.")] = None
     versions: Annotated[
         list[ServedVersion],
         Meta(

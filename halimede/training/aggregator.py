@@ -24,7 +24,7 @@ from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
-from halimede.messages import TensorFile, TensorSpec, TrainerState, TrainingRound
+from halimede.messages import TensorFile, TensorSpec, TrainerState, TrainingProgress, TrainingRound
 from halimede.models.errors import FetchError
 from halimede.training import round_plan
 from halimede.training.aggregation import create
@@ -71,6 +71,8 @@ class AggregatorMemory(Struct, kw_only=True):
     dropped: dict[str, int] = {}
     reason: str = ""
     model: str = ""
+    #: of tensors that its processes have sent and received
+    bytes: int = 0
 
     @property
     def files(self) -> set[str]:
@@ -97,7 +99,7 @@ class Aggregator:
         self._names = {"ns": worker.namespace, "job": worker.service}
         self._aggregation = create(job.aggregation, job.aggregation_parameters)
         self._checkpoint = Checkpoint(worker.state / FOLDER, AggregatorMemory)
-        self._memory = AggregatorMemory(job=worker.uid)
+        self._memory = AggregatorMemory(job=settings.identity)
         self._weights: Weights = {}
         self._sizes: dict[str, int] = {}
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
@@ -110,11 +112,13 @@ class Aggregator:
         self._accepted: dict[str, Accepted] = {}
         self._changed = asyncio.Event()
         self._waiting = ""
+        self._bytes_before = 0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Run the job until ``stop`` is set; after its last round, serve its model. Raises CheckpointError."""
         await asyncio.to_thread(self._restore)
         await self._exchange.start()
+        self._reporter.training = self._progress
         states = topics.TRAINER_STATE.filter(**self._names)
         await self._bus.subscribe(states, self._published, cleared=self._cleared)
         async with asyncio.TaskGroup() as group:
@@ -366,12 +370,36 @@ class Aggregator:
         done = f", {len(plan.received)} of {len(plan.invited)} trainers" if plan else ""
         return f"{rounds}{done}" + (f"; {shown} (round {memory.evaluated})" if shown else "")
 
+    @property
+    def _stage(self) -> Literal["waiting", "open", "done"]:
+        if self._memory.model:
+            return "done"
+        return "open" if self._plan and self._memory.invited else "waiting"
+
+    def _progress(self) -> TrainingProgress:
+        """Return the progress for the worker's report."""
+        memory, rounds = self._memory, self._settings.job.rounds
+        return TrainingProgress(
+            run=memory.job,
+            state=self._stage,
+            round=min(memory.number, rounds),
+            rounds=rounds,
+            reason=memory.reason or (TOO_FEW if self._waiting else ""),
+            metrics=memory.metrics,
+            evaluated=memory.evaluated,
+            dropped=dict(memory.dropped),
+            bytes=self._bytes,
+            model=self._file(memory.model),
+        )
+
+    @property
+    def _bytes(self) -> int:
+        return self._bytes_before + self._exchange.sent_bytes + self._exchange.received_bytes
+
     def _body(self) -> TrainingRound:
         """Return the round as it is published."""
         memory, plan, job = self._memory, self._plan, self._settings.job
-        state: Literal["waiting", "open", "done"] = "open" if plan and memory.invited else "waiting"
-        if memory.model:
-            state = "done"
+        state = self._stage
         now = asyncio.get_running_loop().time()
         return TrainingRound(
             job=memory.job,
@@ -408,11 +436,14 @@ class Aggregator:
         found = self._checkpoint.load()
         if found and found.job == self._memory.job:
             self._memory = found
+            if found.reason == ROUNDS_DONE and found.number <= self._settings.job.rounds:
+                found.reason, found.model = "", ""  # an edit asks for more rounds
             if found.weights:
                 content = self._checkpoint.read(found.weights)
                 self._weights = decode(content, found.specs)
             if found.state:
                 self._aggregation.restore(decode(self._checkpoint.read(found.state), found.state_specs))
+            self._bytes_before = found.bytes
             self._offer()
         self._memory.epoch += 1
         self._save()
@@ -432,6 +463,7 @@ class Aggregator:
         return digest
 
     def _save(self) -> None:
+        self._memory.bytes = self._bytes
         self._checkpoint.save(self._memory, self._memory.files)
         self._offer()
 

@@ -72,7 +72,7 @@ def _carry_out(task: TrainingTask) -> TrainingResult:
     spec = msgspec.json.decode(task.model_spec, type=ModelSpec)
     if task.do == "compare":
         return _compare(task, spec)
-    trainer = load_trainer(task.entry, task.parameters)
+    trainer = load_trainer(task.entry, task.parameters, task.archive)
     match task.do:
         case "initial":
             weights = trainer.initial_weights(tuple(task.shape), len(spec.labels))

@@ -27,6 +27,8 @@ class TrainingTask(Struct, kw_only=True):
     do: Literal["describe", "train", "evaluate", "initial", "export", "compare"]
     parent: int
     entry: str
+    #: the file with the trainer's class; empty: it is installed
+    archive: str = ""
     parameters: dict[str, str]
     model_spec: str
     data: str = ""

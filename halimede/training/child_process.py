@@ -43,6 +43,7 @@ async def run_step(
         do=do,
         parent=os.getpid(),
         entry=job.entry,
+        archive=settings.archive,
         parameters=job.parameters,
         model_spec=msgspec.json.encode(settings.worker.model).decode(),
         data=str(settings.data),

@@ -4,56 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
+from halimede.api.trainingmodel import KIND, MetricTarget, TrainingLimits
 from halimede.environment import required
 from halimede.errors import InvalidFieldError
 from halimede.messages import Compression
-from halimede.messages.base import Finite, Name, NonNegative
+from halimede.messages.base import Name, NonNegative
 from halimede.messages.training import MOST_TRAINERS
 from halimede.worker.settings import WorkerSettings, read, read_json
 
 #: kind of the resource that is the owner of the workers
-OWNER_KIND = "trainingmodel"
+OWNER_KIND = KIND
 Program = Literal["aggregator", "trainer"]
-Hour = Annotated[int, Meta(ge=0, le=24)]
-
-
-class MetricTarget(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The metric at which training ends: at least ``value``."""
-
-    metric: Annotated[str, Meta(min_length=1, max_length=64)]
-    value: Finite
-
-
-class Hours(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The hours of the day, by the node's clock, in which it trains: from 22 to 6, for example. Equal: always."""
-
-    begin: Hour = 0
-    end: Hour = 0
-
-    def include(self, now: datetime) -> bool:
-        """Whether training is allowed at a time."""
-        if self.begin == self.end:
-            return True
-        inside = self.begin <= now.hour < self.end
-        return inside if self.begin < self.end else not (self.end <= now.hour < self.begin)
-
-
-class TrainingLimits(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What one step of a trainer's code may use, beyond the needs of the process itself. Other processes go first.
-
-    ``seconds``: of processor time on each of its ``cores``. It may take four times that by the clock.
-    """
-
-    memory_mb: Annotated[int, Meta(ge=16, le=1024**2)] = 2048
-    seconds: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
-    cores: Annotated[int, Meta(ge=1, le=256)] = 1
-    hours: Hours = Hours()
 
 
 class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +28,8 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
 
     ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
     0: all. A round needs updates of ``min_clients``. ``initial_weights``: a file of tensors on the aggregator's node to
-    begin with; empty: those of the trainer's class. ``since_s``: kept samples of services count from this time on, in
+    begin with; empty: those of the trainer's class. ``run`` identifies a training within the life of its resource:
+    another one begins from the start. ``since_s``: kept samples of services count from this time on, in
     seconds since 1970. ``compares``: trainers compare the trained model with that of MODEL_URL, for a learning loop.
     """
 
@@ -77,15 +45,16 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     min_clients: Annotated[int, Meta(ge=1, le=MOST_TRAINERS)] = 1
     round_deadline_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
     target: MetricTarget | None = None
+    run: Annotated[str, Meta(max_length=16, pattern="^[a-z0-9]*$")] = ""
     seed: NonNegative = 0
-    limits: TrainingLimits = TrainingLimits()
+    limits: TrainingLimits = msgspec.field(default_factory=TrainingLimits)
     since_s: Annotated[float, Meta(ge=0)] = 0.0
     compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """One worker of a training job. ``data``: the samples of a trainer.
+    """One worker of a training job. ``data``: the samples of a trainer. ``archive``: the file with its class.
 
     ``reference``: samples of the stream as it was, if ``data`` are those that a service keeps; empty: there are none.
     """
@@ -93,7 +62,13 @@ class TrainingSettings:
     worker: WorkerSettings
     job: JobSettings
     data: Path = Path()
+    archive: str = ""
     reference: str = ""
+
+    @property
+    def identity(self) -> str:
+        """Identifies the training: the life of its resource, and its run."""
+        return f"{self.worker.uid}.{self.job.run}" if self.job.run else self.worker.uid
 
 
 def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSettings:
@@ -108,9 +83,11 @@ def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSetti
     role: Literal["edge", "cloud"] = "cloud" if program == "aggregator" else "edge"
     worker = read(role, environ, own_estimator=True, mines=False)
     required(environ, "SERVICE_UID")
+    archive = environ.get("ARCHIVE_URL", "")
     if program == "aggregator":
-        return TrainingSettings(worker, job)
+        first = environ.get("INITIAL_URL") or job.initial_weights
+        return TrainingSettings(worker, msgspec.structs.replace(job, initial_weights=first), archive=archive)
     if job.trainers.get(worker.worker) != worker.node:
         raise InvalidFieldError("WORKER_NAME", worker.worker, "use a name of TRAINING.trainers, on its node")
     data, reference = Path(required(environ, "TRAIN_DATASET_URL")), environ.get("TRAIN_REFERENCE_URL", "")
-    return TrainingSettings(worker, job, data, reference)
+    return TrainingSettings(worker, job, data, archive, reference)

@@ -15,8 +15,12 @@ repeated after a failure then has the same result.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -29,6 +33,8 @@ from halimede.inference.estimator import load_estimator
 from halimede.training.weights import Weights
 
 FIELD = "spec.trainer.entry"
+#: files of an archive that an error names
+SHOWN = 5
 #: entry points of distributions; those of this package are named without a module
 GROUP = "halimede.trainers"
 #: methods that a job needs; ``initial_weights`` only one without initial weights
@@ -71,16 +77,52 @@ class Trainer(Protocol):
         """Write the model as an ONNX file that takes ``samples`` and returns probabilities."""
 
 
-def load_trainer(entry: str, parameters: Mapping[str, str]) -> Trainer:
-    """Make the trainer that a job names: ``Perceptron``, an installed one, or ``module:Class``.
+def load_trainer(entry: str, parameters: Mapping[str, str], archive: str = "") -> Trainer:
+    """Make the trainer that a job names: ``Perceptron``, an installed one, ``module:Class``, or ``file.py:Class``.
 
-    Raises InvalidFieldError.
+    The last two may be in ``archive``, a Python file or a zip file. Raises InvalidFieldError.
     """
     installed = {point.name: point.value for point in entry_points(group=GROUP)}
-    found = load_estimator((BUILT_IN | installed).get(entry, entry), FIELD, "train")
+    named = _from_archive(archive, entry) if archive else (BUILT_IN | installed).get(entry, entry)
+    found = load_estimator(named, FIELD, "train")
     if lacks := [name for name in METHODS if not callable(getattr(found, name, None))]:
         raise InvalidFieldError(FIELD, entry, f"it has no method {' and no method '.join(lacks)}: write it")
     try:
         return cast("Trainer", found(**parameters))
     except (TypeError, ValueError) as error:
         raise InvalidFieldError("spec.trainer.parameters", dict(parameters), f"{entry}: {error}") from error
+
+
+def _from_archive(archive: str, entry: str) -> str:
+    """Make the modules of an archive importable; return the entry as ``module:Class``. Raises InvalidFieldError.
+
+    Modules of a zip file are imported from it: nothing is unpacked, so no path in it can lead elsewhere.
+    """
+    sys.dont_write_bytecode = True
+    file, colon, name = entry.partition(":")
+    folder, _, last = file.rpartition("/")
+    module = last.removesuffix(".py")
+    if not zipfile.is_zipfile(archive):
+        _import_file(module, archive, entry)
+    elif file.endswith(".py"):
+        with zipfile.ZipFile(archive) as packed:
+            there = packed.namelist()
+        if file not in there:
+            scripts = ", ".join(sorted(each for each in there if each.endswith(".py"))[:SHOWN]) or "no Python file"
+            raise InvalidFieldError(FIELD, entry, f"the archive has no {file}: it has {scripts}")
+    sys.path.insert(0, f"{archive}/{folder}".removesuffix("/"))
+    return f"{module}{colon}{name}"
+
+
+def _import_file(module: str, path: str, entry: str) -> None:
+    """Import a Python file, whose path may have any name. Raises InvalidFieldError."""
+    spec = importlib.util.spec_from_file_location(module, path, loader=SourceFileLoader(module, path))
+    assert spec is not None  # noqa: S101  # a loader was given
+    assert spec.loader is not None  # noqa: S101
+    sys.modules[module] = loaded = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(loaded)
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}"
+        fix = f"the archive is no zip file, and reading it as a Python file failed with {what}: mend it"
+        raise InvalidFieldError(FIELD, entry, fix) from error

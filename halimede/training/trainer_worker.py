@@ -78,9 +78,9 @@ class TrainerWorker:
         self._step = step
         self._names = {"ns": worker.namespace, "job": worker.service}
         self._checkpoint = Checkpoint(worker.state / FOLDER, TrainerMemory)
-        self._memory = TrainerMemory(job=worker.uid)
+        self._memory = TrainerMemory(job=settings.identity)
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
-        self._state = TrainerState(job=worker.uid, life=secrets.token_hex(4), samples=0)
+        self._state = TrainerState(job=settings.identity, life=secrets.token_hex(4), samples=0)
         address = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **self._names)
         self._publisher = RetainedPublisher(bus, address, lambda: self._state)
         self._round: TrainingRound | None = None
@@ -110,7 +110,7 @@ class TrainerWorker:
 
     def _restore(self) -> None:
         found = self._checkpoint.load()
-        if found and found.job == self._settings.worker.uid:
+        if found and found.job == self._settings.identity:
             self._memory = found
             if found.update:
                 self._exchange.offered[found.update.digest] = self._checkpoint.folder / found.update.digest
@@ -133,7 +133,7 @@ class TrainerWorker:
 
     async def _published(self, delivery: Delivery[TrainingRound]) -> None:
         body = delivery.body
-        if body.job == self._settings.worker.uid:
+        if body.job == self._settings.identity:
             self._round = body
             self._changed.set()
 

@@ -83,6 +83,8 @@ class GlobalManager:
     async def run(self) -> None:
         """Work until cancelled; then publish that GM is offline, and store the latest reports."""
         plane = self._plane
+        if self._blobs:
+            plane.files.open(self._blobs.bus, self._blobs.store)
         self._bus.announce = self._announcement
         # a GM that was suspended must not reconnect: it would take the connection of the present leader
         for bus in filter(None, (self._bus, self._quiet, self._blobs.bus if self._blobs else None)):
@@ -117,6 +119,7 @@ class GlobalManager:
                         }.items():
                             group.create_task(work, name=name)
                         if self._blobs:
+                            group.create_task(plane.files.run(), name="gm files of workers")
                             group.create_task(self._blobs.run(), name="gm blobs")
         finally:
             await self._remember()

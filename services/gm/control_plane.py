@@ -22,6 +22,7 @@ from services.gm.reconciler import Reconciler, SnapshotReader
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
 from services.gm.status_topics import StatusTopics
+from services.gm.worker_file_store import WorkerFileStore
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import nodes_by_worker
 from services.gm.workqueue import WorkQueue, reached
@@ -46,7 +47,10 @@ class ControlPlane:
         self.index = ReferenceIndex(self.nodes, pods=pods is not None)
         self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
         self.display = StatusTopics(out or bus, cluster)
-        reader = SnapshotReader(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
+        self.files = WorkerFileStore(lambda key: self.queue.add(key, first=True))
+        reader = SnapshotReader(
+            cluster, self.nodes, self.reports, self.index, self.downstream, pods is not None, self.files
+        )
         self.reconciler = Reconciler(
             cluster,
             self.index,

@@ -30,6 +30,7 @@ from services.gm.controllers.base import (
     Action,
     ClearStatus,
     Delivery,
+    Edit,
     Ensure,
     Finalize,
     Forget,
@@ -37,6 +38,7 @@ from services.gm.controllers.base import (
     Keep,
     Observed,
     Pods,
+    Pull,
     RecordEvent,
     Remove,
     Send,
@@ -52,6 +54,7 @@ from services.gm.reference_index import ReferenceEntry, ReferenceIndex, Roles
 from services.gm.reports import NodeReports
 from services.gm.service_status import Problem
 from services.gm.status_topics import StatusTopics
+from services.gm.worker_file_store import WorkerFileStore
 from services.gm.workloads.object_names import digest
 from services.gm.workloads.pod_history import PodHistory
 from services.gm.workloads.pod_settings import PodSettings
@@ -86,6 +89,7 @@ class SnapshotReader:
     index: ReferenceIndex
     downstream: Downstream
     pods: bool
+    files: WorkerFileStore
     #: problems of the last attempt to write the objects
     troubles: dict[Key, tuple[Problem, ...]] = field(default_factory=dict)
     history: PodHistory = field(default_factory=PodHistory)
@@ -115,7 +119,13 @@ class SnapshotReader:
             models=tuple(self.index.models(key.namespace)) if entry.selects else (),
             unheld=self._unheld(key, entry) if self.pods else (),
             as_pods=self.pods,
+            edited={each: self._stored(each) for each in entry.edits},
+            pulled=self.files.states if entry.edits else {},
         )
+
+    def _stored(self, key: Key) -> StoredResource | None:
+        stored = self.cluster.get(key)
+        return stored if stored and not stored.deleting else None
 
     async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Add the objects of a service in the cluster, and the Secrets that it names."""
@@ -296,6 +306,12 @@ class Reconciler:
         except HalimedeError as error:
             work.failed(error)
 
+    async def _remove(self, action: Remove, work: _Work) -> None:
+        try:
+            await self._cluster.remove(action.ref, action.uid)
+        except HalimedeError as error:
+            work.failed(error)
+
     def _may_write(self, action: WriteStatus, stored: StoredResource) -> float:
         """Return when a status may be written, 0 if now (this call then starts the next interval).
 
@@ -324,20 +340,20 @@ class Reconciler:
                 await self._chosen(key)
 
     async def _do(self, action: Action, stored: StoredResource, work: _Work) -> None:
+        """Carry out an action; a ``Hold`` was carried out before."""
         match action:
             case WriteStatus():
                 await self._write(action, stored)
             case ClearStatus(key):
                 await self._display.clear(key)
-            case Hold():
-                pass  # done already
+            case Pull(key, file):
+                self._snapshots.files.pull(key, file)
+            case Edit(edited, fields):
+                await self._cluster.edit(edited, fields)
             case Ensure():
                 await self._ensure(action, stored.key, work)
-            case Remove(ref, uid):
-                try:
-                    await self._cluster.remove(ref, uid)
-                except HalimedeError as error:
-                    work.failed(error)
+            case Remove():
+                await self._remove(action, work)
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
             case RecordEvent(kind, reason, about, message):

@@ -53,6 +53,8 @@ class ReferenceEntry:
     owner_labels: tuple[Mapping[str, str], ...] = ()
     #: whether it selects among the Models of its namespace: then each change of one concerns it
     selects: bool = False
+    #: resources that it may edit
+    edits: tuple[Key, ...] = ()
 
     @property
     def references(self) -> frozenset[Key]:

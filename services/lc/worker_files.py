@@ -149,7 +149,7 @@ def _names(folders: NodePaths, service: Key) -> list[str]:
     fixed = [worker_name(service.name, role, folders.node) for role in kind.roles]
     if not kind.names_workers:
         return fixed
-    before, after = worker_name(service.name, "\n", folders.node, tier=kind.tiers).split("\n")
+    before, after = worker_name(service.name, "\n", folders.node, group=kind.group).split("\n")
     here = folders.root / WORKERS / service.namespace
     found = [path.name for path in here.iterdir()] if here.is_dir() else []
     return fixed + [

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import structlog
 
-from halimede.api import Resource
+from halimede.api import Resource, admit
 from halimede.messages import Event, Status
 from halimede.names import Key
 from halimede.system import sqlite
@@ -182,6 +182,13 @@ class LocalCluster:
         except StoreError as error:
             self._unwritten.add(stored.key)
             log.critical("statuses not stored", error=str(error))
+
+    async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
+        """Set fields of a spec. Raises ConflictError if the resource was edited since, or is gone."""
+        now = self._resources.get(stored.key)
+        if now is None or now.resource_version != stored.resource_version:
+            raise ConflictError(f"{stored.key} was edited in the meantime")
+        await self.apply(admit({**now.resource.body, "spec": {**now.resource.body["spec"], **fields}}))
 
     async def hold(self, key: Key, uid: str) -> None:
         """Do nothing: here each deletion waits."""

@@ -224,6 +224,12 @@ class Cluster(Protocol):
     async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a resource's status. Raises ConflictError if it was edited since ``stored`` was read."""
 
+    async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
+        """Set fields of a resource's spec as its user would.
+
+        Raises ConflictError if it was edited since ``stored`` was read, InvalidFieldError if the spec would be invalid.
+        """
+
     async def hold(self, key: Key, uid: str) -> None:
         """Make the resource's deletion wait for ``finalize``: called before it is sent to a node."""
 

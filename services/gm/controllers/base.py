@@ -19,6 +19,7 @@ from services.gm.cluster.port import ClusterWorkers, EventType, NodeReport, Ref,
 from services.gm.nodes import Node
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import UPDATING, Problem, Readiness, Share, conclude
+from services.gm.worker_file_store import WorkerFile
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import Ensure, Remove, differences
 from services.gm.workloads.pod_history import PodHold
@@ -29,11 +30,13 @@ __all__ = [
     "Action",
     "ClearStatus",
     "Delivery",
+    "Edit",
     "Ensure",
     "Finalize",
     "Forget",
     "Hold",
     "Keep",
+    "Pull",
     "RecordEvent",
     "Remove",
     "Send",
@@ -110,8 +113,24 @@ class RecordEvent:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Set fields of a resource's spec, unless its user edits it in the meantime."""
+
+    stored: StoredResource
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """GM's store of files shall have a file of a worker; the resource is reconciled again when it has it."""
+
+    key: Key
+    file: WorkerFile
+
+
 Delivery = Send | Keep | Forget
-Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finalize | RecordEvent
+Action = Delivery | Hold | Ensure | Remove | Pull | Edit | WriteStatus | ClearStatus | Finalize | RecordEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +177,8 @@ class Observed:
         unheld: the resource or references whose deletion would not wait for the nodes yet.
         as_pods: whether the cluster runs workers as pods; local controllers then only prepare and count.
         pods: the objects and pods of the service in such a cluster.
+        edited: the resources that it may edit, as their users wrote them; None: missing, or being deleted.
+        pulled: files of workers: empty if GM's store has the file, else why it has not.
         heartbeat: whether the status must be written even if only its times differ.
 
     """
@@ -174,6 +195,8 @@ class Observed:
     unheld: tuple[StoredResource, ...] = ()
     as_pods: bool = False
     pods: Pods | None = None
+    edited: Mapping[Key, StoredResource | None] = field(default_factory=dict)
+    pulled: Mapping[str, str] = field(default_factory=dict)
     heartbeat: bool = False
 
     @property
@@ -230,6 +253,10 @@ class Controller(Protocol):
         """Return the Secrets of its namespace that ``build`` needs; called only for kinds with workers."""
         raise NotImplementedError
 
+    def edits(self, desired: Resource[Any], observed: Observed) -> Iterator[Pull | Edit]:  # noqa: ARG002
+        """Decide what GM fetches from workers, and which other resources it edits; by default nothing."""
+        yield from ()
+
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Return the resource's status."""
 
@@ -275,6 +302,7 @@ def then(desired: Resource[Any], observed: Observed) -> list[Action]:
     built = controller.build(desired, observed)
     if built is not None and observed.pods is not None:
         actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)
+    actions += controller.edits(desired, observed)
     status = controller.status(desired, observed, built)
     if same(status, observed.status) and not observed.heartbeat:
         return actions

@@ -82,7 +82,7 @@ class WorkersController(Controller):
         left = [report for node, report in observed.reports.items() if node not in observed.placed]
         pods, wanted = None, None
         if built is None or observed.pods is None:
-            missing = list(_missing(desired, observed))
+            missing = list(lacking(desired, observed))
         else:
             workers = observed.pods.workers
             missing = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
@@ -108,17 +108,15 @@ class WorkersController(Controller):
 
 def roles_of(resource: Resource[Any]) -> tuple[WorkerPlacement, ...]:
     """Return a service's workers, each with the resources that it names."""
-    namespace, dataset = resource.metadata.namespace, resource.spec.dataset
-    data = (Key(DATASETS, namespace, dataset.name),) if dataset else ()
-    roles = []
+    namespace, roles = resource.metadata.namespace, []
     for place in placements(resource.spec):
-        model = tuple(Key(MODELS, namespace, name) for name in place.models)  # empty before a Model is chosen
-        needed = (*model, *data) if place.role == "edge" else model
-        roles.append(WorkerPlacement(place.name, place.pod, needed, f"{place.at}.template.spec"))
+        model = (Key(MODELS, namespace, name) for name in place.models)  # none before a Model is chosen
+        data = (Key(DATASETS, namespace, place.dataset),) if place.dataset else ()
+        roles.append(WorkerPlacement(place.name, place.pod, (*model, *data), f"{place.at}.template.spec"))
     return tuple(roles)
 
 
-def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
+def lacking(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
     """Yield missing references of the service: the problem ends when they appear."""
     roles = roles_of(desired)
     yield from unchosen(desired)

@@ -13,7 +13,7 @@ from typing import Any
 
 from halimede.api import Resource, placements
 from halimede.api.dataset import PLURAL as DATASETS
-from halimede.api.jointinference import NAME_LIMIT, JointInferenceServiceSpec, ModelChoice
+from halimede.api.jointinference import NAME_LIMIT, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.placement import Placement
 from halimede.errors import InvalidFieldError
@@ -148,7 +148,7 @@ class _Worker:
 
     def objects(self) -> Iterator[Body]:
         """Yield its Deployment, and its autoscaler if one is specified."""
-        hpa = self.place.worker.hpa
+        hpa = self.place.hpa
         spec: Body = {
             # by default Deployments keep ten old templates; one suffices for inspection
             "revisionHistoryLimit": 1,
@@ -182,8 +182,8 @@ class _Worker:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems that prevent its objects."""
-        at, choice = self.place.at, self.place.worker.model
-        if isinstance(choice, ModelChoice) and choice.selector:
+        at = self.place.at
+        if self.place.selector:
             yield from unchosen(self.service, self.place.role)
         for what, name in self.place.needs.items():
             model = self.references.get(self._model(name))
@@ -193,9 +193,8 @@ class _Worker:
                 # the file's whole folder is mounted
                 folder = posixpath.dirname(posixpath.normpath(path))
                 yield from check_host_path(f"{at}.{what}.name: Model {name}: spec.url", folder, self.settings)
-        dataset = self.service.spec.dataset
-        if dataset and self.place.role == "edge":
-            key = Key(DATASETS, self.service.metadata.namespace, dataset.name)
+        if self.place.dataset:
+            key = Key(DATASETS, self.service.metadata.namespace, self.place.dataset)
             if self.references.get(key) is None:
                 yield _missing("DatasetNotFound", "spec.dataset.name", key)
         for what, name in self.secret_names().items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -54,20 +55,33 @@ class Models:
             return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
         return used.resource, prepared
 
-    def data(self, placement: Placement, service: Resource[Any]) -> Lack | None:
-        """Return why an edge worker must wait for its service's Dataset; the node does not hold another node's.
+    def data(self, placement: Placement, service: Resource[Any]) -> Path | Lack | None:
+        """Return the files of a worker's Dataset, or why it must wait for them; None: the node has no such files.
 
         It does not wait for data elsewhere, so that it starts without a network.
         """
-        named = service.spec.dataset
-        if placement.role != "edge" or named is None:
+        if not placement.dataset:
             return None
-        key = Key(dataset.PLURAL, service.key.namespace, named.name)
+        key = Key(dataset.PLURAL, service.key.namespace, placement.dataset)
         used, known = self.items.get(key), self.preparations.get(key)
-        if used is None or key in self.ready or (used.resource and _elsewhere(used.resource.spec.url)):
+        if key in self.ready:
+            return self.ready[key].path
+        if used is None or (used.resource and _elsewhere(used.resource.spec.url)):
             return None
         why = used.error if used.resource is None else known.message if known else ""
         return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'not counted yet'}")
+
+    def described(self, placement: Placement, service: Key, node: str) -> dict[str, Resource[Any]] | Lack:
+        """Return the Models of which a worker needs only the spec, by purpose, or the reason why one is missing."""
+        found: dict[str, Resource[Any]] = {}
+        for what, name in placement.described.items():
+            used = self.items.get(Key(model.PLURAL, service.namespace, name))
+            if used is None:
+                return Lack("Pending", ABSENT, f"Model {name} is not yet on node {node}")
+            if used.resource is None:
+                return Lack("Failed", "ModelNotReady", f"Model {name}: {used.error}")
+            found[what] = used.resource
+        return found
 
 
 def _elsewhere(url: str) -> bool:

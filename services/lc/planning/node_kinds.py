@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
+from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge, trainingmodel
 from halimede.api.dataset import is_copy
 from halimede.blobs.uris import url
 from services.lc.models.lookup import Models, output
@@ -67,9 +67,9 @@ class NodeKind:
 
     #: the roles after which its workers are named
     roles: ClassVar[tuple[Role, ...]] = ()
-    #: whether users name its workers, and whether those are tiers
+    #: whether users name its workers, and the word in those names (``halimede.api.placement.GROUPS``)
     names_workers: ClassVar[bool] = False
-    tiers: ClassVar[bool] = False
+    group: ClassVar[str] = ""
 
     def copies(self, item: NodeItem) -> bool:  # noqa: ARG002  # of kinds with files
         """Whether this node copies its files from another one."""
@@ -112,7 +112,14 @@ class JointInferenceOnNode(ServiceOnNode):
     """A joint inference service: its workers have fixed names, and there may be tiers between them."""
 
     roles = ("edge", "cloud")
-    tiers = True
+    group = "tier"
+
+
+@register(trainingmodel.PLURAL)
+class TrainingModelOnNode(ServiceOnNode):
+    """A training: the node has its aggregator, or trainers, or both."""
+
+    group = trainingmodel.GROUP
 
 
 @register(inferencemodel.PLURAL)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,11 +27,12 @@ from halimede.api.inferencemodel import (
 )
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import KNOWN
-from halimede.api.placement import Placement, Service, worker_name
+from halimede.api.placement import Placement, worker_name
 from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.quantity import quantity
 from halimede.api.worker_environment import LC_PERIOD, MountedModel, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
+from halimede.hard_samples import FOLDER as HARD_SAMPLES
 from halimede.messages import ModelFacts, ModelOutput
 from halimede.models import FetchReason
 from halimede.models.desired_state import Desired, DesiredModel
@@ -128,24 +130,33 @@ class NodeContext:
         self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models
     ) -> Start | Lack:
         found: dict[str, Found] = {}
-        for name in placement.models:
+        for name in placement.needs.values():
             one = models.find(name, resource.key, self.name)
             if isinstance(one, Lack):
                 return one
             found[name] = one
-        return models.data(placement, resource) or self._start(resource, placement, worker, found)
+        described, data = models.described(placement, resource.key, self.name), models.data(placement, resource)
+        for lack in (described, data):
+            if isinstance(lack, Lack):
+                return lack
+        assert not isinstance(described, Lack)  # noqa: S101  # for the type checker
+        assert not isinstance(data, Lack)  # noqa: S101
+        return self._start(resource, placement, worker, _Files(found, described, data))
 
-    def _start(
-        self, resource: Resource[Any], placement: Placement, worker: Worker, found: Mapping[str, Found]
-    ) -> Start | Lack:
+    def _start(self, resource: Resource[Any], placement: Placement, worker: Worker, files: _Files) -> Start | Lack:
         try:
             check_name("worker name", worker.name)
             folder = self.folders.worker(worker)
             template = placement.worker.template
-            models = {what: found[name] for what, name in placement.needs.items()}
+            models = {what: files.found[name] for what, name in placement.needs.items()}
             wish = desired(*models["model"]) if "model" in models else None
             mounted = {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()}
-            told = self._environment(resource, placement, mounted, worker)
+            mounted |= {what: MountedModel(model) for what, model in files.described.items()}
+            data = self._kept_samples(resource, placement) or files.data
+            if placement.needs_data and data is None:
+                text = f"Dataset {placement.dataset}: its url names no file of the node: training needs one"
+                return Lack("Failed", "DatasetNotOnNode", text)
+            told = self._environment(resource, placement, mounted, worker, str(data or ""))
             spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
             if lack := _not_installed(spec, models.values()):
                 return lack
@@ -159,8 +170,20 @@ class NodeContext:
         told_by_file = Desired(models=[wish]) if wish else None
         return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, told_by_file)
 
+    def _kept_samples(self, resource: Resource[Any], placement: Placement) -> Path | None:
+        """Return the folder of the hard samples that a trainer trains on; None: it has a Dataset."""
+        if not placement.keeper:
+            return None
+        keeper = Worker(resource.metadata.namespace, worker_name(placement.keeper, "edge", self.name))
+        return self.folders.worker(keeper) / HARD_SAMPLES
+
     def _environment(
-        self, service: Resource[Service], placement: Placement, models: Mapping[str, MountedModel], worker: Worker
+        self,
+        service: Resource[Any],
+        placement: Placement,
+        models: Mapping[str, MountedModel],
+        worker: Worker,
+        data: str,
     ) -> WorkerEnvironment:
         """Return the variables of a worker of ``service`` in the role of ``placement``: docs/reference/environment.md.
 
@@ -175,9 +198,10 @@ class NodeContext:
             state=str(folder),
             grace_s=grace_s,
             fetch_allow=self.fetch_allow,
+            data=data,
         )
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
-        if "model" in models:
+        if "model" in placement.needs:
             facts["MODEL_FILE"] = f"{folder}/{WISH}"
         if self.credentials:
             facts["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(placement.role))
@@ -238,6 +262,15 @@ class NodeContext:
         argv += ["--http", f"{address}:{spec.serving_port}", "--grpc", f"{address}:0"]
         process = ProcessSpec(tuple(argv), env, str(folder), memory_bytes=_memory(spec), grace_s=GRACE_S)
         return Start(worker, held.key, held.uid, "serve", process, preparation.path, desired)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a worker needs of its node: Models with their files, Models without, and the path of its Dataset."""
+
+    found: Mapping[str, Found]
+    described: Mapping[str, Resource[Any]]
+    data: Path | None
 
 
 def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:

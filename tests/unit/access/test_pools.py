@@ -8,7 +8,7 @@ import pytest
 
 from halimede.access.bridge import address
 from halimede.access.certs import make_certificates
-from halimede.access.grants import grants
+from halimede.access.grants import Action, Grant, grants
 from halimede.access.passwords import make_passwords, states
 from halimede.access.site import POOLS, Principal, Site, read_site
 from halimede.errors import InvalidFieldError
@@ -29,12 +29,14 @@ def test_a_site_has_them_only_when_it_says_so() -> None:
 @pytest.mark.parametrize("role", POOLS)
 def test_they_may_what_a_worker_of_any_node_may_and_no_more(role: Role) -> None:
     pool, one = grants(Principal(role)), grants(Principal(role, "edge0"))
-    assert {(right.action, right.filter.replace("node/+/", "node/edge0/")) for right in pool} == {
-        (right.action, right.filter) for right in one
-    }
+    everywhere = Grant(Action.SUBSCRIBE, "node/+/+/sedna/training/+/trainers/+")  # aggregators read them on all nodes
+    assert {
+        Grant(right.action, right.filter.replace("node/+/", "node/edge0/")) for right in {*pool} - {everywhere}
+    } == {*one} - {everywhere}
+    assert (everywhere in pool, everywhere in one) == ((role is Role.CLOUD,) * 2)
     camera = ["node/+/+/sedna/cameras/+/status"] if role is Role.EDGE else []
     trainer = "node/+/+/sedna/training/+/trainers/+"
-    trainers = [trainer] if role is Role.EDGE else [trainer, trainer]  # aggregators read them
+    trainers = [trainer] if role is Role.EDGE else [trainer, trainer]
     assert [right.filter for right in pool if right.filter.startswith("node/")] == [
         "node/+/+/sedna/workers/+/info",
         *camera,

@@ -241,6 +241,45 @@ AS_STORED = {
     "managedFields": [{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}],
 }
 
+TRAINING = """
+apiVersion: sedna.io/v1alpha1
+kind: TrainingModel
+metadata:
+  name: digits
+  namespace: default
+spec:
+  model: {name: digits-small}
+  trainer:
+    entry: train.py:Digits
+    archive: {name: digits-trainer}
+    parameters:
+      - {key: rate, value: "0.1"}
+  initial: {name: digits-weights}
+  aggregator:
+    template:
+      spec: {nodeName: cloud0, containers: [{name: worker, image: halimede/worker}]}
+  trainers:
+    - name: edge0
+      dataset: {name: digits-0}
+      template: &edge
+        spec: {nodeName: edge0, containers: [{name: worker, image: halimede/worker}]}
+    - name: edge1
+      hardSamples: {service: digits}
+      template: *edge
+  aggregation:
+    name: TrimmedMean
+    parameters:
+      - {key: trim, value: "0.1"}
+  compression: {dtype: float16, topK: 0.125}
+  rounds: 30
+  clientsPerRound: 2
+  minClients: 2
+  roundDeadlineS: 120
+  target: {metric: accuracy, value: 0.95}
+  limits: {memoryMb: 512, seconds: 60, cores: 1, hours: {begin: 22, end: 6}}
+  seed: 7
+"""
+
 
 def read(text: str) -> dict[str, Any]:
     """Return a sample as plain data; an anchor's parts are separate, as they are after JSON."""
@@ -258,5 +297,6 @@ SAMPLES = {
     "several edges": read(MULTI_EDGE),
     "several tiers": read(TIERS),
     "the model operator's": read(SERVED),
+    "a training": read(TRAINING),
     "the model operator's in its first group": read(SERVED_FIRST),
 }

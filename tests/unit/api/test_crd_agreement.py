@@ -64,7 +64,22 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         if worker.get("hpa"):
             least = worker["hpa"].setdefault("minReplicas", 1)  # it stays plain data: nobody fills it in here
             worker["hpa"]["maxReplicas"] = max(least, worker["hpa"]["maxReplicas"])
-    return spec
+    return spec | _training(spec, data)
+
+
+def _training(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """Return, mostly, a training whose parts fit together."""
+    if "trainers" not in spec or data.draw(st.sampled_from([False, False, False, True])):
+        return {}
+    for worker in (spec["aggregator"], *spec["trainers"]):
+        worker["template"]["spec"]["nodeName"] = "edge0"
+    for i, trainer in enumerate(spec["trainers"]):
+        trainer["name"] = f"t{i}"
+        chosen = data.draw(st.sampled_from(["dataset", "hardSamples"]))
+        trainer.update({"dataset": {"name": "a"}} if chosen == "dataset" else {"hardSamples": {"service": "a"}})
+        trainer.pop("hardSamples" if chosen == "dataset" else "dataset", None)
+    made = {"trainer": {"entry": "mine:Digits"}, "aggregation": {"name": "Median"}}
+    return made | {"minClients": 1, "clientsPerRound": data.draw(st.integers(0, 1))}
 
 
 def _postprocess(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:

@@ -96,10 +96,10 @@ def test_what_a_tier_leaves_goes_with_its_service_and_no_other_ones(tmp_path: Pa
 
 def test_no_two_services_lead_to_one_name_on_a_node() -> None:
     names = [
-        worker_name(service, name, "n", tier=tier)
+        worker_name(service, name, "n", group=group)
         for service in ("a", "a-tier", "a.b", "a-edge", "a.gate")
-        for name in ("edge", "cloud", "gate", "gate-tier", "b")
-        for tier in (False, True)
-        if not (tier and name in {"edge", "cloud"})
+        for name in ("edge", "cloud", "gate", "gate-tier", "b", "b-training")
+        for group in ("", "tier", "training")
+        if not (group == "tier" and name in {"edge", "cloud"})
     ]
     assert len(set(names)) == len(names)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from halimede.api.trainingmodel import Hours
 from halimede.errors import InvalidFieldError
 from halimede.training.checkpoint import Checkpoint, CheckpointError
-from halimede.training.settings import Hours, read_training
+from halimede.training.settings import read_training
 
 
 class Memory(Struct):

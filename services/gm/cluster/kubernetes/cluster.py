@@ -260,6 +260,11 @@ class KubernetesCluster:
         """Replace a status. Raises ConflictError if anything about the resource has changed since."""
         await self._customs.write_status(stored, status)
 
+    async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
+        """Set fields of a spec. Raises ConflictError if anything about the resource has changed since."""
+        check_leading(self._elector)
+        await self._customs.edit(stored, fields)
+
     async def hold(self, key: Key, uid: str) -> None:
         """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""
         await self._customs.hold(key, uid)

@@ -7,8 +7,9 @@ writes the reason into the status, and removes the finalizer so that the resourc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
 from halimede.messages import Status
@@ -157,6 +158,15 @@ class CustomResources:
             if found is None or found.version != stored.resource_version:
                 raise ConflictError(f"{stored.key} was edited while its status was computed")
             await self._write_status(found, status)
+
+    async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
+        """Set fields of a spec. Raises ConflictError if anything about the resource has changed since."""
+        async with self._alone(stored.uid):
+            found = self.claims.find(stored.key, stored.uid)
+            if found is None or found.deleting or found.version != stored.resource_version:
+                raise ConflictError(f"{stored.key} was edited in the meantime")
+            metadata = {"uid": stored.uid, "resourceVersion": found.version}
+            await self._patch(found, {"metadata": metadata, "spec": dict(fields)})
 
     async def hold(self, key: Key, uid: str) -> None:
         """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""

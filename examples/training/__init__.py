@@ -1,0 +1,1 @@
+"""Federated training of the digits' small model on three nodes, as resources."""

@@ -1,0 +1,324 @@
+"""TrainingModel: nodes train a model on their own samples, and a Model gets a new version of it (seeds 002 and 004).
+
+An aggregator opens rounds, and trainers on the nodes that have samples train in them (``halimede.training``). Two
+groups have the kind, ``sedna.io`` and ``ai.kubeedge.io``; GM translates the second one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from halimede.api.aggregation import FIELD as AGGREGATION
+from halimede.api.aggregation import check_aggregation
+from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.deferral import ModelRef, Parameter
+from halimede.api.inferencemodel import KUBEEDGE
+from halimede.api.jointinference import DatasetRef, Template, check_pods
+from halimede.api.podtemplate import PodTemplate
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, ObjectName, PrinterColumn, ValidationRule
+from halimede.errors import InvalidFieldError, check_all
+from halimede.messages import Compression, Label
+from halimede.messages.base import Finite
+from halimede.messages.training import MOST_TRAINERS
+from halimede.names import check_label, check_name
+
+PLURAL = "trainingmodels"
+NAMES = (PLURAL, "tm", "trainingmodel")
+KIND = "trainingmodel"
+#: on Kubernetes objects are named after it and its workers, with suffixes
+NAME_LIMIT = 40
+#: the name of the worker that opens rounds, and the word in the names of all its workers on nodes
+AGGREGATOR, GROUP = "aggregator", "training"
+NAME_FIX = f"give it another name than {AGGREGATOR}"
+UNIQUE_FIX = "give each trainer a different name"
+SAMPLES_FIX = "give a dataset, or hardSamples"
+NODE_FIX = "name its node: the state of a job is there"
+ARCHIVE_FIX = "name the class in the archive: train.py:Digits, or module:Digits"
+CODE = r"^[A-Za-z_][A-Za-z0-9_.]*$|^[A-Za-z0-9_][A-Za-z0-9_./-]*:[A-Za-z_][A-Za-z0-9_.]*$"
+COLUMNS = (
+    PHASE,
+    REASON,
+    PrinterColumn("Model", ".spec.model.name", "The Model that gets a new version."),
+    PrinterColumn("Round", ".status.training.round", "The present round.", "integer"),
+    PrinterColumn("Rounds", ".spec.rounds", "Rounds of training.", "integer"),
+    PrinterColumn("Version", ".status.training.version", "The version that the Model got."),
+    AGE,
+    MESSAGE,
+)
+
+
+class TrainerCode(Spec, kw_only=True):
+    """The user's trainer: a class with ``train``, ``evaluate`` and ``export``."""
+
+    entry: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=256,
+            pattern=CODE,
+            description="Perceptron, the name of an installed trainer, or module:Class or file.py:Class.",
+        ),
+    ] = "Perceptron"
+    archive: Annotated[
+        ModelRef | None,
+        Meta(description="A Model whose file has the class: a Python file, or a zip file. Default: it is installed."),
+    ] = None
+    parameters: Annotated[list[Parameter], Meta(max_length=64, description="Parameters of the class.")] = []
+
+
+class HardSamplesRef(Spec, kw_only=True):
+    """The hard samples that a service keeps on the trainer's node."""
+
+    service: Annotated[ObjectName, Meta(description="A JointInferenceService of the same namespace.")]
+
+
+class AggregatorSpec(Spec, kw_only=True):
+    """The worker that opens rounds and makes the next weights."""
+
+    template: Template
+
+
+class TrainerSpec(Spec, kw_only=True):
+    """One trainer: its samples, and the pod that trains on them."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(f"self.name != '{AGGREGATOR}'", NAME_FIX, ".name"),
+        ValidationRule("has(self.dataset) != has(self.hardSamples)", SAMPLES_FIX),
+    )
+
+    name: Annotated[Label, Meta(description="Its name within the job.")]
+    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset of its node.")] = None
+    hard_samples: Annotated[
+        HardSamplesRef | None, Meta(description="Hard samples that a service keeps on its node, in place of a Dataset.")
+    ] = None
+    template: Template
+
+
+class AggregationSpec(Spec, kw_only=True):
+    """How updates become the next weights."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=64, description="The algorithm: FedAvg, FedProx, FedAdam, TrimmedMean or Median."
+        ),
+    ] = "FedAvg"
+    parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
+
+
+class CompressionSpec(Compression, kw_only=True, frozen=True, forbid_unknown_fields=True):  # type: ignore[misc]
+    """How updates are encoded."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = ()
+
+    top_k: Annotated[
+        float,
+        Meta(ge=0.001, le=1, description="Share of the values of each tensor that are sent, the largest ones; 1: all."),
+    ] = 1.0
+
+
+class MetricTarget(Spec, kw_only=True):
+    """The metric at which training ends: at least ``value``."""
+
+    metric: Annotated[str, Meta(min_length=1, max_length=64, description="A metric of the trainers, such as accuracy.")]
+    value: Annotated[Finite, Meta(description="The value that it must reach.")]
+
+
+Hour = Annotated[int, Meta(ge=0, le=24)]
+
+
+class Hours(Spec, kw_only=True):
+    """The hours of the day, by the node's clock, in which it trains: from 22 to 6, for example. Equal: always."""
+
+    begin: Annotated[Hour, Meta(description="The first hour.")] = 0
+    end: Annotated[Hour, Meta(description="The hour at which training stops.")] = 0
+
+    def include(self, now: datetime) -> bool:
+        """Whether training is allowed at a time."""
+        if self.begin == self.end:
+            return True
+        inside = self.begin <= now.hour < self.end
+        return inside if self.begin < self.end else not (self.end <= now.hour < self.begin)
+
+
+class TrainingLimits(Spec, kw_only=True):
+    """What one step of a trainer's code may use, beyond the needs of the process itself. Other processes go first.
+
+    ``seconds``: of processor time on each of its ``cores``. It may take four times that by the clock.
+    """
+
+    memory_mb: Annotated[int, Meta(ge=16, le=1024**2, description="Memory, in MiB.")] = 2048
+    seconds: Annotated[float, Meta(ge=0.1, le=86_400, description="Processor time of each core.")] = 600.0
+    cores: Annotated[int, Meta(ge=1, le=256, description="Cores that a step may use.")] = 1
+    hours: Annotated[Hours, Meta(description="Hours of the day in which the node trains. Default: always.")] = (
+        msgspec.field(default_factory=Hours)
+    )
+
+
+def check(spec: TrainingModelSpec) -> None:
+    """Check names, templates, nodes, and numbers that depend on the number of trainers."""
+    names = [trainer.name for trainer in spec.trainers]
+    models = {"spec.model.name": spec.model, "spec.trainer.archive.name": spec.trainer.archive}
+    models |= {"spec.initial.name": spec.initial}
+    check_all(
+        *(partial(check_name, at, model.name) for at, model in models.items() if model),
+        partial(_check_pod, "spec.aggregator", spec.aggregator.template),
+        *(partial(_check_trainer, f"spec.trainers[{i}]", each, names[:i]) for i, each in enumerate(spec.trainers)),
+        partial(_check_code, spec.trainer),
+        partial(check_aggregation, spec.aggregation.name, parameters(spec.aggregation.parameters), AGGREGATION),
+        partial(_check_numbers, spec),
+    )
+
+
+def _check_trainer(at: str, trainer: TrainerSpec, before: list[str]) -> None:
+    check_all(
+        partial(_check_trainer_name, at, trainer.name, before),
+        partial(_check_samples, at, trainer),
+        partial(_check_pod, at, trainer.template),
+    )
+
+
+def _check_trainer_name(at: str, name: str, before: list[str]) -> None:
+    check_label(f"{at}.name", name)
+    if name == AGGREGATOR:
+        raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
+    if name in before:
+        raise InvalidFieldError(f"{at}.name", name, UNIQUE_FIX)
+
+
+def _check_samples(at: str, trainer: TrainerSpec) -> None:
+    if (trainer.dataset is None) == (trainer.hard_samples is None):
+        raise InvalidFieldError(f"{at}.dataset", trainer.dataset and trainer.dataset.name, SAMPLES_FIX)
+    if trainer.dataset:
+        check_name(f"{at}.dataset.name", trainer.dataset.name)
+    if trainer.hard_samples:
+        check_name(f"{at}.hardSamples.service", trainer.hard_samples.service)
+
+
+def _check_pod(at: str, template: dict[str, Any]) -> None:
+    check_pods(at, template, None)
+    if not node_of(template):
+        raise InvalidFieldError(f"{at}.template.spec.nodeName", None, NODE_FIX)
+
+
+def _check_code(trainer: TrainerCode) -> None:
+    if trainer.archive and ":" not in trainer.entry:
+        raise InvalidFieldError("spec.trainer.entry", trainer.entry, ARCHIVE_FIX)
+    if not trainer.archive and trainer.entry.partition(":")[0].endswith(".py"):
+        fix = "name the Model with the file in spec.trainer.archive, or write module:Class of an installed module"
+        raise InvalidFieldError("spec.trainer.entry", trainer.entry, fix)
+
+
+def _check_numbers(spec: TrainingModelSpec) -> None:
+    most = len(spec.trainers)
+    if spec.min_clients > most:
+        raise InvalidFieldError("spec.minClients", spec.min_clients, f"write at most the number of trainers, {most}")
+    if spec.clients_per_round > most:
+        fix = f"write at most the number of trainers, {most}, or 0 for all"
+        raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, fix)
+    if 0 < spec.clients_per_round < spec.min_clients:
+        raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, "write at least minClients, or 0")
+
+
+def node_of(template: dict[str, Any]) -> str:
+    """Return the node that a worker's pod names."""
+    return convert(template, PodTemplate, "template").spec.node_name
+
+
+def parameters(given: list[Parameter]) -> dict[str, str]:
+    """Return parameters as a mapping."""
+    return {each.key: each.value for each in given}
+
+
+def _register(group: str) -> Callable[[type[TrainingModelSpec]], type[TrainingModelSpec]]:
+    return register(group, "TrainingModel", *NAMES, check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
+
+
+@_register(SEDNA)
+@_register(KUBEEDGE)
+class TrainingModelSpec(Spec, kw_only=True):
+    """Federated training: nodes train on their own samples, and a Model gets a new version."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule("self.trainers.all(a, self.trainers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".trainers"),
+        ValidationRule(
+            "!has(self.minClients) || self.minClients <= size(self.trainers)",
+            "write at most the number of trainers",
+            ".minClients",
+        ),
+    )
+
+    model: Annotated[
+        ModelRef,
+        Meta(description="The Model that gets a new version. Its labels and preprocess are those of the samples."),
+    ]
+    trainer: Annotated[TrainerCode, Meta(description="The class that trains. Default: Perceptron.")] = msgspec.field(
+        default_factory=TrainerCode
+    )
+    initial: Annotated[
+        ModelRef | None,
+        Meta(description="A Model whose file has the first weights: a file of tensors. Default: the trainer's own."),
+    ] = None
+    aggregator: Annotated[AggregatorSpec, Meta(description="The worker that opens rounds.")]
+    trainers: Annotated[
+        list[TrainerSpec],
+        Meta(min_length=1, max_length=MOST_TRAINERS, description="The trainers, each with its samples."),
+    ]
+    aggregation: Annotated[AggregationSpec, Meta(description="How updates become weights. Default: FedAvg.")] = (
+        msgspec.field(default_factory=AggregationSpec)
+    )
+    compression: Annotated[CompressionSpec, Meta(description="How updates are encoded. Default: unchanged.")] = (
+        msgspec.field(default_factory=CompressionSpec)
+    )
+    rounds: Annotated[int, Meta(ge=1, le=10_000, description="Rounds of training.")] = 20
+    clients_per_round: Annotated[
+        int, Meta(ge=0, le=MOST_TRAINERS, description="Trainers that are drawn for each round; 0: all.")
+    ] = 0
+    min_clients: Annotated[int, Meta(ge=1, le=MOST_TRAINERS, description="Updates that a round needs.")] = 1
+    round_deadline_s: Annotated[
+        float, Meta(ge=0.1, le=86_400, description="Seconds after which a round ends without those that are late.")
+    ] = 600.0
+    target: Annotated[
+        MetricTarget | None, Meta(description="The metric at which training ends. Default: all rounds.")
+    ] = None
+    limits: Annotated[TrainingLimits, Meta(description="What one step of the trainer's code may use.")] = msgspec.field(
+        default_factory=TrainingLimits
+    )
+    seed: Annotated[int, Meta(ge=0, le=2**53, description="The seed of the job.")] = 0
+
+
+def run_of(spec: TrainingModelSpec) -> str:
+    """Return what identifies a training within the life of its resource: after another one, it begins from the start.
+
+    More rounds, other limits or further trainers continue a training. Another model, trainer, seed or aggregation does
+    not.
+    """
+    parts = (spec.model, spec.trainer, spec.initial, spec.aggregation, spec.compression, spec.seed)
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:8]
+
+
+def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str, Any]:
+    """Return the job as its workers know it: the variable TRAINING. ``trainers``: the node of each worker."""
+    return {
+        "run": run_of(spec),
+        "trainers": trainers,
+        "entry": spec.trainer.entry,
+        "parameters": parameters(spec.trainer.parameters),
+        "aggregation": spec.aggregation.name,
+        "aggregationParameters": parameters(spec.aggregation.parameters),
+        "compression": {"dtype": spec.compression.dtype, "topK": spec.compression.top_k},
+        "rounds": spec.rounds,
+        "clientsPerRound": spec.clients_per_round,
+        "minClients": spec.min_clients,
+        "roundDeadlineS": spec.round_deadline_s,
+        "target": spec.target,
+        "limits": spec.limits,
+        "seed": spec.seed,
+    }
