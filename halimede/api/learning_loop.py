@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from halimede.api.base import Spec
 
@@ -106,9 +106,15 @@ class CanarySettings(Spec, kw_only=True, frozen=True):  # type: ignore[misc]
 class LoopSettings(Spec, kw_only=True, frozen=True):  # type: ignore[misc]
     """The settings of a learning loop."""
 
-    triggers: Annotated[TriggerSettings, Meta(description="When a round begins.")] = TriggerSettings()
-    gate: Annotated[GateSettings, Meta(description="When a candidate may be tried on the stream.")] = GateSettings()
-    canary: Annotated[CanarySettings, Meta(description="When a canary is rolled out or withdrawn.")] = CanarySettings()
+    triggers: Annotated[TriggerSettings, Meta(description="When a round begins.")] = field(
+        default_factory=TriggerSettings
+    )
+    gate: Annotated[GateSettings, Meta(description="When a candidate may be tried on the stream.")] = field(
+        default_factory=GateSettings
+    )
+    canary: Annotated[CanarySettings, Meta(description="When a canary is rolled out or withdrawn.")] = field(
+        default_factory=CanarySettings
+    )
     labelled: Annotated[
         Count,
         Meta(
