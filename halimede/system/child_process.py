@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 #: bytes of a log at which it is rotated
 MAX_LOG = 10 * 1024 * 1024
 #: bytes that ``tail`` returns
@@ -55,6 +55,24 @@ def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> boo
     """Let the kernel signal this process when its parent ends; return whether the parent is still alive."""
     _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent ends, so that ``end_children`` finds them."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children() -> None:
+    """End all children of this process by SIGKILL, and their descendants after ``adopt_orphans``."""
+    own = str(os.getpid())
+    with contextlib.suppress(ChildProcessError):  # there is none any more
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+            for path in Path("/proc").glob("[0-9]*"):
+                if stat_fields(int(path.name))[1:2] == [own]:
+                    os.kill(int(path.name), signal.SIGKILL)
+            os.waitpid(-1, 0)
 
 
 async def exited(process: subprocess.Popen[bytes]) -> int:

@@ -6,10 +6,12 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +36,32 @@ def limit_process(limits: ProcessLimits) -> None:
     """Set the limits. After ``clock_s``, SIGALRM ends the process; its parent must not have it ignored."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds) + 1
-    _at_most(resource.RLIMIT_AS, memory("VmSize") + limits.memory_bytes)
+    limit_memory(limits.memory_bytes)
     _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
-    _at_most(resource.RLIMIT_CORE, 0)
-    _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
     _at_most(resource.RLIMIT_FSIZE, limits.written_bytes)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after a library's call
     signal.setitimer(signal.ITIMER_REAL, limits.clock_s)
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Limit the memory of this process, beyond its present use, and the number of its open files."""
+    _at_most(resource.RLIMIT_AS, memory("VmSize") + more_bytes)
+    _at_most(resource.RLIMIT_CORE, 0)
+    _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+
+
+@contextlib.contextmanager
+def limited_time(seconds: float, clock_s: float) -> Iterator[None]:
+    """End this process by SIGPROF or SIGALRM if the block takes more time of the processor, or of the clock."""
+    for timer, number, limit in (
+        (signal.ITIMER_PROF, signal.SIGPROF, seconds),
+        (signal.ITIMER_REAL, signal.SIGALRM, clock_s),
+    ):
+        signal.signal(number, signal.SIG_DFL)
+        signal.setitimer(timer, limit)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def run_when_idle(cores: int) -> None:

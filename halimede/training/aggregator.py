@@ -42,8 +42,8 @@ from halimede.worker.status_reporter import StatusReporter
 log = structlog.get_logger()
 
 FOLDER = "training"
-#: seconds that a new round waits for further trainers if there are enough; until an update that could not be fetched
-#: is fetched again; between two publications of an unchanged round
+#: seconds that a job waits for further trainers once there are enough, before it begins or continues; until an update
+#: that could not be fetched is fetched again; between two publications of an unchanged round
 SETTLE_S, FETCH_AGAIN_S, HEARTBEAT_S = 5.0, 1.0, 10.0
 MOST_REASONS = 64
 TOO_FEW = "TooFewTrainers"
@@ -154,9 +154,9 @@ class Aggregator:
     # --- one round ------------------------------------------------------------------------------------------------
 
     async def _invited(self) -> list[str]:
-        """Wait for enough trainers; return those of the next round."""
+        """Wait for enough trainers; return those of the next round. Who is gone costs a job that runs no time."""
         job, memory, loop = self._settings.job, self._memory, asyncio.get_running_loop()
-        settled = math.inf
+        settled = math.inf if self._plan is None else 0.0
         while True:
             self._changed.clear()
             found = round_plan.candidates(self._states, memory.job, round_plan.sample_shape(self._states, memory.job))
@@ -206,8 +206,8 @@ class Aggregator:
             only_evaluate=memory.number > job.rounds,
             counted=frozenset(memory.counted),
         )
-        self._publisher.touch()
         self._reporter.set("running", "", self._summary())
+        await self._publisher.publish()  # all trainers wait for it
         return self._plan
 
     async def _collect(self, plan: RoundPlan) -> None:

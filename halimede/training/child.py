@@ -1,14 +1,19 @@
 """The child process of a training worker: ``python -m halimede.training.child``, for ``child_process``.
 
-It reads one TrainingTask from standard input and writes one TrainingResult to standard output. In between it runs the
-user's trainer, when no other process needs the processor, within limits of memory, time and output. Where the kernel
-has Landlock, the trainer can write no file and use no TCP. It ends with its parent.
+Its standard input is a connection to the worker. For each task it receives three files: the TrainingTask, and those for
+the TrainingResult and for messages. It keeps the trainer's libraries and the samples, and forks for each task: so a
+step starts at once, has limits of its own, and leaves nothing for the next one. The trainer runs when no other process
+needs the processor, within limits of memory, time and output. Where the kernel has Landlock, it can write no file and
+use no TCP. All ends with the worker.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,40 +23,83 @@ import msgspec
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages.file_facts import MEMORY_WORDS
-from halimede.system.child_process import end_with_parent
+from halimede.system.child_process import adopt_orphans, end_children, end_with_parent
 from halimede.system.landlock import forbid_writing
-from halimede.system.process_limits import ProcessLimits, limit_process, run_when_idle
+from halimede.system.process_limits import ProcessLimits, limit_memory, limit_process, limited_time, run_when_idle
 from halimede.training.candidate import compare_step
-from halimede.training.child_messages import TrainingResult, TrainingTask
-from halimede.training.data import NodeData, TrainingDataError, read_data
+from halimede.training.child_messages import FILES, STATUS, TrainingResult, TrainingTask
+from halimede.training.data import NodeData, SampleCache, TrainingDataError, read_data
 from halimede.training.kept_data import is_kept, read_kept, with_replay
 from halimede.training.tensor_file import decode, encode
-from halimede.training.trainer import Trainer, TrainingData, load_trainer
+from halimede.training.trainer import Trainer, TrainingData, import_trainer, load_trainer
 from halimede.training.weights import Weights, WeightsError, check_finite, difference, specs_of
 
+WITHOUT_SAMPLES = frozenset({"initial", "export"})
 #: limits of the message, and of its metrics
 MAX_TEXT, MAX_METRICS, MAX_KEY = 1000, 32, 64
 
 
 def main() -> None:
-    """Carry out one task."""
-    task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TrainingTask)
-    if not end_with_parent(task.parent):
+    """Carry out tasks until the worker closes the connection."""
+    parent, cores, memory_bytes = map(int, sys.argv[1:])
+    if not end_with_parent(parent):
         return
-    output = os.dup(1)
-    os.dup2(2, 1)  # what the trainer prints must not go into the result
-    run_when_idle(task.cores)
+    adopt_orphans()
+    run_when_idle(cores)
     forbid_writing()
-    limit_process(ProcessLimits(task.memory_bytes, task.seconds * task.cores, task.clock_s, task.written_bytes))
-    content = memoryview(msgspec.msgpack.encode(carry_out(task)))
-    while content:
-        content = content[os.write(output, content) :]
+    limit_memory(memory_bytes)
+    samples = SampleCache()
+    with socket.socket(fileno=os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        while files := socket.recv_fds(connection, 1, FILES)[1]:
+            code = _step(connection, samples, *files)
+            end_children()
+            connection.sendall(STATUS.pack(code))
 
 
-def carry_out(task: TrainingTask) -> TrainingResult:
+def _step(connection: socket.socket, samples: SampleCache, given: int, output: int, errors: int) -> int:
+    """Carry out one task in a process of its own; return its exit code."""
+    for stream in (1, 2):
+        os.dup2(errors, stream)  # what the trainer prints must not go into the result
+    os.close(errors)
+    with open(given, "rb") as file:
+        task = msgspec.msgpack.decode(file.read(), type=TrainingTask)
+    with limited_time(task.seconds * task.cores, task.clock_s), contextlib.suppress(Exception):
+        _prepare(task, samples)
+    server, process = os.getpid(), os.fork()
+    if not process:
+        connection.close()
+        os._exit(_forked(server, output, task, samples))
+    os.close(output)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def _prepare(task: TrainingTask, samples: SampleCache) -> None:
+    """Import the trainer's libraries and read the samples for all steps to come. The step itself reports errors."""
+    import_trainer(task.entry, task.archive)
+    if task.do not in WITHOUT_SAMPLES and not is_kept(Path(task.data)):
+        samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec))
+
+
+def _forked(server: int, output: int, task: TrainingTask, samples: SampleCache) -> int:
+    """Write the result of a task, in the forked process; return its exit code."""
+    try:
+        if not end_with_parent(server):
+            return 1
+        limit_process(ProcessLimits(task.memory_bytes, task.seconds * task.cores, task.clock_s, task.written_bytes))
+        content = memoryview(msgspec.msgpack.encode(carry_out(task, samples)))
+        while content:
+            content = content[os.write(output, content) :]
+    except BaseException:  # noqa: BLE001  # nothing of the parent's may run here
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     """Return the result of a task; what fails in it becomes a reason."""
     try:
-        return _carry_out(task)
+        return _carry_out(task, samples)
     except TrainingDataError as error:
         return _failed(error.reason, error)
     except WeightsError as error:
@@ -68,7 +116,7 @@ def carry_out(task: TrainingTask) -> TrainingResult:
         return _failed("TrainingFailed", f"{task.entry} raised {type(error).__name__}: {error}")
 
 
-def _carry_out(task: TrainingTask) -> TrainingResult:
+def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     spec = msgspec.json.decode(task.model_spec, type=ModelSpec)
     if task.do == "compare":
         return _compare(task, spec)
@@ -80,7 +128,7 @@ def _carry_out(task: TrainingTask) -> TrainingResult:
             return TrainingResult(content=encode(weights), specs=specs_of(weights))
         case "export":
             return TrainingResult(content=_export(trainer, decode(task.weights, task.specs)))
-    found = _samples(task, spec)
+    found = _samples(task, spec, samples)
     result = TrainingResult(
         samples=len(found.train), held_out=len(found.held_out), shape=list(found.train.samples.shape[1:])
     )
@@ -94,11 +142,11 @@ def _carry_out(task: TrainingTask) -> TrainingResult:
     return result
 
 
-def _samples(task: TrainingTask, spec: ModelSpec) -> NodeData:
+def _samples(task: TrainingTask, spec: ModelSpec, samples: SampleCache) -> NodeData:
     """Return the samples of a data set, or those that a service keeps, together with some of the first data set."""
     path = Path(task.data)
     if not is_kept(path):
-        return read_data(path, spec)
+        return samples.read(path, spec)
     reference = read_data(Path(task.reference), spec) if task.reference else None
     return with_replay(read_kept(path, spec, task.since_s).node, reference)
 

@@ -1,4 +1,4 @@
-"""What a training worker and its child process exchange (msgpack): one task, one result.
+"""What a training worker and its child process exchange (msgpack): a result for each task.
 
 The child runs the user's trainer. So the worker itself loads no code of a user, and keeps its connection whatever that
 code does.
@@ -6,6 +6,7 @@ code does.
 
 from __future__ import annotations
 
+from struct import Struct as Layout
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -13,6 +14,11 @@ from msgspec import Meta, Struct
 from halimede.messages import TensorSpec
 from halimede.messages.base import NonNegative, Short, Text
 from halimede.messages.training import MOST_TENSORS, Document, Metrics
+
+#: files that come with a task: for the task, its result, and messages
+FILES = 3
+#: exit code of a step
+STATUS = Layout("=i")
 
 
 class TrainingTask(Struct, kw_only=True):
@@ -25,7 +31,6 @@ class TrainingTask(Struct, kw_only=True):
     """
 
     do: Literal["describe", "train", "evaluate", "initial", "export", "compare"]
-    parent: int
     entry: str
     #: the file with the trainer's class; empty: it is installed
     archive: str = ""

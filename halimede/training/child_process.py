@@ -1,10 +1,12 @@
-"""Runs one step of a user's trainer in a child process, within limits; whatever it does becomes a result."""
+"""Runs steps of a user's trainer in a child process, within limits; whatever a step does becomes a result."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,8 +16,8 @@ import msgspec
 
 from halimede.messages import TensorSpec
 from halimede.messages.file_facts import MEMORY_WORDS
-from halimede.system.child_process import bare_environment, ended_within, memory_file
-from halimede.training.child_messages import TrainingResult, TrainingTask
+from halimede.system.child_process import bare_environment, memory_file, wait_exit
+from halimede.training.child_messages import STATUS, TrainingResult, TrainingTask
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_file import size_limit
 
@@ -26,64 +28,124 @@ CLOCK_FACTOR = 4
 #: bytes of its result beyond the tensors: metrics and texts, or what an ONNX model has besides its weights
 MORE_BYTES = 16 * 1024**2
 TAIL = 4096
+#: whether a child has ended, without reaping it
+ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
-#: what runs one step of a trainer: ``run_step``, or a script's own process
+StepKind = Literal["describe", "train", "evaluate", "initial", "export", "compare"]
+#: what runs one step of a trainer: ``TrainingProcess.step``, or a script's own process
 Step = Callable[..., Awaitable[TrainingResult]]
 
 
-async def run_step(
-    settings: TrainingSettings,
-    do: Literal["describe", "train", "evaluate", "initial", "export", "compare"],
-    **more: Any,
-) -> TrainingResult:
-    """Run one step in a child process; it ends with this call, also if that is cancelled. See ``TrainingTask``."""
-    job, limits = settings.job, settings.job.limits
-    task = TrainingTask(
-        do=do,
-        parent=os.getpid(),
-        entry=job.entry,
-        archive=settings.archive,
-        parameters=job.parameters,
-        model_spec=msgspec.json.encode(settings.worker.model).decode(),
-        data=str(settings.data),
-        since_s=job.since_s,
-        reference=settings.reference,
-        present=settings.worker.model_path,
-        memory_bytes=limits.memory_mb * 1024**2,
-        seconds=limits.seconds,
-        clock_s=limits.seconds * CLOCK_FACTOR,
-        cores=limits.cores,
-        written_bytes=most_bytes(more.get("specs", ())),
-        **more,
-    )
-    try:
-        return await _run(task)
-    except OSError as error:
-        return TrainingResult(reason="TrainingFailed", message=f"the training process could not be started: {error}")
+class TrainingProcess:
+    """The child process of one worker. The first step starts it, and the first one after a failure.
+
+    ``step`` runs one step at a time; ``close`` ends the process.
+    """
+
+    def __init__(self, settings: TrainingSettings) -> None:
+        self._settings = settings
+        self._child: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+
+    async def step(self, do: StepKind, **more: Any) -> TrainingResult:
+        """Run one step; the process ends if the step fails or is cancelled. See ``TrainingTask``."""
+        settings, limits = self._settings, self._settings.job.limits
+        task = TrainingTask(
+            do=do,
+            entry=settings.job.entry,
+            archive=settings.archive,
+            parameters=settings.job.parameters,
+            model_spec=msgspec.json.encode(settings.worker.model).decode(),
+            data=str(settings.data),
+            since_s=settings.job.since_s,
+            reference=settings.reference,
+            present=settings.worker.model_path,
+            memory_bytes=limits.memory_mb * 1024**2,
+            seconds=limits.seconds,
+            clock_s=limits.seconds * CLOCK_FACTOR,
+            cores=limits.cores,
+            written_bytes=most_bytes(more.get("specs", ())),
+            **more,
+        )
+        failed = True
+        try:
+            result = await self._run(task)
+            failed = bool(result.reason)
+        except OSError as error:
+            text = f"the training process could not be started: {error}"
+            return TrainingResult(reason="TrainingFailed", message=text)
+        finally:
+            if failed:
+                self.close()
+        return result
+
+    async def _run(self, task: TrainingTask) -> TrainingResult:
+        with contextlib.ExitStack() as files:
+            given, output, errors = (files.enter_context(memory_file()) for _ in range(3))
+            given.write(msgspec.msgpack.encode(task))
+            given.seek(0)
+            code = await self._code(task, given, output, errors)
+            output.seek(0)
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
+            return verdict(code, output.read(), errors.read().decode(errors="replace"), task)
+
+    async def _code(self, task: TrainingTask, given: BinaryIO, output: BinaryIO, errors: BinaryIO) -> int | None:
+        """Return the exit code of a step, or of the process if it ended itself; None: it took too long."""
+        child, connection = self._started(task, errors)
+        try:
+            async with asyncio.timeout(task.clock_s + START_S):
+                if status := await _exchanged(connection, [given.fileno(), output.fileno(), errors.fileno()]):
+                    return int(STATUS.unpack(status)[0])
+                await wait_exit(child.pid)
+        except TimeoutError:
+            return None
+        self.close()
+        return child.returncode
+
+    def _started(self, task: TrainingTask, errors: BinaryIO) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Return the process, which may have ended since the last step, and the connection to it."""
+        if self._child is not None and os.waitid(os.P_PID, self._child.pid, ENDED) is not None:
+            self.close()
+        if self._child is None or self._connection is None:
+            self._connection, theirs = socket.socketpair()
+            self._connection.settimeout(0)
+            with theirs:
+                self._child = _start(task, theirs, errors)
+        return self._child, self._connection
+
+    def close(self) -> None:
+        """End the process, and all that it started in its group."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._child is not None:
+            # the child was not reaped yet, so no other process can have its group id
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        self._child = self._connection = None
 
 
-def most_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Return the most bytes of a result; that of first weights has no specs yet."""
-    return MORE_BYTES + (2 * size_limit(specs) if specs else 1024**3)
+async def run_step(settings: TrainingSettings, do: StepKind, **more: Any) -> TrainingResult:
+    """Run one step in a process of its own, which ends with this call."""
+    with contextlib.closing(TrainingProcess(settings)) as process:
+        return await process.step(do, **more)
 
 
-async def _run(task: TrainingTask) -> TrainingResult:
-    with contextlib.ExitStack() as files:
-        given, output, errors = (files.enter_context(memory_file()) for _ in range(3))
-        given.write(msgspec.msgpack.encode(task))
-        given.seek(0)
-        code = await ended_within(_start(task, given, output, errors), task.clock_s + START_S)
-        output.seek(0)
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - TAIL))
-        return verdict(code, output.read(), errors.read().decode(errors="replace"), task)
+async def _exchanged(connection: socket.socket, files: list[int]) -> bytes:
+    """Send the files of a task; return the status of its step, or nothing if the process has ended."""
+    with contextlib.suppress(ConnectionError):
+        socket.send_fds(connection, [b"\0"], files)
+        return await asyncio.get_running_loop().sock_recv(connection, STATUS.size)
+    return b""
 
 
-def _start(task: TrainingTask, given: BinaryIO, output: BinaryIO, errors: BinaryIO) -> subprocess.Popen[bytes]:
+def _start(task: TrainingTask, connection: socket.socket, errors: BinaryIO) -> subprocess.Popen[bytes]:
+    arguments = [str(os.getpid()), str(task.cores), str(task.memory_bytes)]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "halimede.training.child"],
-        stdin=given,
-        stdout=output,
+        [sys.executable, "-P", "-m", "halimede.training.child", *arguments],
+        stdin=connection.fileno(),
+        stdout=errors,
         stderr=errors,
         cwd="/",
         env={**bare_environment(), "OMP_NUM_THREADS": str(task.cores), "OPENBLAS_NUM_THREADS": str(task.cores)},
@@ -91,12 +153,17 @@ def _start(task: TrainingTask, given: BinaryIO, output: BinaryIO, errors: Binary
     )
 
 
+def most_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Return the most bytes of a result; that of first weights has no specs yet."""
+    return MORE_BYTES + (2 * size_limit(specs) if specs else 1024**3)
+
+
 def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) -> TrainingResult:
     """Return the result of a child by its exit code (None: it was killed), its output and its last error lines."""
     if code == 0:
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.msgpack.decode(output, type=TrainingResult)
-    if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
+    if code is None or -code in {signal.SIGALRM, signal.SIGPROF, signal.SIGXCPU}:
         limit = f"{task.seconds:g} s of processor time, {task.clock_s:g} s of the clock"
         text = f"{task.entry} was not done within {limit}: simplify it, or raise seconds"
         return TrainingResult(reason="TrainingTooSlow", message=text)

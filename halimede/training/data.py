@@ -5,7 +5,9 @@ A sample is held out by its content, never by its position: a sample that is add
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +17,13 @@ from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.evaluation.data import read_labelled
 from halimede.inference import SampleError, preprocess
+from halimede.picture_files import files_below
 from halimede.training.trainer import TrainingData
 
 #: one of so many samples is held out
 HELD_OUT_ONE_OF = 5
+#: samples that changed so shortly before they were read are read again: clocks of files are coarse
+RECENT_NS = 2_000_000_000
 #: a class alone teaches nothing; fewer samples than this neither
 LEAST_SAMPLES = 2
 
@@ -37,6 +42,37 @@ class NodeData:
 
     train: TrainingData
     held_out: TrainingData
+
+
+class SampleCache:
+    """The samples that were read last. They are read again if their file, or one in their folder, has changed."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._found: NodeData | None = None
+
+    def read(self, path: Path, spec: ModelSpec) -> NodeData:
+        """Return the samples; see ``read_data``. Raises TrainingDataError."""
+        began = time.time_ns()
+        files = _fingerprint(path)
+        if self._found is None or self._key != (path, spec, files):
+            self._key, self._found = None, None
+            found = read_data(path, spec)
+            newest = max((changed for _, _, _, changed in files), default=0)
+            if newest > began - RECENT_NS or files != _fingerprint(path):
+                return found  # a change at the same time would not be noticed
+            self._key, self._found = (path, spec, files), found
+        return self._found
+
+
+def _fingerprint(path: Path) -> list[tuple[str, int, int, int]]:
+    """Return name, number, size and time of the last change of all files: any write changes one of them."""
+    found = []
+    for file in files_below(path) if path.is_dir() else [path]:
+        with contextlib.suppress(OSError):
+            stat = file.stat()
+            found.append((str(file), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+    return found
 
 
 def read_data(path: Path, spec: ModelSpec) -> NodeData:

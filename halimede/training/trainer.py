@@ -20,6 +20,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -77,8 +78,9 @@ class Trainer(Protocol):
         """Write the model as an ONNX file that takes ``samples`` and returns probabilities."""
 
 
-def load_trainer(entry: str, parameters: Mapping[str, str], archive: str = "") -> Trainer:
-    """Make the trainer that a job names: ``Perceptron``, an installed one, ``module:Class``, or ``file.py:Class``.
+@cache
+def import_trainer(entry: str, archive: str = "") -> Any:
+    """Import the class that a job names: ``Perceptron``, an installed one, ``module:Class``, or ``file.py:Class``.
 
     The last two may be in ``archive``, a Python file or a zip file. Raises InvalidFieldError.
     """
@@ -87,6 +89,12 @@ def load_trainer(entry: str, parameters: Mapping[str, str], archive: str = "") -
     found = load_estimator(named, FIELD, "train")
     if lacks := [name for name in METHODS if not callable(getattr(found, name, None))]:
         raise InvalidFieldError(FIELD, entry, f"it has no method {' and no method '.join(lacks)}: write it")
+    return found
+
+
+def load_trainer(entry: str, parameters: Mapping[str, str], archive: str = "") -> Trainer:
+    """Make the trainer that a job names; see ``import_trainer``. Raises InvalidFieldError."""
+    found = import_trainer(entry, archive)
     try:
         return cast("Trainer", found(**parameters))
     except (TypeError, ValueError) as error:

@@ -27,7 +27,7 @@ from halimede.models.errors import FetchError
 from halimede.system.files import write_atomic
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
-from halimede.training.child_process import Step, most_bytes, run_step
+from halimede.training.child_process import Step, TrainingProcess, most_bytes
 from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
@@ -69,20 +69,22 @@ class TrainerWorker:
     """One trainer of a job. ``run`` until stopped. ``step`` runs the user's code."""
 
     def __init__(
-        self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter, *, step: Step = run_step
+        self, settings: TrainingSettings, bus: Bus, reporter: StatusReporter, *, step: Step | None = None
     ) -> None:
         worker = settings.worker
         self._settings = settings
         self._bus = bus
         self._reporter = reporter
-        self._step = step
+        self._process = TrainingProcess(settings)
+        self._step = step or self._process.step
         self._names = {"ns": worker.namespace, "job": worker.service}
         self._checkpoint = Checkpoint(worker.state / FOLDER, TrainerMemory)
         self._memory = TrainerMemory(job=settings.identity)
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
         self._state = TrainerState(job=settings.identity, life=secrets.token_hex(4), samples=0)
         address = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **self._names)
-        self._publisher = RetainedPublisher(bus, address, lambda: self._state)
+        # a state that changes seldom, and that the aggregator waits for
+        self._publisher = RetainedPublisher(bus, address, lambda: self._state, least_s=0.0, lasts_s=0.0)
         self._round: TrainingRound | None = None
         #: digest of the model that was compared with the present one, and the result
         self._compared, self._comparison = "", TrainingResult()
@@ -95,6 +97,10 @@ class TrainerWorker:
         self._reporter.training = self._progress
         await self._exchange.start()
         await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._published)
+        with contextlib.closing(self._process):
+            await self._until(ready, stop)
+
+    async def _until(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._exchange.serve(), name="tensors"),
@@ -149,7 +155,7 @@ class TrainerWorker:
         if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
-        found = await self._step(self._settings, "describe")
+        found = await self._step("describe")
         self._publish_samples(found)
         if found.reason:
             log.warning("samples not usable", reason=found.reason, message=found.message)
@@ -209,7 +215,6 @@ class TrainerWorker:
         weights = await self._fetch(body, body.weights, size_limit(body.specs))
         started = asyncio.get_running_loop().time()
         result = await self._step(
-            self._settings,
             "evaluate" if body.only_evaluate else "train",
             weights=weights,
             specs=body.specs,
@@ -233,7 +238,7 @@ class TrainerWorker:
         path = self._settings.worker.state / CANDIDATE
         try:
             await asyncio.to_thread(write_atomic, path, content)
-            result = await self._step(self._settings, "compare", candidate=str(path))
+            result = await self._step("compare", candidate=str(path))
         except OSError as error:
             result = TrainingResult(reason="DiskFull", message=f"{path} cannot be written: {error.strerror}")
         if result.reason:

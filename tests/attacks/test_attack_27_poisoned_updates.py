@@ -89,11 +89,13 @@ class Attacker:
 
 
 @contextlib.asynccontextmanager
-async def attacker(world: TrainingWorld, name: str, node: str) -> AsyncIterator[Attacker]:
+async def attacker(world: TrainingWorld, name: str, node: str, *, serves: bool = True) -> AsyncIterator[Attacker]:
+    """Connect an attacker. One that also serves files in another's name delays the rounds, and changes no result."""
     async with MqttBus(f"evil-{name}", world.broker.url) as bus:
         made = Attacker(world, bus, name, node)
         await bus.wait_connected(30)
-        await made.exchange.start()
+        if serves:
+            await made.exchange.start()
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(made.exchange.serve())
             yield made
@@ -116,7 +118,7 @@ async def test_attack_27_poisoned_updates_are_refused_and_hardly_move_a_robust_m
         async with (
             attacker(world, evil, world.trainers[evil]) as inside,
             attacker(world, world.name("stranger"), "elsewhere") as outside,
-            attacker(world, world.name("n0"), "elsewhere") as impostor,
+            attacker(world, world.name("n0"), "elsewhere", serves=False) as impostor,
         ):
             await inside.publish()
             first = 0
@@ -134,6 +136,9 @@ async def test_attack_27_poisoned_updates_are_refused_and_hardly_move_a_robust_m
                     await stranger.publish(epoch=body.epoch, number=number, update=stranger.update("random", body))
                 await inside.publish(epoch=body.epoch, number=number, update=inside.update(kind, body))
                 await world.until(lambda now, n=number: now.number > n)
+            await world.until(lambda now: now.only_evaluate and now.state == "open")
+            assert world.round is not None
+            await inside.publish(epoch=world.round.epoch, number=world.round.number, update=None)
         done = await world.done()
         reasons = [reason for reason in ATTACKS.values() if reason]
         assert done.dropped.pop("NotInvited") >= 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from halimede.training.aggregator import SETTLE_S
 from services.broker import MosquittoProcess
 from tests.training_world import begin, shares, training, write
 
@@ -24,7 +26,9 @@ async def test_fault_33_the_rounds_go_on_without_a_dataset_that_cannot_be_used(
         begin(world, data)
         await world.until(lambda body: body.number >= 2)
         write(data["n2"], rows[classes == 5], classes[classes == 5])
+        began = time.monotonic()
         done = await world.done()
+        assert time.monotonic() - began < 4 * SETTLE_S, "no round waits for them"
         reasons = {name: world.states[world.name(name)].reason for name in ("missing", "empty", "one", "n2")}
         assert reasons["missing"] == reasons["empty"] == "DatasetEmpty"
         assert reasons["one"] == reasons["n2"] == "DatasetOneClass"

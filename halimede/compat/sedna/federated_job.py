@@ -202,7 +202,7 @@ class ScriptTrainer:
             reports.cancel()
             await reporter.publish_final("completed", "", "")
 
-    async def _step(self, _: TrainingSettings, do: str, **more: Any) -> TrainingResult:
+    async def _step(self, do: str, **more: Any) -> TrainingResult:
         """Let the script's thread run one step. It ends a step that is no longer needed before it begins the next."""
         result: Future[TrainingResult] = Future()
         while True:

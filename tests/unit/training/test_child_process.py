@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 
 from halimede.api.model import ModelSpec
 from halimede.training.child_messages import TrainingTask
-from halimede.training.child_process import CLOCK_FACTOR, run_step, verdict
+from halimede.training.child_process import CLOCK_FACTOR, TrainingProcess, run_step, verdict
 from halimede.training.settings import JobSettings, TrainingLimits, TrainingSettings
 from halimede.training.tensor_file import decode
 from halimede.training.weights import digest_of
@@ -54,6 +57,27 @@ class Reshapes(Perceptron):
 class Measures(Perceptron):
     def evaluate(self, data, weights):
         return {"accuracy": float("inf")}
+
+class Counts(Perceptron):
+    calls = 0
+
+    def train(self, data, weights):
+        Counts.calls += 1
+        found, _ = super().train(data, weights)
+        return found, {"calls": Counts.calls, "server": os.getppid(), "samples": len(data)}
+
+class Leaves(Perceptron):
+    def train(self, data, weights):
+        if not os.fork():
+            os.setsid()
+            os.execv("/bin/sleep", ["sleep", "600.25"])
+        return super().train(data, weights)
+
+class Fails(Perceptron):
+    def train(self, data, weights):
+        if data.seed == 1:
+            os.abort()
+        return Counts.train(Counts(), data, weights)
 
 class Polite(Perceptron):
     def train(self, data, weights):
@@ -159,9 +183,90 @@ async def test_a_step_computes_when_nobody_else_does_and_has_no_credentials(tmp_
     assert metrics == {"policy": os.SCHED_IDLE, "secrets": 0}
 
 
+@pytest.fixture
+def kept(tmp_path: Path, code: str) -> Iterator[Callable[..., TrainingProcess]]:
+    """Return what makes a process for all steps of a trainer."""
+    with contextlib.ExitStack() as processes:
+
+        def make(entry: str, **limits: float) -> TrainingProcess:
+            return processes.enter_context(
+                contextlib.closing(TrainingProcess(settings(tmp_path, f"{code}:{entry}", **limits)))
+            )
+
+        yield make
+
+
+async def test_steps_have_one_process_and_none_leaves_anything_for_the_next(
+    tmp_path: Path, kept: Callable[..., TrainingProcess]
+) -> None:
+    process, before = kept("Counts"), children()
+    first = await process.step("initial", shape=[64])
+    results = [await process.step("train", weights=first.content, specs=first.specs, seed=1) for _ in range(3)]
+    assert [result.metrics["calls"] for result in results] == [1, 1, 1]
+    assert {result.metrics["server"] for result in results} == {int(each) for each in children() - before}
+    assert len({result.content for result in results}) == 1
+    process.close()
+    assert children() == before
+
+
+async def test_samples_that_change_between_two_steps_are_read_again(
+    tmp_path: Path, kept: Callable[..., TrainingProcess]
+) -> None:
+    process = kept("Counts")
+    rows, classes = shares(1, 200)[0]
+    first = await process.step("initial", shape=[64])
+    path = tmp_path / "samples.npz"
+    for number in (200, 150, 199):
+        write(path, rows[:number], classes[:number])
+        result = await process.step("train", weights=first.content, specs=first.specs)
+        assert result.samples + result.held_out == number
+        assert result.metrics["samples"] == result.samples
+    path.unlink()
+    gone = await process.step("train", weights=first.content, specs=first.specs)
+    assert gone.reason == "DatasetEmpty"
+
+
+async def test_a_step_that_fails_has_another_process_after_it(kept: Callable[..., TrainingProcess]) -> None:
+    process = kept("Fails")
+    first = await process.step("initial", shape=[64])
+    servers = set()
+    for seed in (0, 1, 0):
+        result = await process.step("train", weights=first.content, specs=first.specs, seed=seed)
+        assert result.reason == ("TrainingFailed" if seed == 1 else "")
+        servers.add(result.metrics.get("server", 0))
+    assert len(servers) == 3
+
+
+async def test_a_process_that_was_killed_between_steps_is_started_again(kept: Callable[..., TrainingProcess]) -> None:
+    process, before = kept("Counts"), children()
+    assert (await process.step("describe")).reason == ""
+    (server,) = children() - before
+    os.kill(int(server), signal.SIGKILL)
+    os.waitid(os.P_PID, int(server), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 (it ends at once)
+    assert (await process.step("describe")).reason == ""
+    assert children().isdisjoint({server})
+
+
+async def test_a_step_leaves_no_process_behind(kept: Callable[..., TrainingProcess]) -> None:
+    process = kept("Leaves")
+    first = await process.step("initial", shape=[64])
+    assert (await process.step("train", weights=first.content, specs=first.specs)).reason == ""
+    assert not sleeping()
+
+
+def sleeping() -> list[str]:
+    """Return the processes that ``Leaves`` has left."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"600.25" in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
 def test_a_killed_child_has_run_out_of_memory_and_an_unreadable_result_is_a_failure() -> None:
     task = TrainingTask(
-        do="train", parent=1, entry="m:T", parameters={}, model_spec="{}", memory_bytes=2**30, seconds=1.0,
+        do="train", entry="m:T", parameters={}, model_spec="{}", memory_bytes=2**30, seconds=1.0,
         clock_s=CLOCK_FACTOR, written_bytes=1,
     )  # fmt: skip
     assert verdict(-9, b"", "", task).reason == "OutOfMemory"
