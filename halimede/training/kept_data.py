@@ -35,7 +35,7 @@ REPLAY = 0.3
 #: samples of a training set, repeated by weight: twice the different ones, within these limits
 LEAST_SIZE, MOST_SIZE = 2000, 20_000
 #: nanoseconds of one camera that are one group
-GROUP_NS = 60 * 10**9
+GROUP_NS = 10 * 10**9
 #: versions of the small model, digits of the share of audits: both are in the name of a period
 DIGITS = 6
 
