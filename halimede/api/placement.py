@@ -22,6 +22,7 @@ from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeIn
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
 from halimede.api.trainingmodel import AGGREGATOR, GROUP, AggregatorSpec, TrainerSpec, TrainingModelSpec
+from halimede.api.trainingmodel import PLURAL as TRAINING
 
 Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `halimede worker PROGRAM`
@@ -154,8 +155,8 @@ class Placement:
 
 
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingModelSpec
-#: plurals of the kinds whose workers are placed on nodes and answer samples
-SERVICES = (JOINT_INFERENCE, MULTI_EDGE)
+#: plurals of the kinds whose workers are placed on nodes
+SERVICES = (JOINT_INFERENCE, MULTI_EDGE, TRAINING)
 
 
 def placements(spec: Service) -> tuple[Placement, ...]:
@@ -209,9 +210,9 @@ def training_workers(service: str, spec: TrainingModelSpec) -> dict[str, str]:
 def cameras_of(body: Mapping[str, Any]) -> list[str]:
     """Return the cameras whose frames a service's edge workers receive over the bus; ``body`` is plain data."""
     spec = body.get("spec") or {}
-    alone = {**(spec.get("edgeWorker") or {}), "name": body["metadata"]["name"]}
+    alone = [{**spec["edgeWorker"], "name": body["metadata"]["name"]}] if spec.get("edgeWorker") else []
     found: list[str] = []
-    for worker in spec.get("edgeWorkers") or [alone]:
+    for worker in spec.get("edgeWorkers") or alone:
         source = worker.get("source") or {}
         if not (source.get("path") or source.get("url")):
             found += source.get("cameras") or [worker["name"]]

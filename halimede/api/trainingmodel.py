@@ -43,6 +43,7 @@ SAMPLES_FIX = "give a dataset, or hardSamples, or both"
 LOOP_FIX = "in a loop each trainer trains on the samples that its service keeps: name that service"
 RUN_FIX = "leave it out: GM sets it in what nodes receive"
 NODE_FIX = "name its node: the state of a job is there"
+CLIENTS_FIX = "write at most the number of trainers"
 ARCHIVE_FIX = "name the class in the archive: train.py:Digits, or module:Digits"
 CODE = r"^[A-Za-z_][A-Za-z0-9_.]*$|^[A-Za-z0-9_][A-Za-z0-9_./-]*:[A-Za-z_][A-Za-z0-9_.]*$"
 COLUMNS = (
@@ -226,12 +227,12 @@ def _check_trainer_name(at: str, name: str, before: list[str]) -> None:
     if name == AGGREGATOR:
         raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
     if name in before:
-        raise InvalidFieldError(f"{at}.name", name, UNIQUE_FIX)
+        raise InvalidFieldError("spec.trainers", name, UNIQUE_FIX)
 
 
 def _check_samples(at: str, trainer: TrainerSpec) -> None:
     if trainer.dataset is None and trainer.hard_samples is None:
-        raise InvalidFieldError(f"{at}.dataset", trainer.dataset and trainer.dataset.name, SAMPLES_FIX)
+        raise InvalidFieldError(at, trainer.name, SAMPLES_FIX)
     if trainer.dataset:
         check_name(f"{at}.dataset.name", trainer.dataset.name)
     if trainer.hard_samples:
@@ -255,10 +256,9 @@ def _check_code(trainer: TrainerCode) -> None:
 def _check_numbers(spec: TrainingModelSpec) -> None:
     most = len(spec.trainers)
     if spec.min_clients > most:
-        raise InvalidFieldError("spec.minClients", spec.min_clients, f"write at most the number of trainers, {most}")
+        raise InvalidFieldError("spec.minClients", spec.min_clients, CLIENTS_FIX)
     if spec.clients_per_round > most:
-        fix = f"write at most the number of trainers, {most}, or 0 for all"
-        raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, fix)
+        raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, f"{CLIENTS_FIX}, or 0 for all")
     if 0 < spec.clients_per_round < spec.min_clients:
         raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, "write at least minClients, or 0")
 
@@ -296,7 +296,7 @@ class TrainingModelSpec(Spec, kw_only=True):
         ValidationRule("self.trainers.all(a, self.trainers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".trainers"),
         ValidationRule(
             "!has(self.minClients) || self.minClients <= size(self.trainers)",
-            "write at most the number of trainers",
+            CLIENTS_FIX,
             ".minClients",
         ),
     )

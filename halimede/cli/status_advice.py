@@ -10,8 +10,8 @@ from halimede.cli import tables
 from halimede.messages import NodeInfo
 
 #: phases from the worst to the best; an unknown one counts as the worst
-WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready")
-FINE = frozenset({"Running", "Ready", "Unused", "Stopped", "Terminating"})
+WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready", "Done")
+FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating"})
 #: the remedy for a condition's reason, or for that of one kind; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it uses: `halimede apply -f FILE`",
@@ -51,7 +51,7 @@ REMEDIES["NodeUnreachable"] = "wait, its workers go on; see `kubectl get nodes`,
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
 LOGS = ", `halimede logs {name} -n {ns}`"
-WITH_LOGS = frozenset({"ji", "mei"})
+WITH_LOGS = frozenset({"ji", "mei", "tm"})
 
 
 @dataclass(frozen=True, slots=True)

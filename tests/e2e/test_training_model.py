@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
+import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 import pytest_asyncio
 
 from examples.training import data as training_data
-from halimede.cli.client import Client
+from halimede.cli.client import Client, UnreachableError
 from halimede.cli.manifests import load as load_manifests
+from halimede.training.tensor_file import encode
+from halimede.training.trainers.perceptron import Perceptron
 from tests.e2e.running import DIGITS, System, digits, running
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
@@ -48,8 +52,12 @@ def training(name: str, number: int = 3, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "sedna.io/v1alpha1", "kind": "TrainingModel", "metadata": metadata, "spec": whole}
 
 
-async def status(client: Client, name: str, plural: str = PLURAL) -> dict[str, Any]:
-    return (await client.get(plural, name)).get("status") or {}
+async def status(client: Client, name: str) -> dict[str, Any]:
+    """Return the status of a training; empty while GM does not answer, because it was killed."""
+    try:
+        return (await client.get(PLURAL, name)).get("status") or {}
+    except UnreachableError:
+        return {}
 
 
 def reason(found: dict[str, Any]) -> str:
@@ -113,3 +121,137 @@ async def test_a_training_ends_and_its_model_is_a_version_that_a_service_answers
     assert (await client.get("models", "digits-small"))["status"]["model"]["digest"] == progress["digest"]
     workers = [name for name in shared.processes() if "training" in name]
     assert workers == [], "a training that is done needs no workers"
+
+
+SLOW = """
+import time
+from halimede.training.trainers.perceptron import Perceptron
+
+class Slow(Perceptron):
+    def train(self, data, weights):
+        time.sleep(1.0)
+        return super().train(data, weights)
+"""
+
+
+def file_model(name: str, path: Path, form: str = "python") -> dict[str, Any]:
+    """Return a Model whose file is a script, an archive or weights."""
+    spec = {"url": path.as_uri(), "format": form}
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name}, "spec": spec}
+
+
+async def gone(client: Client, name: str) -> None:
+    """Delete a training, and wait until it is gone."""
+    await client.delete(PLURAL, name)
+    end = time.monotonic() + 60
+    while any(each["metadata"]["name"] == name for each in (await client.list(PLURAL))[0]):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.1)
+
+
+def workers_of(system: System, name: str) -> list[str]:
+    return [each for each in system.processes() if each.startswith(f"worker:{name}.")]
+
+
+@pytest.mark.slow
+async def test_the_class_comes_in_an_archive_and_a_deletion_in_mid_round_stops_all_workers(
+    shared: System, tmp_path: Path
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    with zipfile.ZipFile(tmp_path / "slow.zip", "w") as packed:
+        packed.write(script, "code/slow.py")
+    client = shared.client
+    await client.apply(file_model("slow-file", script))
+    await client.apply(file_model("slow-zip", tmp_path / "slow.zip"))
+    for archive, entry in (("slow-file", "slow.py:Slow"), ("slow-zip", "code/slow.py:Slow")):
+        code = {"entry": entry, "archive": {"name": archive}}
+        await client.apply(training("archived", trainer=code, rounds=500))
+        await until(client, "archived", lambda s: (s.get("training") or {}).get("evaluated", 0) >= 1)
+        assert len(workers_of(shared, "archived")) == 4
+        await gone(client, "archived")
+        assert workers_of(shared, "archived") == []
+
+
+@pytest.mark.slow
+async def test_an_edit_in_mid_round_continues_with_the_new_number_of_rounds(shared: System) -> None:
+    client = shared.client
+    await client.apply(training("edited", rounds=1000))
+    found = await until(client, "edited", lambda s: (s.get("training") or {}).get("evaluated", 0) >= 2)
+    at = found["training"]["evaluated"]
+    await client.apply(training("edited", rounds=at + 2))
+    found = await until(client, "edited", lambda s: s.get("phase") == "Done")
+    assert found["training"]["rounds"] == at + 2
+    assert found["training"]["evaluated"] == at + 3
+    assert found["observedGeneration"] == 2
+    await gone(client, "edited")
+
+
+@pytest.mark.slow
+async def test_bad_samples_and_bad_code_are_conditions_that_end_when_they_are_mended(
+    shared: System, tmp_path: Path
+) -> None:
+    client = shared.client
+    pictures = training_data.write(tmp_path / "good", most=30)
+    data = tmp_path / "data"
+    data.mkdir()
+    changing = dataset(0, data)
+    changing["metadata"]["name"] = "changing"
+    await client.apply(changing)
+    alone = [{"name": "t0", "dataset": {"name": "changing"}, "template": template("edge0")}]
+    await client.apply(training("mended", trainers=alone, minClients=1))
+    # an empty folder is no Dataset that can be counted
+    found = await until(client, "mended", lambda s: reason(s) in {"DatasetNotReady", "DatasetEmpty"})
+    assert found["phase"] == "Pending"
+    shutil.copytree(pictures[0] / "3", data / "3")
+    found = await until(client, "mended", lambda s: reason(s) == "DatasetOneClass")
+    assert found["phase"] == "Pending"
+    assert "all samples have one class" in found["conditions"][-1]["message"]
+    shutil.copytree(pictures[0], data, dirs_exist_ok=True)
+    await until(client, "mended", lambda s: s.get("phase") == "Done")
+    await gone(client, "mended")
+
+    broken = tmp_path / "broken.py"
+    broken.write_text("import a_module_that_does_not_exist\n")
+    await client.apply(file_model("broken", broken))
+    code = {"entry": "broken.py:Digits", "archive": {"name": "broken"}}
+    await client.apply(training("broken", trainer=code))
+    found = await until(client, "broken", lambda s: reason(s) == "TrainerInvalid")
+    assert found["phase"] == "Failed"
+    assert "a_module_that_does_not_exist" in found["conditions"][-1]["message"]
+    assert "Traceback" not in str(found)
+    await client.apply(training("broken", rounds=1))  # without that code
+    await until(client, "broken", lambda s: s.get("phase") == "Done")
+    await gone(client, "broken")
+
+
+@pytest.mark.slow
+async def test_what_a_training_names_and_is_not_there_is_a_condition(shared: System) -> None:
+    client = shared.client
+    lacking = training("lacking", model={"name": "nothing"}, initial={"name": "no-weights"})
+    lacking["spec"]["trainers"][0]["dataset"] = {"name": "no-data"}
+    lacking["spec"]["trainers"][1]["template"]["spec"]["nodeName"] = "no-node"
+    await client.apply(lacking)
+    found = await until(client, "lacking", lambda s: reason(s) == "ModelNotFound")
+    text = found["conditions"][-1]["message"]
+    for missing in ("default/models/nothing", "no-weights", "no-data", "no-node"):
+        assert missing in text
+    await gone(client, "lacking")
+
+
+@pytest.mark.slow
+async def test_first_weights_come_from_a_model_and_wrong_ones_are_a_condition(shared: System, tmp_path: Path) -> None:
+    client = shared.client
+    weights = Perceptron(hidden="").initial_weights((64,), 10)
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_bytes(encode({name: tensor * 0 for name, tensor in weights.items()}))
+    wrong.write_bytes(b"no tensors")
+    await client.apply(file_model("right-weights", right, "tensors"))
+    await client.apply(file_model("wrong-weights", wrong, "tensors"))
+    code = {"entry": "Perceptron", "parameters": [{"key": "hidden", "value": ""}]}
+    await client.apply(training("initial", trainer=code, initial={"name": "wrong-weights"}, rounds=1))
+    found = await until(client, "initial", lambda s: reason(s) == "InitialWeightsInvalid")
+    assert found["phase"] == "Failed"
+    await client.apply(training("initial", trainer=code, initial={"name": "right-weights"}, rounds=1))
+    found = await until(client, "initial", lambda s: s.get("phase") == "Done")
+    await gone(client, "initial")

@@ -118,6 +118,7 @@ class TrainingModelController(WorkersController):
             failed=sum(each.phase == "Failed" for each in shown),
             start_time=before.start_time if before and before.start_time else observed.now,
             training=training,
+            metrics=training.metrics,
             workers=[msgspec.structs.replace(each, output=None) for each in shown][:MAX_SHOWN_NODES],
             nodes=[] if finished else _nodes(observed),
         )

@@ -37,7 +37,7 @@ KEPT_CAMERAS = 1000
 #: pages that may be open at a time
 MOST_WATCHERS = 16
 #: order of rows: those with problems first
-URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3}
+URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3, "Done": 4}
 #: order of cameras: those with problems first; a camera without a status publishes frames itself
 CAMERA_URGENCY = {"failed": 0, "gone": 1, "stalled": 2, "connecting": 3, "running": 4, "": 5, "stopped": 6}
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}

@@ -16,6 +16,8 @@ SEVERAL = SAMPLES["several edges"]
 NORTH = SEVERAL["spec"]["edgeWorkers"][0]
 TIERS = SAMPLES["several tiers"]
 GATE = TIERS["spec"]["tiers"][0]
+TRAINING = SAMPLES["a training"]
+TRAINER, OTHER = TRAINING["spec"]["trainers"]
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 SCRIPTED = put(
     put(MODEL, "spec.preprocess", [{"op": "script", "file": "lib/pre.py"}]),
@@ -103,6 +105,27 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (DATASET, "spec.nodeName", "a b"),
     (MODEL, "spec.nodeName", "a b"),
     (DATASET, "spec.format", None),
+    (TRAINING, "metadata.name", "a" * 41),
+    (TRAINING, "spec.model", None),
+    (TRAINING, "spec.trainers", []),
+    (TRAINING, "spec.trainers.0.name", "Edge"),
+    (TRAINING, "spec.trainers.0.dataset.name", "a/b"),
+    (TRAINING, "spec.trainers.1.hardSamples.service", ""),
+    (TRAINING, "spec.trainer.entry", "no colon"),
+    (TRAINING, "spec.trainer.archive", "digits"),
+    (TRAINING, "spec.trainer.parameters.0.value", 0.1),
+    (TRAINING, "spec.aggregator.template", None),
+    (TRAINING, "spec.compression.dtype", "float8"),
+    (TRAINING, "spec.compression.topK", 0),
+    (TRAINING, "spec.rounds", 0),
+    (TRAINING, "spec.minClients", 0),
+    (TRAINING, "spec.clientsPerRound", -1),
+    (TRAINING, "spec.roundDeadlineS", 0),
+    (TRAINING, "spec.target.value", "high"),
+    (TRAINING, "spec.target.metric", ""),
+    (TRAINING, "spec.limits.memoryMb", 1),
+    (TRAINING, "spec.limits.hours.begin", 25),
+    (TRAINING, "spec.seed", -1),
 ]
 
 #: the same with a rule that is broken, and where below the path it is
@@ -134,6 +157,11 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (TIERS, "spec.tiers", [GATE, GATE], ""),
     (TIERS, "spec.tiers", [{k: v for k, v in GATE.items() if k != "calibration"}], "[0].fusion"),
     (TIERS, "spec.tiers", [{**GATE, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
+    (TRAINING, "spec.trainers", [TRAINER, TRAINER], ""),
+    (TRAINING, "spec.trainers", [{**TRAINER, "name": "aggregator"}, OTHER], "[0].name"),
+    (TRAINING, "spec.trainers", [{**TRAINER, "hardSamples": {"service": "a"}}, OTHER], "[0]"),
+    (TRAINING, "spec.trainers", [{k: v for k, v in TRAINER.items() if k != "dataset"}, OTHER], "[0]"),
+    (TRAINING, "spec.minClients", 3, ""),
     (SERVED, "spec.manifest", [], ""),
     (SERVED, "spec.targetVersion", "5", ""),
     (SERVED, "spec.manifest", [{"version": "4", "downloadURL": "/a"}, {"version": "4", "downloadURL": "/b"}], ""),

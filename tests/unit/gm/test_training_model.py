@@ -1,0 +1,260 @@
+"""TrainingModels in GM: what nodes receive, what GM fetches and edits, and what the status says. Each step once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede.api import Resource
+from halimede.api.trainingmodel import run_of
+from halimede.messages import NodeStatus, Presence, Status, TensorFile, TrainingProgress, WorkerReport
+from services.gm.cluster.port import NodeReport, StoredResource
+from services.gm.controllers import CONTROLLERS, Observed, plan
+from services.gm.controllers.base import Edit, Forget, Keep, Pull, Send, WriteStatus
+from services.gm.controllers.trainingmodel import MOST_VERSIONS
+from services.gm.nodes import Node
+from tests.unit.api.samples import SAMPLES
+from tests.unit.api.test_resources import put
+from tests.unit.gm.test_plan import deliveries, stored
+
+MODEL, DATA, CODE, WEIGHTS = (
+    stored({"apiVersion": "sedna.io/v1alpha1", "kind": kind, "metadata": {"name": name, "namespace": "default"},
+            "spec": {"url": f"/{name}", "format": form}})
+    for kind, name, form in (
+        ("Model", "digits-small", "onnx"), ("Dataset", "digits-0", "images"), ("Model", "digits-trainer", "python"),
+        ("Model", "digits-weights", "tensors"),
+    )
+)  # fmt: skip
+SPEC = put(put(SAMPLES["a training"], "spec.trainers.1.template.spec.nodeName", "edge1"), "spec.minClients", 1)
+TRAINING = stored(put(SPEC, "spec.clientsPerRound", 0))
+RUN = f"{TRAINING.metadata.uid}.{run_of(TRAINING.spec)}"
+FILE = TensorFile(digest="d" * 64, size=1000)
+PLACED = {"cloud0": frozenset({"aggregator"}), "edge0": frozenset({"edge0"}), "edge1": frozenset({"edge1"})}
+
+
+def node(name: str) -> Node:
+    return Node(name, online=True, epoch=1, presence=Presence(node=name, epoch=1, online=True))
+
+
+def as_stored(model: Resource[Any], **fields: Any) -> StoredResource:
+    body = {**model.body, "spec": {**model.body["spec"], **fields}}
+    return StoredResource(stored(body))
+
+
+def seen(**changes: Any) -> Observed:
+    fresh = Observed(
+        now="2026-01-01T00:00:00Z",
+        placed=PLACED,
+        nodes={name: node(name) for name in PLACED},
+        references={each.key: each for each in (MODEL, DATA, CODE, WEIGHTS)},
+        edited={MODEL.key: as_stored(MODEL)},
+    )
+    return replace(fresh, **changes)
+
+
+def worker(part: str, phase: Any = "Running", reason: str = "", **progress: Any) -> WorkerReport:
+    role: Any = "cloud" if part == "aggregator" else "edge"
+    told = TrainingProgress(run=RUN, rounds=30, **progress)
+    return WorkerReport(name=f"digits.{part}", role=role, part=part, phase=phase, reason=reason, training=told)
+
+
+def reports(aggregator: WorkerReport, *trainers: WorkerReport) -> dict[str, NodeReport]:
+    own = trainers or (worker("edge0", samples=10), worker("edge1", samples=20))
+    return {
+        on: NodeReport(
+            TRAINING.key,
+            on,
+            NodeStatus(phase="Running", uid=TRAINING.metadata.uid, observed_generation=1, workers=[each]),
+        )
+        for on, each in zip(PLACED, (aggregator, *own), strict=True)
+    }
+
+
+def rounds(**progress: Any) -> WorkerReport:
+    return worker("aggregator", state="open", round=3, metrics={"accuracy": 0.8}, evaluated=3, **progress)
+
+
+def done(**progress: Any) -> WorkerReport:
+    progress = {"reason": "RoundsDone", "model": FILE, **progress}
+    told = {"state": "done", "round": 30, "metrics": {"accuracy": 0.9}, "evaluated": 31, "bytes": 5, **progress}
+    return WorkerReport(
+        name="digits.aggregator",
+        role="cloud",
+        part="aggregator",
+        phase="Running",
+        training=TrainingProgress(**{"run": RUN, "rounds": 30, **told}),
+    )
+
+
+def status(resource: Resource[Any] = TRAINING, **changes: Any) -> Status:
+    [write] = [action for action in plan(resource, seen(**changes)) if isinstance(action, WriteStatus)]
+    return write.status
+
+
+def verdict(found: Status) -> tuple[str, str]:
+    return found.phase, found.conditions[-1].reason
+
+
+def steps(**changes: Any) -> list[Any]:
+    return [action for action in plan(TRAINING, seen(**changes)) if isinstance(action, Pull | Edit)]
+
+
+def test_each_node_gets_what_its_workers_need_before_the_training() -> None:
+    assert deliveries(TRAINING, seen()) == [
+        *(Send("cloud0", each) for each in (CODE, WEIGHTS, MODEL, TRAINING)),
+        *(Send("edge0", each) for each in (CODE, MODEL, DATA, TRAINING)),
+        *(Send("edge1", each) for each in (CODE, MODEL, TRAINING)),
+    ]
+    without = seen(references={MODEL.key: MODEL, DATA.key: None, CODE.key: CODE, WEIGHTS.key: WEIGHTS})
+    assert Keep("edge0", TRAINING.key, TRAINING.metadata.uid) in deliveries(TRAINING, without)
+    assert verdict(CONTROLLERS[TRAINING.key.plural].status(TRAINING, without)) == ("Pending", "DatasetNotFound")
+
+
+def test_the_other_group_is_sent_to_nodes_in_the_one_form_that_they_read() -> None:
+    other = stored(TRAINING.body | {"apiVersion": "ai.kubeedge.io/v1alpha1"})
+    entry = CONTROLLERS[TRAINING.key.plural].entry(other)
+    assert entry.resource.kind.api_version == "sedna.io/v1alpha1"
+    assert entry.edits == (MODEL.key,)
+
+
+def test_the_progress_is_that_of_the_aggregator() -> None:
+    found = status(reports=reports(rounds(dropped={"Late": 2}, bytes=700)))
+    assert verdict(found) == ("Running", "Training")
+    assert found.conditions[-1].message == "round 3 of 30, accuracy 0.8"
+    assert found.training is not None
+    assert msgspec.to_builtins(found.training) == {
+        "run": run_of(TRAINING.spec), "state": "open", "round": 3, "rounds": 30, "trainers": 2, "samples": 30,
+        "evaluated": 3, "metrics": [{"key": "accuracy", "value": "0.8"}], "dropped": [{"key": "Late", "value": "2"}],
+        "bytes": 700,
+    }  # fmt: skip
+    assert {each.name: each.node for each in found.workers} == {
+        "aggregator": "cloud0", "edge0": "edge0", "edge1": "edge1",
+    }  # fmt: skip
+
+
+def test_reports_of_another_training_of_the_resource_do_not_count() -> None:
+    old = msgspec.structs.replace(done(), training=TrainingProgress(run="uid-digits.0ld", state="done", model=FILE))
+    assert steps(reports=reports(old)) == []
+    assert status(reports=reports(old)).training == status().training
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        (worker("edge1", "Failed", "CrashLoopBackOff"), ("Degraded", "CrashLoopBackOff")),
+        (worker("edge1", reason="DatasetEmpty"), ("Degraded", "DatasetEmpty")),
+        (worker("edge1", reason="TrainerFails"), ("Degraded", "TrainerFails")),
+        (worker("edge1", "Pending", "Starting"), ("Degraded", "WorkerNotUp")),
+    ],
+)
+def test_rounds_go_on_without_some_trainers(trainer: WorkerReport, expected: tuple[str, str]) -> None:
+    assert verdict(status(reports=reports(rounds(), worker("edge0"), trainer))) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("DatasetOneClass", ("Pending", "DatasetOneClass")),
+        ("OutsideHours", ("Pending", "OutsideHours")),
+        ("TrainerInvalid", ("Failed", "TrainerInvalid")),
+        ("OutOfMemory", ("Failed", "OutOfMemory")),
+    ],
+)
+def test_without_enough_trainers_it_waits_or_has_failed(reason: str, expected: tuple[str, str]) -> None:
+    trainers = worker("edge0", reason=reason), worker("edge1", reason=reason)
+    assert verdict(status(reports=reports(rounds(), *trainers))) == expected
+
+
+def test_an_aggregator_that_fails_fails_the_training() -> None:
+    failed = worker("aggregator", "Failed", "Diverged")
+    assert verdict(status(reports=reports(failed))) == ("Failed", "Diverged")
+
+
+def test_a_trained_model_is_fetched_then_added_then_done() -> None:
+    told = {"reports": reports(done())}
+    [pull] = steps(**told)
+    assert isinstance(pull, Pull)
+    assert (pull.file.source, pull.file.digest) == ("digits.aggregator-training-cloud0", FILE.digest)
+    assert verdict(status(**told)) == ("Running", "AddingVersion")
+    # GM is killed here or anywhere below: the next one decides the same by what is there
+    failed = {**told, "pulled": {FILE.digest: "the worker is not reached"}}
+    assert isinstance(steps(**failed)[0], Pull)
+    assert verdict(status(**failed)) == ("Pending", "ModelNotFetched")
+    there = {**told, "pulled": {FILE.digest: ""}}
+    [edit] = steps(**there)
+    assert isinstance(edit, Edit)
+    version = "digits-dddddddddddd"
+    assert edit.fields == {
+        "versions": [{"version": version, "url": f"bus://gm/sha256/{FILE.digest}", "sha256": FILE.digest}],
+        "targetVersion": version,
+        "metrics": [{"key": "accuracy", "value": "0.9"}],
+        "metadata": {"trainedBy": "default/digits", "trainedRound": "31"},
+    }
+    added = {**there, "edited": {MODEL.key: as_stored(MODEL, **edit.fields)}}
+    assert steps(**added) == []
+    found = status(**added)
+    assert verdict(found) == ("Done", "RoundsDone")
+    assert found.training is not None
+    assert (found.training.version, found.training.digest) == (version, FILE.digest)
+    assert found.conditions[-1].message == f"version {version} of Model digits-small after 30 rounds: accuracy 0.9"
+
+
+def test_a_training_that_is_done_leaves_its_nodes_and_stays_done() -> None:
+    fields = {"versions": [{"version": "v", "url": "/v", "sha256": FILE.digest}], "targetVersion": "v"}
+    finished = status(reports=reports(done()), edited={MODEL.key: as_stored(MODEL, **fields)})
+    later = {"status": finished, "holders": frozenset(PLACED)}
+    sent = deliveries(TRAINING, seen(**later))
+    assert sent == [Forget(name, TRAINING.key, TRAINING.metadata.uid, 0) for name in sorted(PLACED)]
+    assert [action for action in plan(TRAINING, seen(**later)) if isinstance(action, WriteStatus)] == []
+    # somebody sets another version: that is theirs to decide
+    other = {**later, "reports": reports(done()), "edited": {MODEL.key: as_stored(MODEL)}}
+    assert steps(**other) == []
+
+
+def test_an_edit_after_the_end_begins_a_training_again() -> None:
+    fields = {"versions": [{"version": "v", "url": "/v", "sha256": FILE.digest}], "targetVersion": "v"}
+    finished = status(reports=reports(done()), edited={MODEL.key: as_stored(MODEL, **fields)})
+    more = stored(put(TRAINING.body, "spec.rounds", 40), generation=2)
+    observed = seen(status=finished, edited={MODEL.key: as_stored(MODEL, **fields)})
+    assert Send("cloud0", more) in deliveries(more, observed)
+    again = CONTROLLERS[more.key.plural].status(more, observed)
+    assert again.phase == "Pending"
+    assert again.training is not None
+    assert (again.training.state, again.training.version) == ("waiting", "")
+    # the aggregator has not got the edit yet: that it is done with fewer rounds does not count
+    late = replace(observed, reports=reports(done()))
+    assert list(CONTROLLERS[more.key.plural].edits(more, late)) == []
+
+
+def test_a_version_that_is_there_already_is_only_put_in_force() -> None:
+    versions = [{"version": "mine", "url": "/mine"}, {"version": "old", "url": "/o", "sha256": FILE.digest}]
+    model = as_stored(MODEL, versions=versions, targetVersion="mine")
+    [edit] = steps(reports=reports(done()), edited={MODEL.key: model})
+    assert isinstance(edit, Edit)
+    assert edit.fields["targetVersion"] == "digits-dddddddddddd"
+    assert [each["version"] for each in edit.fields["versions"]] == ["mine", "digits-dddddddddddd"]
+
+
+def test_a_model_without_room_for_a_version_loses_none_of_its_users() -> None:
+    users = [{"version": f"v{i}", "url": f"/v{i}"} for i in range(MOST_VERSIONS)]
+    full = {"reports": reports(done()), "pulled": {FILE.digest: ""}}
+    model = {MODEL.key: as_stored(MODEL, versions=users)}
+    assert steps(**full, edited=model) == []
+    assert verdict(status(**full, edited=model)) == ("Pending", "TooManyVersions")
+    own = [*users[1:], {"version": "digits-aaaa", "url": "/a"}]
+    [edit] = steps(**full, edited={MODEL.key: as_stored(MODEL, versions=own)})
+    assert isinstance(edit, Edit)
+    left = [each["version"] for each in edit.fields["versions"]]
+    assert "digits-aaaa" not in left
+    assert len(left) == MOST_VERSIONS
+
+
+def test_users_metrics_and_metadata_of_the_model_stay() -> None:
+    own = {"metrics": [{"key": "size", "value": "4"}, {"key": "accuracy", "value": "0.1"}], "metadata": {"site": "a"}}
+    [edit] = steps(reports=reports(done()), pulled={FILE.digest: ""}, edited={MODEL.key: as_stored(MODEL, **own)})
+    assert isinstance(edit, Edit)
+    assert edit.fields["metrics"] == [{"key": "size", "value": "4"}, {"key": "accuracy", "value": "0.9"}]
+    assert edit.fields["metadata"]["site"] == "a"
