@@ -119,10 +119,10 @@ def training(**changes: Any) -> dict[str, Any]:
     return resource("TrainingModel", "again", **{**spec, **changes})
 
 
-async def stream(system: System) -> None:
-    """Publish drifted digits, each with some noise, until cancelled."""
+async def stream(system: System, *, drift: bool) -> None:
+    """Publish digits, each with some noise, until cancelled."""
     rows, _ = digits()
-    rows, chance, number = drifted(rows[900:]), np.random.default_rng(0), 0
+    rows, chance, number = drifted(rows[900:]) if drift else rows[900:], np.random.default_rng(0), 0
     while True:
         row = rows[chance.integers(len(rows))] + chance.normal(0, 0.02, 64)
         picture = io.BytesIO()
@@ -136,8 +136,8 @@ async def stream(system: System) -> None:
 
 
 @contextlib.asynccontextmanager
-async def drifting(tmp_path: Path) -> AsyncIterator[System]:
-    """Run a service whose stream has drifted."""
+async def answering(tmp_path: Path, *, drift: bool) -> AsyncIterator[System]:
+    """Run a service whose stream has drifted, or has not."""
     write_models(tmp_path)
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         for name in ("small", "big"):
@@ -145,7 +145,7 @@ async def drifting(tmp_path: Path) -> AsyncIterator[System]:
         await system.client.apply(service())
         await system.follow("digits")
         await system.until("Running", lambda: system.phase == "Running")
-        sending = asyncio.create_task(stream(system))
+        sending = asyncio.create_task(stream(system, drift=drift))
         try:
             yield system
         finally:
@@ -173,7 +173,7 @@ async def until(system: System, *states: str, rounds: int = 0) -> dict[str, Any]
 
 
 async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_path: Path) -> None:
-    async with drifting(tmp_path) as system:
+    async with answering(tmp_path, drift=True) as system:
         await system.client.apply(training())
         for state in ("Labelling", "Training", "Judging", "Canary"):
             await until(system, state, "RolledOut", "Withdrawn", rounds=1)
@@ -196,7 +196,7 @@ async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_
 
 async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothing(tmp_path: Path) -> None:
     (tmp_path / "worse.py").write_text(WORSE)
-    async with drifting(tmp_path) as system:
+    async with answering(tmp_path, drift=False) as system:
         await system.client.apply(model("worse", tmp_path / "worse.py", "python"))
         trainer = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
         await system.client.apply(training(trainer=trainer))
