@@ -46,6 +46,7 @@ class Placement:
         at: its path in the resource.
         dataset: the name of the Dataset that its node needs; empty if it needs none.
         training: the Models of its training, by purpose; ``model`` is the one that gets a new version.
+        compares: it compares the trained model with the present one, in a learning loop.
 
     """
 
@@ -56,6 +57,7 @@ class Placement:
     at: str
     dataset: str = ""
     training: Mapping[str, str] = field(default_factory=dict)
+    compares: bool = False
 
     @property
     def program(self) -> Program:
@@ -149,7 +151,7 @@ class Placement:
     @property
     def described(self) -> dict[str, str]:
         """The names of the Models of which it needs the spec, and no file, by the resource's field."""
-        return {what: name for what, name in self.training.items() if what == "model"}
+        return {what: name for what, name in self.training.items() if what == "model" and not self.compares}
 
 
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingModelSpec
@@ -192,6 +194,7 @@ def _of_training(spec: TrainingModelSpec) -> tuple[Placement, ...]:
                 f"spec.trainers[{i}]",
                 each.dataset.name if each.dataset else "",
                 used,
+                compares=spec.loop is not None,
             )
             for i, each in enumerate(spec.trainers)
         ),

@@ -141,6 +141,10 @@ class Status(Message, kw_only=True, omit_defaults=False):
         list[ChosenModel], Meta(max_length=8, description="Of a service that selects its models: those that it has.")
     ] = []
     training: Annotated[TrainingStatus | None, Meta(description="Of a TrainingModel: its progress and result.")] = None
+    loop: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Of a TrainingModel with a loop: its state, its candidate, and the last rounds."),
+    ] = None
     versions: Annotated[
         list[ServedVersion],
         Meta(

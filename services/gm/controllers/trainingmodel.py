@@ -22,9 +22,19 @@ from halimede.api.neptune import native
 from halimede.api.placement import placements
 from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, run_of
 from halimede.blobs.uris import GM, url
-from halimede.messages import Metric, NodeSummary, Status, TrainingProgress, TrainingStatus, WorkerReport, WorkerSummary
+from halimede.messages import (
+    Metric,
+    NodeSummary,
+    Status,
+    TensorFile,
+    TrainingProgress,
+    TrainingStatus,
+    WorkerReport,
+    WorkerSummary,
+)
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
+from services.gm.controllers import training_loop
 from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, nowhere, register
 from services.gm.controllers.worker_service import WorkersController, lacking, part_of, roles_of, workers
 from services.gm.reference_index import ReferenceEntry
@@ -48,27 +58,42 @@ NAMED = 3
 class TrainingModelController(WorkersController):
     """The rules of trainings: those of services with workers, until the training is done."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the resource in sedna.io form; it edits the Model that gets the version."""
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
+        """Return the resource in sedna.io form; it edits the Model that gets the version.
+
+        With a loop it has the round that its status names, and follows the reports on the loop's service.
+        """
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        return ReferenceEntry(made, roles_of(made), edits=(_model_of(made),))
+        if made.spec.loop is None:
+            return ReferenceEntry(made, roles_of(made), edits=(_model_of(made),))
+        made = training_loop.looped(made, status)
+        return ReferenceEntry(made, roles_of(made), edits=(_model_of(made),), watches=(training_loop.service_of(made),))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to its nodes, and what its workers need before; a training that is done leaves them."""
-        if _finished(desired, observed):
+        if training_loop.idle(desired) or _finished(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the objects of its workers, in a cluster that runs pods; none for a training that is done."""
-        if observed.pods is not None and _finished(desired, observed):
+        if observed.pods is not None and (training_loop.idle(desired) or _finished(desired, observed)):
             return Built()
         return super().build(desired, observed)
 
     def edits(self, desired: Resource[Any], observed: Observed) -> Iterator[Pull | Edit]:
-        """Fetch the model of a training that is done, then add it to the Model as a version."""
+        """Fetch the model of a training that is done, then add it to the Model as a version.
+
+        In a loop the state of the loop decides what the Model must be.
+        """
         progress, model = _aggregator(desired, observed), observed.edited.get(_model_of(desired))
+        if desired.spec.loop:
+            if progress and progress.model and observed.pulled.get(progress.model.digest) != "":
+                yield _pull(desired, progress.model)
+            if model:
+                yield from training_loop.model_edits(desired, observed, model, _identity(desired))
+            return
         if progress is None or progress.model is None or model is None or _finished(desired, observed):
             return
         if _version_of(model, progress.model.digest):
@@ -76,9 +101,7 @@ class TrainingModelController(WorkersController):
         if _has(model, progress.model.digest):
             yield Edit(model, with_version(model.resource.spec, desired, progress))
         elif observed.pulled.get(progress.model.digest) != "":
-            meta, file = desired.metadata, progress.model
-            source = next(place.on(meta.name, place.pod.node_name) for place in placements(desired.spec))
-            yield Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
+            yield _pull(desired, progress.model)
         elif fields := with_version(model.resource.spec, desired, progress):
             yield Edit(model, fields)
 
@@ -87,7 +110,7 @@ class TrainingModelController(WorkersController):
         asked = observed.asked or desired
         training = progress_of(desired, observed)
         places = placements(desired.spec)
-        finished = training.state == DONE and bool(training.version)
+        finished = training_loop.idle(desired) or (training.state == DONE and bool(training.version))
         shown = [] if finished else workers(desired, places, observed, pods=built is not None)
         before = observed.status
         status = Status(
@@ -104,7 +127,20 @@ class TrainingModelController(WorkersController):
         else:
             absent = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
+        if desired.spec.loop:
+            absent += training_loop.missing(desired, observed)
+            model = observed.edited.get(_model_of(desired))
+            loop = training_loop.stepped(desired, observed, model, _identity(desired), verdict)
+            status.loop = msgspec.to_builtins(loop)
+            verdict = training_loop.verdict(loop, verdict, absent, shown)
         return conclude(status, verdict, before, asked.metadata.generation, observed.now)
+
+
+def _pull(desired: Resource[TrainingModelSpec], file: TensorFile) -> Pull:
+    """Return the action that brings the trained model from the aggregator into GM's store of files."""
+    meta = desired.metadata
+    source = next(place.on(meta.name, place.pod.node_name) for place in placements(desired.spec))
+    return Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
 
 
 def _model_of(training: Resource[TrainingModelSpec]) -> Key:
