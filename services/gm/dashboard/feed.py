@@ -11,7 +11,7 @@ import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from halimede import __version__
 from halimede.api.placement import SERVICES, camera_readers
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError
+from halimede.learning_loop.states import State
 from halimede.messages import CameraStatus, HardSample, Histogram, TaskInfo
 from halimede.names import Key
 from halimede.stats import histogram
@@ -37,7 +38,7 @@ KEPT_CAMERAS = 1000
 #: pages that may be open at a time
 MOST_WATCHERS = 16
 #: order of rows: those with problems first
-URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3, "Done": 4}
+URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, **dict.fromkeys(get_args(State), 3), "Running": 3, "Done": 4}
 #: order of cameras: those with problems first; a camera without a status publishes frames itself
 CAMERA_URGENCY = {"failed": 0, "gone": 1, "stalled": 2, "connecting": 3, "running": 4, "": 5, "stopped": 6}
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
