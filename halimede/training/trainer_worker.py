@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus, Delivery
@@ -29,6 +30,7 @@ from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
 from halimede.training.child_process import Step, TrainingProcess, most_bytes
 from halimede.training.error_feedback import ErrorFeedback
+from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
@@ -90,6 +92,8 @@ class TrainerWorker:
         self._compared, self._comparison = "", TrainingResult()
         self._changed = asyncio.Event()
         self._failures = 0
+        #: seconds of the last training, for metrics
+        self._round_s = 0.0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Take part in rounds until ``stop`` is set. Raises CheckpointError."""
@@ -136,6 +140,10 @@ class TrainerWorker:
             evidence=self._comparison.evidence,
             calibration=self._comparison.calibration,
         )
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics for Prometheus."""
+        return training_metrics(self._progress(), self._exchange, self._round_s)
 
     async def _published(self, delivery: Delivery[TrainingRound]) -> None:
         body = delivery.body
@@ -228,8 +236,8 @@ class TrainerWorker:
             self._failed(body, result)
             return
         self._failures = 0
-        took = asyncio.get_running_loop().time() - started
-        log.info("round trained", number=body.number, seconds=round(took, 3), metrics=result.metrics)
+        self._round_s = asyncio.get_running_loop().time() - started
+        log.info("round trained", number=body.number, seconds=round(self._round_s, 3), metrics=result.metrics)
         self._publish(body, self._memory.update)
 
     async def _compare(self, body: TrainingRound, model: TensorFile) -> None:
