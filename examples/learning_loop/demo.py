@@ -1,6 +1,6 @@
 """A service learns a stream that has drifted, from nothing to a report: what `make demo-loop` runs.
 
-    python -m examples.learning_loop.demo [--out build/demo-loop] [--tls | --insecure]
+    python -m examples.learning_loop.demo [--seconds 25] [--out build/demo-loop] [--tls | --insecure]
 
 Trains the models if they are not there, calibrates the service, starts broker, GM and two nodes as processes, applies
 the YAML beside this file, and sends frames all the time. Then the cameras see mirror images. When the loop has rolled
@@ -37,16 +37,17 @@ NODES = ("edge0", "cloud0")
 FILES = ("small.onnx", "big.onnx", train.CALIBRATE, train.BEFORE)
 MODELS, SERVICE, TRAINING = (str(HERE / name) for name in ("1-models.yaml", "2-service.yaml", "3-training.yaml"))
 UPLOADS = 0.2
-#: seconds: for the service to run; of the stream before the drift, of which the first do not count; after the roll-out;
-#: for a round at most; for the last answers
-START_S, BEFORE_S, WARM_S, AFTER_S, ROUND_S, FINISH_S = 90.0, 25.0, 3.0, 20.0, 150.0, 30.0
+#: seconds: for the service to run; of the stream before the drift, of which the first do not count; for a round at
+#: most; for the last answers
+START_S, BEFORE_S, WARM_S, ROUND_S, FINISH_S = 90.0, 25.0, 3.0, 240.0, 30.0
 
 
 class Demo:
     """One run."""
 
-    def __init__(self, client: Client, console: Console) -> None:
+    def __init__(self, client: Client, seconds: float, console: Console) -> None:
         self.stream = Stream()
+        self._seconds = seconds
         self._client = client
         self._console = console
 
@@ -66,8 +67,8 @@ class Demo:
     async def _parts(self, sending: asyncio.Task[None]) -> FinishedRun:
         stream = self.stream
         await self._apply(TRAINING)
-        self._note(f"the stream as it was, {BEFORE_S:.0f} s")
-        await asyncio.sleep(BEFORE_S)
+        self._note(f"the stream as it was, {self._seconds:.0f} s")
+        await asyncio.sleep(self._seconds)
         stream.drift = True
         stream.mark("drift")
         drift_s = stream.now
@@ -76,8 +77,8 @@ class Demo:
         canary_s = next((mark.at_s for mark in stream.marks if mark.state == "Canary"), stream.now)
         await self._settled()
         after_s = stream.now
-        self._note(f"the stream with the new version, {AFTER_S:.0f} s")
-        await asyncio.sleep(AFTER_S)
+        self._note(f"the stream with the new version, {self._seconds:.0f} s")
+        await asyncio.sleep(self._seconds)
         worse_s = stream.now
         self._note("the trainer is replaced by one with wrong labels")
         await self._client.apply(worse())
@@ -151,7 +152,7 @@ async def calibrate(out: Path) -> Path:
     return out / "loop.calibration.yaml"
 
 
-async def run(out: Path, options: Sequence[str], console: Console) -> dict[str, Any]:
+async def run(seconds: float, out: Path, options: Sequence[str], console: Console) -> dict[str, Any]:
     """Run the demo on a system with these options and return the figures."""
     out.mkdir(parents=True, exist_ok=True)
     if not all((train.FOLDER / name).exists() for name in FILES):
@@ -162,7 +163,7 @@ async def run(out: Path, options: Sequence[str], console: Console) -> dict[str, 
     async with live.system(out / "home", options, NODES) as where:
         console.print(f"broker, GM and nodes {', '.join(NODES)} run; broker at {where.broker}")
         async with Client(MqttBus(f"demo-{secrets.token_hex(4)}", where.settings)) as client:
-            finished = await Demo(client, console).run(str(calibrated))
+            finished = await Demo(client, seconds, console).run(str(calibrated))
     found = report.figures(finished)
     shown = page.page(found, finished)
     write_report(out, found, shown, report.table(found), title="a learning loop", console=console)
@@ -172,15 +173,18 @@ async def run(out: Path, options: Sequence[str], console: Console) -> dict[str, 
 def main() -> None:
     """Run the demo; exit 1 with one line if it fails, or breaks a promise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=BEFORE_S, help="of the stream before the drift, 8 at least")
     parser.add_argument("--out", type=Path, default=Path("build/demo-loop"), help="folder of the report")
     security = parser.add_mutually_exclusive_group()
     security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
     security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
     options = parser.parse_args()
+    if options.seconds < 8:
+        parser.error("--seconds must be 8 at least: the figures are means over that time")
     chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     log.configure("ERROR")
     with errors_in_a_line():
-        found = asyncio.run(run(options.out, chosen, Console()))
+        found = asyncio.run(run(options.seconds, options.out, chosen, Console()))
     if missed := report.missed(found):
         sys.exit(f"demo failed: {'; '.join(missed)}")
 

@@ -26,15 +26,15 @@ are wide, so that a round takes a minute: docs/performance.md has the measuremen
 
 def page(found: Mapping[str, Any], run: FinishedRun) -> str:
     """Return report.html."""
-    steps = [(f"{mark.at_s:.0f} s", mark.text) for mark in run.marks]
+    steps = [(f"{mark.at_s:.0f} s", mark.text, mark.version) for mark in run.marks]
     rounds = [
-        (f"round {record.get('round')}", str(record.get("trigger")), str(record.get("version") or "-"),
+        (str(record.get("round")), str(record.get("trigger")), str(record.get("version") or "-"),
          str(record.get("outcome")), str(record.get("reason")), str(record.get("message")))
         for record in run.history
     ]  # fmt: skip
     body = [
         _section("Accuracy and uploads over time", f'<div class="charts">{_curves(run)}</div>'),
-        _section("Rounds", table(rounds, ("", "trigger", "version", "outcome", "reason", "message"))),
+        _section("Rounds", table(rounds, ("round", "trigger", "version", "outcome", "reason", "message"))),
         _section("What happened when", table(steps)),
         _section("All figures of this run", table(report.table(found)) + f'<p class="soft">{HONEST}</p>'),
     ]
@@ -89,4 +89,5 @@ def course(run: FinishedRun, measure: Callable[[Sequence[SentFrame]], float]) ->
 
 
 def _marks(marks: Sequence[Mark]) -> dict[float, str]:
-    return {mark.at_s: SHOWN.get(mark.state, mark.text) for mark in marks if mark.state in SHOWN or not mark.state}
+    shown = [mark for mark in marks if mark.state in SHOWN or not mark.state]
+    return {mark.at_s: f"{SHOWN[mark.state]} {mark.version[-5:]}" if mark.state else mark.text for mark in shown}

@@ -22,6 +22,8 @@ NAMESPACE, SERVICE, TRAINING = "default", "loop", "loop"
 CAMERAS = tuple(f"loop{number}" for number in range(6))
 #: frames a second of all cameras together
 RATE = 60.0
+#: states in which a round is over, and in the history
+ENDS = frozenset({"RolledOut", "Withdrawn"})
 
 
 @dataclass(slots=True)
@@ -40,11 +42,12 @@ class SentFrame:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened: the drift, or a step of the loop."""
+    """Something that happened: the drift, or a step of the loop with its candidate."""
 
     at_s: float
     text: str
     state: str = ""
+    version: str = ""
 
 
 class Stream:
@@ -101,9 +104,9 @@ class Stream:
                 await bus.publish(address, pack(frame))
             number += 1
 
-    def mark(self, text: str, state: str = "") -> None:
+    def mark(self, text: str, state: str = "", version: str = "") -> None:
         """Note what happens now."""
-        self.marks.append(Mark(self.now, text, state))
+        self.marks.append(Mark(self.now, text, state, version))
         self._changed.set()
 
     async def until(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -134,5 +137,6 @@ class Stream:
     async def _of_loop(self, delivery: Delivery[StatusDocument]) -> None:
         before, self.loop = self.loop, delivery.body.status.loop or {}
         if (state := self.loop.get("state", "")) and state != before.get("state"):
-            self.mark(f"{state} {self.loop.get('reason', '')}".strip(), state)
+            last = self.loop.get("history") or [{}] if state in ENDS else [self.loop]
+            self.mark(f"{state} {self.loop.get('reason', '')}".strip(), state, str(last[-1].get("version") or ""))
         self._changed.set()

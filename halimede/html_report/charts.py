@@ -226,7 +226,9 @@ def curve(
         parts += [text(width - 12, y(value) - 6, name, anchor="end", css="ink")]
     for i, (at, name) in enumerate((marks or {}).items()):
         parts += [line(x(at), top, x(at), bottom, more='stroke="var(--ink)" stroke-width="1" stroke-dasharray="2 3"')]
-        parts += [text(x(at) + 4, bottom - 8 - 15 * (i % 5), name, css="ink")]
+        late = at > across.low + 0.8 * (across.high - across.low)
+        side = x(at) - 4 if late else x(at) + 4
+        parts.append(text(side, bottom - 8 - 15 * (i % 5), name, anchor="end" if late else "start", css="ink"))
     drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
     parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
     if dot:
