@@ -12,7 +12,8 @@ simulated time; the data and the drifts are those of ``bench.loop_data``.
 
 The accuracy is measured on test samples that nothing was fitted on, with their true labels, which the loop never sees.
 ``at budget``: the service's accuracy if it uploads the hardest fifth of the samples. ``won back``: (after - drifted) /
-(before - drifted). Ends with 1 if a figure misses its target.
+(before - drifted); ``attainable``: of a small model that was trained on true labels. Ends with 1 if a figure misses its
+target.
 """
 
 from __future__ import annotations
@@ -159,11 +160,17 @@ def interval(values: Sequence[float]) -> list[float]:
     return [statistics.median(ordered), ordered[low], ordered[high]]
 
 
+def won_back(rows: list[Found], what: str) -> list[float] | None:
+    """Return the median share that was won back with its interval; None if no run lost enough."""
+    shares = [row["won_back"][what] for row in rows if row["won_back"][what] is not None]
+    return interval(shares) if shares else None
+
+
 def summed(found: list[Found]) -> dict[str, Any]:
     """Return the report: medians with intervals for each set and drift, and the bad candidates."""
     rows = [row for each in found for row in each["recoveries"]]
     bad = [row for each in found for row in each["bad"]]
-    report: dict[str, Any] = {"sets": {}}
+    report: dict[str, Any] = {"sets": {}, "won_back_edge": {}, "won_back_at_budget": {}}
     for name in SETS:
         for kind in DRIFTS:
             of = [row for row in rows if row["set"] == name and row["kind"] == kind]
@@ -174,17 +181,17 @@ def summed(found: list[Found]) -> dict[str, Any]:
                 for what in ("edge", "at_budget", "uploads"):
                     entry[f"{what}_{stage}"] = interval([row[stage][what] for row in of])
             for what in ("edge", "at_budget"):
-                shares = [row["won_back"][what] for row in of if row["won_back"][what] is not None]
-                entry[f"won_back_{what}"] = interval(shares) if shares else None
+                entry[f"won_back_{what}"] = won_back(of, what)
             times = [row["seconds_to_roll_out"] for row in of if row["seconds_to_roll_out"]]
             entry["minutes_to_roll_out"] = interval([t / 60 for t in times]) if times else None
             for what in ("candidates", "rolled_out", "refused", "rolled_out_after_back", "false_alarm"):
                 entry[what] = sum(row[what] for row in of)
             entry["without_roll_out"] = sum(not row["rolled_out"] for row in of)
             report["sets"].setdefault(name, {})[kind] = entry
-    for what in ("edge", "at_budget"):
-        shares = [row["won_back"][what] for row in rows if row["won_back"][what] is not None]
-        report[f"won_back_{what}"] = interval(shares)
+    for name in report["sets"]:
+        of = [row for row in rows if row["set"] == name]
+        for what in ("edge", "at_budget"):
+            report[f"won_back_{what}"][name] = won_back(of, what)
     report["uploads_after"] = interval([row["after"]["uploads"] for row in rows])
     report["bad"] = {
         "candidates": len(bad),
@@ -273,7 +280,7 @@ def main() -> None:
     report = written(found, state)
     show(report)
     met = (
-        report["won_back_at_budget"][0] >= WON_BACK
+        all(share and share[0] >= WON_BACK for share in report["won_back_at_budget"].values())
         and report["uploads_after"][0] <= UPLOADS
         and not report["bad"]["rolled_out"]
     )

@@ -160,14 +160,20 @@ def segments(templates: dict[int, list[list[tuple[float, float]]]]) -> tuple[Flo
 def rendered(begin: Floats, end: Floats, width: Floats, side: int) -> Floats:
     """Draw lines as soft strokes: the nearer a pixel is to one, the darker."""
     axis = (np.arange(side, dtype=np.float32) + 0.5) / side
-    pixels = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(1, -1, 2)
-    nearest = np.full((len(begin), side * side), np.inf, np.float32)
-    for line in range(begin.shape[1]):
-        start, way = begin[:, line], end[:, line] - begin[:, line]
-        along = ((pixels - start) * way).sum(-1) / np.maximum((way**2).sum(-1), 1e-6)
-        foot = start + np.clip(along, 0, 1)[..., None] * way
-        nearest = np.minimum(nearest, ((pixels - foot) ** 2).sum(-1))
-    return (1 / (1 + np.exp((np.sqrt(nearest) - width[:, None]) * 60))).reshape(-1, side, side).astype(np.float32)
+    y, x = (each.reshape(-1) for each in np.meshgrid(axis, axis, indexing="ij"))
+    found = np.empty((len(begin), side * side), np.float32)
+    # parts of this size stay in the processor's cache
+    for part in (slice(first, first + 256) for first in range(0, len(begin), 256)):
+        nearest = np.full_like(found[part], np.inf)
+        for line in range(begin.shape[1]):
+            start, way = begin[part, line, 0], end[part, line, 0] - begin[part, line, 0]
+            from_x, from_y = x - start[:, :1], y - start[:, 1:]
+            length = np.maximum((way**2).sum(-1, keepdims=True), 1e-6)
+            along = np.clip((from_x * way[:, :1] + from_y * way[:, 1:]) / length, 0, 1)
+            far = (from_x - along * way[:, :1]) ** 2 + (from_y - along * way[:, 1:]) ** 2
+            nearest = np.minimum(nearest, far)
+        found[part] = 1 / (1 + np.exp((np.sqrt(nearest) - width[part, None]) * 60))
+    return found.reshape(-1, side, side)
 
 
 def prior(kind: str, seed: int) -> NDArray[np.float64]:

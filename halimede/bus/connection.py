@@ -223,8 +223,8 @@ class ReconnectingBus(Bus):
         """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it."""
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
-        if self._incoming.get(filter_):
-            raise ValueError(f"{filter_} is already subscribed")
+        if other := self._incoming.conflict(filter_, asked=not inherit):
+            raise ValueError(f"{filter_} overlaps the subscription of {other}: use another connection for one of them")
         subscription = Subscription(filter_, qos, receive, queue, self.stats, later=later, asked=not inherit)
         self._incoming.add(subscription)
         if queue:

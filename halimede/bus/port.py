@@ -277,8 +277,8 @@ class Bus(ABC):
         """Pass every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
         ``cleared`` is called for a retained message that was removed, ``wanted`` before a body is decoded: if it
-        returns False, the message is acknowledged and dropped. Filters of one bus must not overlap; if they do, the
-        first subscription receives the message.
+        returns False, the message is acknowledged and dropped. Raises ValueError if another filter of this bus can
+        get the same message: brokers differ in how often they send it then.
 
         ``later``: a message that the handler accepted without an error is acknowledged when its packet's ``done`` is
         called, at any later time. The connection's receive maximum bounds their number. ``inherit``: see ``listen``.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from halimede.bus.message import BusStats, Packet, Receive, ReceiveNow
-from halimede.bus.topic_filter import Prefix, matches, split_shared
+from halimede.bus.topic_filter import Prefix, matches, overlap, split_shared
 from halimede.bus.transport import Acknowledge
 
 log = structlog.get_logger()
@@ -56,6 +56,17 @@ class Dispatcher:
     def get(self, filter_: str) -> Subscription | None:
         """Return the subscription of a filter."""
         return self._subscriptions.get(filter_)
+
+    def conflict(self, filter_: str, *, asked: bool) -> str | None:
+        """Return the filter of a subscription that forbids another one: the same, or one that gets its messages.
+
+        Filters of an earlier client of the session may overlap: whoever has the message first handles it.
+        """
+        levels = split_shared(filter_)[1].split("/")
+        for name, each in self._subscriptions.items():
+            if name == filter_ or (asked and each.asked and each.overlaps(levels)):
+                return name
+        return None
 
     def asked(self) -> Mapping[str, int]:
         """Return the filters to subscribe to, with their QoS."""
@@ -167,6 +178,10 @@ class Subscription:
     def takes(self, topic: list[str]) -> bool:
         """Whether a topic, given as its levels, belongs to this subscription."""
         return matches(self._levels, topic)
+
+    def overlaps(self, levels: list[str]) -> bool:
+        """Whether a topic of another filter can belong to this subscription."""
+        return overlap(self._levels, levels)
 
     def offer(self, packet: Packet, acknowledge: Done | None) -> None:
         """Queue a message that has arrived, or handle it now if there is no queue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from halimede.bus.message import Packet
 from halimede.errors import TooLargeError
@@ -31,6 +32,18 @@ def matches(wanted: Sequence[str], topic: Sequence[str]) -> bool:
         if index >= len(topic) or (level != "+" and level != topic[index]):
             return False
     return len(wanted) == len(topic)
+
+
+def overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a topic can match both filters, given as their levels (without ``$share``)."""
+    if {"+", "#"} & {one[0], other[0]} and (one[0].startswith("$") or other[0].startswith("$")):
+        return False
+    for first, second in zip_longest(one, other):
+        if "#" in {first, second}:  # it matches no level as well
+            return True
+        if first != second and (None in {first, second} or "+" not in {first, second}):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

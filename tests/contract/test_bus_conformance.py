@@ -55,6 +55,18 @@ async def test_a_wildcard_takes_every_name_and_nothing_else(world: World, unique
     assert [delivery.names["node"] for delivery in all_.deliveries] == [unique, f"{unique}.x", unique]
 
 
+@pytest.mark.parametrize("filter_", ["node/edge0/sedna/upstream/sync", "node/+/sedna/upstream/sync", "$share/g/node/#"])
+async def test_a_filter_that_overlaps_a_subscription_of_the_connection_is_refused(
+    world: World, unique: str, filter_: str
+) -> None:
+    bus, inbox = await world.connect(f"{unique}-a"), Inbox[Packet]()
+    await bus.subscribe(topics.SYNC.filter(node="edge0"), Inbox[m.Sync]())
+    with pytest.raises(ValueError, match="overlaps the subscription of node/edge0/sedna/upstream/sync"):
+        await bus.listen(filter_, 1, inbox, 10)  # type: ignore[arg-type]
+    await bus.unsubscribe(topics.SYNC.filter(node="edge0"))
+    await bus.listen(filter_, 1, inbox, 10)  # type: ignore[arg-type]
+
+
 async def test_a_raw_filter_with_a_hash_takes_the_levels_below(world: World, unique: str) -> None:
     bus = await world.connect(f"{unique}-a")
     seen: list[str] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from halimede import messages as m
 from halimede import topics
 from halimede.bus.connection import RIVAL
 from halimede.bus.message import Delivery
@@ -20,7 +20,7 @@ from halimede.topic import Filter
 from tests.scripted import CONNECT, HOST, PATIENCE, PUBLISH, SUBSCRIBE, Peer, Scripted, connack, packet, puback
 
 NO_WILDCARDS, NO_SHARED = b"\x28\0", b"\x2a\0"
-PLAIN = topics.SYNC.filter(node="edge0")
+PLAIN = topics.PRESENCE.filter(node="edge0")
 UNOFFERED = [
     (NO_SHARED, topics.SYNC.filter(node="edge0", group="g"), "does not offer shared subscriptions"),
     (NO_WILDCARDS, topics.SYNC.filter(), "does not offer wildcard subscriptions"),
@@ -28,11 +28,11 @@ UNOFFERED = [
 ]
 
 
-async def nothing(_: Delivery[m.Sync]) -> None: ...
+async def nothing(_: Delivery[Any]) -> None: ...
 
 
 @asynccontextmanager
-async def welcomed(client: Client, offer: bytes, *before: Filter[m.Sync]) -> AsyncIterator[tuple[MqttBus, Peer]]:
+async def welcomed(client: Client, offer: bytes, *before: Filter[Any]) -> AsyncIterator[tuple[MqttBus, Peer]]:
     """A bus that subscribed before its connection was there, and the broker's end of that."""
     async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client=client)) as bus:
         for filter_ in before:
@@ -44,7 +44,7 @@ async def welcomed(client: Client, offer: bytes, *before: Filter[m.Sync]) -> Asy
         peer.writer.close()
 
 
-async def granted(peer: Peer, filter_: Filter[m.Sync]) -> None:
+async def granted(peer: Peer, filter_: Filter[Any]) -> None:
     body = await peer.takes(SUBSCRIBE)
     assert filter_.text.encode() in body
     peer.say(packet(0x90, body[:2] + b"\0\1"))
@@ -53,7 +53,7 @@ async def granted(peer: Peer, filter_: Filter[m.Sync]) -> None:
 @pytest.mark.parametrize("client", ["lean", "paho"])
 @pytest.mark.parametrize(("offer", "filter_", "reason"), UNOFFERED)
 async def test_a_subscription_that_the_broker_does_not_offer_is_refused_without_asking(
-    client: Client, offer: bytes, filter_: Filter[m.Sync], reason: str
+    client: Client, offer: bytes, filter_: Filter[Any], reason: str
 ) -> None:
     async with welcomed(client, offer) as (bus, peer):
         await bus.wait_connected(PATIENCE)
@@ -66,7 +66,7 @@ async def test_a_subscription_that_the_broker_does_not_offer_is_refused_without_
 
 @pytest.mark.parametrize(("offer", "filter_", "reason"), UNOFFERED)
 async def test_one_made_before_the_broker_said_so_is_named_where_the_operator_looks(
-    offer: bytes, filter_: Filter[m.Sync], reason: str
+    offer: bytes, filter_: Filter[Any], reason: str
 ) -> None:
     async with welcomed("lean", offer, filter_, PLAIN) as (bus, peer):
         await granted(peer, PLAIN)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
 from halimede.bus import Packet
-from halimede.bus.topic_filter import Prefix, matches, split_shared
+from halimede.bus.topic_filter import Prefix, matches, overlap, split_shared
 
 levels = st.lists(st.sampled_from(["", "a", "b", "$x"]), min_size=1, max_size=4)
 wanted = st.lists(st.sampled_from(["", "a", "b", "+", "$x"]), min_size=1, max_size=4)
@@ -18,6 +18,30 @@ wanted = st.lists(st.sampled_from(["", "a", "b", "+", "$x"]), min_size=1, max_si
 def test_filters_match_as_paho_says(filter_: list[str], hash_: bool, topic: list[str]) -> None:
     filter_ = [*filter_, "#"] if hash_ else filter_
     assert matches(filter_, topic) == topic_matches_sub("/".join(filter_), "/".join(topic))
+
+
+@given(wanted, st.booleans(), wanted, st.booleans(), levels)
+def test_filters_that_match_one_topic_overlap(
+    one: list[str], one_hash: bool, other: list[str], other_hash: bool, topic: list[str]
+) -> None:
+    one, other = [*one, "#"] if one_hash else one, [*other, "#"] if other_hash else other
+    assert overlap(one, other) == overlap(other, one)
+    if matches(one, topic) and matches(other, topic):
+        assert overlap(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("a/+/c", "a/b/c", True),
+        ("a/#", "a", True),
+        ("a/+", "a/b/c", False),
+        ("a/+/c", "+/b/d", False),
+        ("#", "$x", False),
+    ],
+)
+def test_filters_without_a_common_topic_do_not_overlap(one: str, other: str, common: bool) -> None:
+    assert overlap(one.split("/"), other.split("/")) == common
 
 
 @pytest.mark.parametrize(("filter_", "split"), [("a/b", ("", "a/b")), ("$share/g/a/+", ("g", "a/+"))])
