@@ -1,4 +1,4 @@
-"""TrainingModels: an aggregator and trainers on nodes, and the version that a Model gets of them.
+"""TrainingModels, and Sedna's federated learning jobs: an aggregator and trainers on nodes, and the version that a Model gets of them.
 
 GM reads the progress in the reports of nodes. When the aggregator has exported the model, GM fetches the file into its
 own store, adds it to the Model as a version, and makes it the version in force. Each of these steps follows from what
@@ -15,12 +15,13 @@ import msgspec
 
 from halimede.api import Resource, parse
 from halimede.api.base import SEDNA
+from halimede.api.federatedlearning import PLURAL as FEDERATED
 from halimede.api.inferencemodel import to_sedna
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, ModelVersion
 from halimede.api.neptune import native
 from halimede.api.placement import placements
-from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, run_of
+from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingSpec, run_of
 from halimede.blobs.uris import GM, url
 from halimede.messages import Metric, NodeSummary, Status, TrainingProgress, TrainingStatus, WorkerReport, WorkerSummary
 from halimede.names import Key
@@ -44,6 +45,7 @@ TOO_FEW = "TooFewTrainers"
 NAMED = 3
 
 
+@register(FEDERATED)
 @register(PLURAL)
 class TrainingModelController(WorkersController):
     """The rules of trainings: those of services with workers, until the training is done."""
@@ -107,8 +109,8 @@ class TrainingModelController(WorkersController):
         return conclude(status, verdict, before, asked.metadata.generation, observed.now)
 
 
-def _model_of(training: Resource[TrainingModelSpec]) -> Key:
-    return Key(MODELS, training.metadata.namespace, training.spec.model.name)
+def _model_of(training: Resource[TrainingSpec]) -> Key:
+    return Key(MODELS, training.metadata.namespace, training.spec.as_training().model.name)
 
 
 def _reports(observed: Observed) -> Iterator[WorkerReport]:
@@ -118,11 +120,11 @@ def _reports(observed: Observed) -> Iterator[WorkerReport]:
             yield from report.status.workers
 
 
-def _identity(desired: Resource[TrainingModelSpec]) -> str:
-    return f"{desired.metadata.uid}.{run_of(desired.spec)}"
+def _identity(desired: Resource[TrainingSpec]) -> str:
+    return f"{desired.metadata.uid}.{run_of(desired.spec.as_training())}"
 
 
-def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingProgress | None:
+def _aggregator(desired: Resource[TrainingSpec], observed: Observed) -> TrainingProgress | None:
     """Return the aggregator's progress in the present training; None: there is none yet.
 
     An aggregator that has not got an edit yet may be done with fewer rounds.
@@ -131,15 +133,17 @@ def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
         told = worker.training
         if part_of(worker) == AGGREGATOR and told and told.run == _identity(desired):
             return (
-                told if told.rounds == desired.spec.rounds else msgspec.structs.replace(told, state="open", model=None)
+                told
+                if told.rounds == desired.spec.as_training().rounds
+                else msgspec.structs.replace(told, state="open", model=None)
             )
     return None
 
 
-def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
+def _finished(desired: Resource[TrainingSpec], observed: Observed) -> bool:
     """Whether this training is done and its Model has the version, by the last status that was written."""
     before = observed.status.training if observed.status else None
-    if before is None or before.state != DONE or not before.version or before.run != run_of(desired.spec):
+    if before is None or before.state != DONE or not before.version or before.run != run_of(desired.spec.as_training()):
         return False
     # more rounds than those that were done, or another target, begin anew
     return observed.status is not None and observed.status.observed_generation == desired.metadata.generation
@@ -157,7 +161,7 @@ def _has(model: StoredResource, digest: str) -> bool:
     return any(each.sha256 == digest for each in model.resource.spec.versions)
 
 
-def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progress: TrainingProgress) -> dict[str, Any]:
+def with_version(spec: ModelSpec, training: Resource[TrainingSpec], progress: TrainingProgress) -> dict[str, Any]:
     """Return the fields of a Model with the trained version in force; none if it has no room for another one.
 
     If it has as many versions as it can have, the oldest one of this training is replaced.
@@ -183,16 +187,16 @@ def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progres
     }
 
 
-def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingStatus:
+def progress_of(desired: Resource[TrainingSpec], observed: Observed) -> TrainingStatus:
     """Return the progress: what the aggregator reports, else the last written one of the same training."""
     before = observed.status.training if observed.status else None
-    run = run_of(desired.spec)
+    run = run_of(desired.spec.as_training())
     if _finished(desired, observed) and before:
         return before
     told = _aggregator(desired, observed)
     if told is None:
         same = before and before.run == run and before.state != DONE
-        return before if before and same else TrainingStatus(run=run, rounds=desired.spec.rounds)
+        return before if before and same else TrainingStatus(run=run, rounds=desired.spec.as_training().rounds)
     trainers = [each for each in _reports(observed) if part_of(each) != AGGREGATOR]
     model = observed.edited.get(_model_of(desired))
     version = _version_of(model, told.model.digest) if told.model and model else ""
@@ -214,7 +218,7 @@ def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
     )
 
 
-def _trouble(desired: Resource[TrainingModelSpec], observed: Observed) -> Problem | None:
+def _trouble(desired: Resource[TrainingSpec], observed: Observed) -> Problem | None:
     """Return why the model of a training that is done is no version of the Model yet."""
     progress = _aggregator(desired, observed)
     if progress is None or progress.model is None:
@@ -231,7 +235,7 @@ def _trouble(desired: Resource[TrainingModelSpec], observed: Observed) -> Proble
 
 
 def judge(
-    desired: Resource[TrainingModelSpec],
+    desired: Resource[TrainingSpec],
     training: TrainingStatus,
     shown: Sequence[WorkerSummary],
     absent: Sequence[Problem],
@@ -242,7 +246,7 @@ def judge(
     Done: the Model has the version. Failed: the aggregator, or so many trainers that a round is impossible, have
     failed. Degraded: rounds go on without some trainers. Pending: they cannot begin or continue now.
     """
-    spec = desired.spec
+    spec = desired.spec.as_training()
     metrics = ", ".join(f"{each.key} {each.value}" for each in training.metrics)
     after = f" after {max(0, training.evaluated - 1)} rounds{metrics and ': '}{metrics}"
     if training.state == DONE and training.version:
