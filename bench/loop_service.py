@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.loop_data import BEFORE, CLASSES, DataSet, Drawn, Floats, Labels
+from halimede.api.learning_loop import CanarySettings, LoopSettings, TriggerSettings
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
 from halimede.calibration.calibrate import Goal, fit
@@ -24,12 +25,11 @@ from halimede.calibration.temperature import temperature
 from halimede.evaluation.data import LabelledPicture
 from halimede.inference.file_model import open_file
 from halimede.learning_loop import states
-from halimede.learning_loop.canary import CanarySettings, VersionCounts
+from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.comparison import HeldOut, ReferenceSamples, compare
 from halimede.learning_loop.labels import LabelSettings, sure_label
 from halimede.learning_loop.sampling import LabelledSample, StratumName, held_out, resampled, split, weights
-from halimede.learning_loop.states import EvidenceReport, LoopFacts, LoopSettings, LoopState, TrainingReport
-from halimede.learning_loop.triggers import TriggerSettings
+from halimede.learning_loop.states import EvidenceReport, LoopFacts, LoopState, TrainingReport
 from halimede.messages import Prediction
 from halimede.mining import Miner, create, hardness_of, judge
 from halimede.mining.calibration_file import CalibrationFile

@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from halimede.api.learning_loop import LoopSettings
 from halimede.learning_loop import states
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.gate import Evidence, StratumCounts
-from halimede.learning_loop.states import EvidenceReport, LoopFacts, LoopSettings, LoopState, TrainingReport
+from halimede.learning_loop.states import EvidenceReport, LoopFacts, LoopState, TrainingReport
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
 

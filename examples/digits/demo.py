@@ -27,6 +27,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from examples.demo_report import errors_in_a_line, write_report
 from examples.digits import data, page, report, train
 from halimede import home_folder, log, programs, topics
 from halimede.bus import Delivery
@@ -222,13 +223,8 @@ def _write(demo: Demo, models: Path, out: Path, status: dict[str, Any], console:
     answers = demo.answers(models)
     target = _spec(SERVICE).edge_worker.target_upload_ratio
     found = report.figures(answers, len(demo.pictures), status, target)
-    (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
-    (out / "report.html").write_text(page.page(found, answers))
-    lines = Table("figure", "value", title="joint inference of handwritten digits")
-    for name, value in report.table(found):
-        lines.add_row(name, value)
-    console.print(lines)
-    console.print(f"[bold]{out / 'report.html'}[/] and {out / 'report.json'}")
+    title = "joint inference of handwritten digits"
+    write_report(out, found, page.page(found, answers), report.table(found), title=title, console=console)
     return found
 
 
@@ -272,15 +268,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     console = Console()
     log.configure("ERROR")
-    try:
+    with errors_in_a_line():
         _make_folder(*(("--files", options.files) if options.files else ("--out", options.out)))
         if options.files:
             console.print(f"next: halimede apply -f {write_example(options.files)}")
             return
         found = asyncio.run(run(options.fps, options.out, chosen, console))
-    except HalimedeError as error:
-        sys.exit(f"demo failed: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     if found["lost"]:
         sys.exit(f"demo failed: {found['lost']} samples were not answered")

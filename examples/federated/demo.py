@@ -20,13 +20,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from examples.demo_report import errors_in_a_line, write_report
 from examples.federated import page, report, simulation, split
 from examples.federated.live import DropOuts, LiveJob, running
 from examples.federated.report import FinishedJob
 from halimede import log
-from halimede.errors import HalimedeError
 from halimede.inference import open_model
 from halimede.messages import TrainingRound
 from services.broker import MosquittoProcess
@@ -103,14 +102,15 @@ class Demo:
 
     def _write(self, found: dict[str, Any], finished: dict[str, FinishedJob]) -> None:
         titles = {"whole": "All five nodes", "dropouts": "Two of five drop out", "compressed": "Compressed updates"}
-        (self._out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
         jobs = {titles[name]: job for name, job in finished.items()}
-        (self._out / "report.html").write_text(page.page(found, jobs))
-        lines = Table("figure", "value", title="federated training")
-        for name, value in report.table(found):
-            lines.add_row(name, value)
-        self._console.print(lines)
-        self._console.print(f"[bold]{self._out / 'report.html'}[/] and {self._out / 'report.json'}")
+        write_report(
+            self._out,
+            found,
+            page.page(found, jobs),
+            report.table(found),
+            title="federated training",
+            console=self._console,
+        )
 
 
 def main() -> None:
@@ -123,12 +123,8 @@ def main() -> None:
         parser.error("--rounds must be 1 at least")
     log.configure("ERROR")
     shutil.rmtree(options.out / "jobs", ignore_errors=True)  # a job of an earlier run would continue
-    try:
+    with errors_in_a_line():
         found = asyncio.run(Demo(options.out, Console()).run(options.rounds))
-    except HalimedeError as error:
-        sys.exit(f"demo failed: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     if missed := report.missed(found):
         sys.exit(f"demo failed: {'; '.join(missed)}")
 

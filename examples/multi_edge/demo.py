@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 from PIL import Image
 from rich.console import Console
-from rich.table import Table
 
+from examples.demo_report import errors_in_a_line, write_report
 from examples.multi_edge import boards, films, live, measure, page, pictures, report, train
 from examples.multi_edge.films import Film
 from examples.multi_edge.live import Cameras, System
@@ -180,13 +180,8 @@ def _write(demo: Demo, recorder: Recorder, out: Path, console: Console) -> dict[
         status={name: msgspec.to_builtins(document) for name, document in recorder.services.items()},
     )
     found = report.figures(told)
-    (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
-    (out / "report.html").write_text(page.page(told, found))
-    lines = Table("figure", "value", title="multi-edge inference")
-    for name, value in report.table(found):
-        lines.add_row(name, value)
-    console.print(lines)
-    console.print(f"[bold]{out / 'report.html'}[/] and {out / 'report.json'}")
+    title = "multi-edge inference"
+    write_report(out, found, page.page(told, found), report.table(found), title=title, console=console)
     return found
 
 
@@ -203,12 +198,8 @@ def main() -> None:
         parser.error("--seconds must be 8 at least: objects need time to cross the plane")
     chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     log.configure("ERROR")
-    try:
+    with errors_in_a_line():
         found = asyncio.run(run(options.seconds, options.out, chosen, Console()))
-    except HalimedeError as error:
-        sys.exit(f"demo failed: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     if missed := report.missed(found):
         sys.exit(f"demo failed: {'; '.join(missed)}")
 

@@ -58,15 +58,19 @@ class TrainingWorker(Spec, kw_only=True):
 class S3Transmitter(Spec, kw_only=True):
     """Sedna's exchange over S3; here updates go over the broker."""
 
-    agg_data_path: Annotated[str, Meta(max_length=4096, description="Not used.")] = ""
-    credential_name: Annotated[str, Meta(max_length=253, description="Not used.")] = ""
+    agg_data_path: Annotated[str, Meta(max_length=4096, description="It is not used.")] = ""
+    credential_name: Annotated[str, Meta(max_length=253, description="It is not used.")] = ""
+
+
+class WebSocketTransmitter(Spec, kw_only=True):
+    """Sedna's exchange over WebSockets, which has no settings."""
 
 
 class Transmitter(Spec, kw_only=True):
     """How Sedna exchanges updates. Here they go over the broker in any case."""
 
-    s3: Annotated[S3Transmitter | None, Meta(description="Not used.")] = None
-    ws: Annotated[dict[str, Any] | None, Meta(max_length=0, description="Not used.")] = None
+    s3: Annotated[S3Transmitter | None, Meta(description="It is not used.")] = None
+    ws: Annotated[WebSocketTransmitter | None, Meta(description="It is not used.")] = None
 
 
 def variables(template: dict[str, Any]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """IncrementalLearningJob: training on new samples in Sedna's form, translated to a TrainingModel with one trainer.
 
-It trains once the trigger's condition holds, in the hours of its timer. The Model gets the version only if the condition
-of ``deploySpec`` holds. halimede runs no inference worker for it: services that name the Model get the version.
+It trains once the trigger's condition holds, in the hours of its timer. The Model gets the version only if the
+condition of ``deploySpec`` holds. halimede runs no inference worker for it: services that name the Model get the
+version.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ PROGRAM_FIX = "remove it, and the image: halimede trains with Perceptron, or wit
 COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, "==": operator.eq,
 }  # fmt: skip
-Clock = Annotated[str, Meta(pattern=r"^([01]?[0-9]|2[0-4]):[0-5][0-9]$", description="A time of the day: 02:00.")]
+Clock = Annotated[
+    str, Meta(max_length=5, pattern=r"^([01]?[0-9]|2[0-4]):[0-5][0-9]$", description="A time of the day: 02:00.")
+]
 
 
 class TriggerTimer(Spec, kw_only=True):
@@ -104,7 +107,7 @@ class DeployedModel(Spec, kw_only=True):
 
     name: Annotated[ObjectName, Meta(description="Name of a Model of the same namespace.")]
     hot_update_enabled: Annotated[bool, Meta(description="Not used: workers change models while they run.")] = False
-    poll_period_seconds: Annotated[int, Meta(ge=1, le=86_400, description="Not used.")] = 60
+    poll_period_seconds: Annotated[int, Meta(ge=1, le=86_400, description="It is not used.")] = 60
 
 
 class DeployStep(Spec, kw_only=True):
@@ -171,10 +174,10 @@ class IncrementalLearningSpec(TrainingSpec, kw_only=True):
 
     dataset: Annotated[JobDataset, Meta(description="The samples.")]
     initial_model: Annotated[ModelRef, Meta(description="A Model whose file has the first weights: a file of tensors.")]
-    train_spec: Annotated[TrainStep, Meta(description="Training.")]
-    eval_spec: Annotated[EvaluationStep, Meta(description="Evaluation.")]
-    deploy_spec: Annotated[DeployStep, Meta(description="Deployment.")]
-    credential_name: Annotated[str, Meta(max_length=253, description="Not used.")] = ""
+    train_spec: Annotated[TrainStep, Meta(description="The training, and when it begins.")]
+    eval_spec: Annotated[EvaluationStep, Meta(description="The evaluation of the trained model.")]
+    deploy_spec: Annotated[DeployStep, Meta(description="The Model, and what a version of it must gain.")]
+    credential_name: Annotated[str, Meta(max_length=253, description="It is not used.")] = ""
     output_dir: Annotated[str, Meta(max_length=4096, description="Not used: the Model gets a version.")] = ""
 
     def as_training(self) -> TrainingModelSpec:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from halimede.api.deferral import Deferral
+from halimede.api.federatedlearning import PLURAL as FEDERATED
+from halimede.api.incrementallearning import PLURAL as INCREMENTAL
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.jointinference import (
     RESERVED,
@@ -47,6 +49,7 @@ class Placement:
         dataset: the name of the Dataset that its node needs; empty if it needs none.
         group: the word in the names of such workers on nodes, which users name; empty: there is none.
         training: the Models of its training, by purpose; ``model`` is the one that gets a new version.
+        compares: it compares the trained model with the present one, in a learning loop.
 
     """
 
@@ -58,6 +61,7 @@ class Placement:
     dataset: str = ""
     group: str = ""
     training: Mapping[str, str] = field(default_factory=dict)
+    compares: bool = False
 
     @property
     def program(self) -> Program:
@@ -151,12 +155,12 @@ class Placement:
     @property
     def described(self) -> dict[str, str]:
         """The names of the Models of which it needs the spec, and no file, by the resource's field."""
-        return {what: name for what, name in self.training.items() if what == "model"}
+        return {what: name for what, name in self.training.items() if what == "model" and not self.compares}
 
 
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingSpec
 #: plurals of the kinds whose workers are placed on nodes
-SERVICES = (JOINT_INFERENCE, MULTI_EDGE, TRAINING)
+SERVICES = (JOINT_INFERENCE, MULTI_EDGE, TRAINING, FEDERATED, INCREMENTAL)
 
 
 def placements(spec: Service) -> tuple[Placement, ...]:
@@ -199,6 +203,7 @@ def _of_training(training: TrainingSpec) -> tuple[Placement, ...]:
                 each.dataset.name if each.dataset else "",
                 group,
                 used,
+                compares=spec.loop is not None,
             )
             for i, each in enumerate(spec.trainers)
         ),

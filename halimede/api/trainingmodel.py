@@ -21,6 +21,7 @@ from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.inferencemodel import KUBEEDGE
 from halimede.api.jointinference import DatasetRef, Template, check_pods
+from halimede.api.learning_loop import LoopSettings
 from halimede.api.podtemplate import OWN_IMAGE, PodTemplate
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, ObjectName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all
@@ -38,7 +39,9 @@ NAME_LIMIT = 40
 AGGREGATOR = "aggregator"
 NAME_FIX = f"give it another name than {AGGREGATOR}"
 UNIQUE_FIX = "give each trainer a different name"
-SAMPLES_FIX = "give a dataset, or hardSamples"
+SAMPLES_FIX = "give a dataset, or hardSamples, or both"
+LOOP_FIX = "in a loop each trainer trains on the samples that its service keeps: name that service"
+RUN_FIX = "leave it out: GM sets it in what nodes receive"
 NODE_FIX = "name its node: the state of a job is there"
 CLIENTS_FIX = "write at most the number of trainers"
 ARCHIVE_FIX = "name the class in the archive: train.py:Digits, or module:Digits"
@@ -90,6 +93,12 @@ class HardSamplesRef(Spec, kw_only=True):
     service: Annotated[ObjectName, Meta(description="A JointInferenceService of the same namespace.")]
 
 
+class ServiceRef(Spec, kw_only=True, frozen=True):  # type: ignore[misc]  # of a frozen class
+    """A service of the same namespace."""
+
+    name: Annotated[ObjectName, Meta(description="Name of a JointInferenceService of the same namespace.")]
+
+
 class AggregatorSpec(Spec, kw_only=True):
     """The worker that opens rounds and makes the next weights."""
 
@@ -101,14 +110,15 @@ class TrainerSpec(Spec, kw_only=True):
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(f"self.name != '{AGGREGATOR}'", NAME_FIX, ".name"),
-        ValidationRule("has(self.dataset) != has(self.hardSamples)", SAMPLES_FIX),
+        ValidationRule("has(self.dataset) || has(self.hardSamples)", SAMPLES_FIX),
     )
 
     name: Annotated[Label, Meta(description="Its name within the job.")]
-    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset of its node.")] = None
-    hard_samples: Annotated[
-        HardSamplesRef | None, Meta(description="Hard samples that a service keeps on its node, in place of a Dataset.")
+    dataset: Annotated[
+        DatasetRef | None,
+        Meta(description="A Dataset of its node; with hardSamples, the samples of the stream as it was."),
     ] = None
+    hard_samples: Annotated[HardSamplesRef | None, Meta(description="Samples that a service keeps on its node.")] = None
     template: Template
 
 
@@ -173,6 +183,31 @@ class TrainingLimits(Spec, kw_only=True):
     )
 
 
+class LoopRun(Spec, kw_only=True, frozen=True):  # type: ignore[misc]  # a default of a field must be frozen
+    """The training of a round of the loop, in what nodes receive."""
+
+    round: Annotated[int, Meta(ge=1, description="The number of the round.")]
+    since_s: Annotated[
+        float, Meta(ge=0, description="The samples since this time take part, in seconds since 1970.")
+    ] = 0.0
+
+
+class LoopSpec(LoopSettings, kw_only=True, frozen=True):  # type: ignore[misc]
+    """The learning loop: each round trains on the samples that a service keeps, and tries the new version there."""
+
+    service: Annotated[
+        ServiceRef, Meta(description="A JointInferenceService of the same namespace that uses the Model.")
+    ]
+    command: Annotated[int, Meta(ge=0, description="A higher number than before starts a round at once.")] = 0
+    run: Annotated[LoopRun | None, Meta(description="Set by GM in what nodes receive. Leave it out.")] = None
+
+
+def admit(spec: TrainingModelSpec) -> None:
+    """Check what GM sets itself."""
+    if spec.loop and spec.loop.run:
+        raise InvalidFieldError("spec.loop.run", spec.loop.run.round, RUN_FIX)
+
+
 def check(spec: TrainingModelSpec) -> None:
     """Check names, templates, nodes, and numbers that depend on the number of trainers."""
     names = [trainer.name for trainer in spec.trainers]
@@ -185,6 +220,7 @@ def check(spec: TrainingModelSpec) -> None:
         partial(_check_code, spec.trainer),
         partial(check_aggregation, spec.aggregation.name, parameters(spec.aggregation.parameters), AGGREGATION),
         partial(_check_numbers, spec),
+        partial(_check_loop, spec),
     )
 
 
@@ -205,7 +241,7 @@ def _check_trainer_name(at: str, name: str, before: list[str]) -> None:
 
 
 def _check_samples(at: str, trainer: TrainerSpec) -> None:
-    if (trainer.dataset is None) == (trainer.hard_samples is None):
+    if trainer.dataset is None and trainer.hard_samples is None:
         raise InvalidFieldError(at, trainer.name, SAMPLES_FIX)
     if trainer.dataset:
         check_name(f"{at}.dataset.name", trainer.dataset.name)
@@ -238,6 +274,16 @@ def _check_numbers(spec: TrainingModelSpec) -> None:
         raise InvalidFieldError("spec.clientsPerRound", spec.clients_per_round, "write at least minClients, or 0")
 
 
+def _check_loop(spec: TrainingModelSpec) -> None:
+    if spec.loop is None:
+        return
+    service = check_name("spec.loop.service.name", spec.loop.service.name)
+    for i, trainer in enumerate(spec.trainers):
+        kept = trainer.hard_samples.service if trainer.hard_samples else None
+        if kept != service:
+            raise InvalidFieldError(f"spec.trainers[{i}].hardSamples.service", kept, LOOP_FIX)
+
+
 def node_of(template: dict[str, Any]) -> str:
     """Return the node that a worker's pod names."""
     return convert(template, PodTemplate, "template").spec.node_name
@@ -255,7 +301,7 @@ def parameters(given: list[Parameter]) -> dict[str, str]:
 
 
 def _register(group: str) -> Callable[[type[TrainingModelSpec]], type[TrainingModelSpec]]:
-    return register(group, "TrainingModel", *NAMES, check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
+    return register(group, "TrainingModel", *NAMES, check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT)
 
 
 @_register(SEDNA)
@@ -311,6 +357,10 @@ class TrainingModelSpec(TrainingSpec, kw_only=True):
         default_factory=TrainingLimits
     )
     seed: Annotated[int, Meta(ge=0, le=2**53, description="The seed of the job.")] = 0
+    loop: Annotated[
+        LoopSpec | None,
+        Meta(description="Trains again whenever a service needs it, and tries each version there. Default: once."),
+    ] = None
 
     def as_training(self) -> TrainingModelSpec:
         """Return itself."""
@@ -324,7 +374,8 @@ def run_of(spec: TrainingModelSpec) -> str:
     not.
     """
     parts = (spec.model, spec.trainer, spec.initial, spec.aggregation, spec.compression, spec.seed)
-    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:8]
+    digest = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:8]
+    return f"{digest}r{spec.loop.run.round}" if spec.loop and spec.loop.run else digest
 
 
 def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str, Any]:
@@ -344,4 +395,4 @@ def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str,
         "target": spec.target,
         "limits": spec.limits,
         "seed": spec.seed,
-    }
+    } | ({"sinceS": spec.loop.run.since_s, "compares": True} if spec.loop and spec.loop.run else {})

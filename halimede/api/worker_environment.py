@@ -64,12 +64,14 @@ def common(
     grace_s: float,
     fetch_allow: str,
     data: str = "",
+    reference: str = "",
 ) -> WorkerEnvironment:
     """Return the variables of a worker of ``service`` in the role of ``placement``, both on nodes and in pods.
 
     ``models`` are the Models that it names, by purpose (``Placement.needs``, ``described``); ``state`` is its folder.
     ``fetch_allow``: the addresses that its own camera may have in addition to public ones; a template cannot change
-    them. ``data``: the path of its samples for training, if it has any.
+    them. ``data``: the path of its samples for training, if it has any; ``reference``: of samples of the stream as it
+    was.
     """
     facts = {
         "NAMESPACE": service.metadata.namespace,
@@ -97,7 +99,7 @@ def common(
         trainers = training_workers(service.metadata.name, service.spec)
         facts["TRAINING"] = _json(job_settings(service.spec.as_training(), trainers))
     if isinstance(placement.worker, TrainerSpec):
-        facts["TRAIN_DATASET_URL"] = data
+        facts |= {"TRAIN_DATASET_URL": data} | ({"TRAIN_REFERENCE_URL": reference} if reference else {})
     return WorkerEnvironment(facts, {"LC_PERIOD": LC_PERIOD})
 
 

@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from halimede.learning_loop.gate import Share, shown
+from halimede.api.learning_loop import CanarySettings
+from halimede.learning_loop.gate import shown
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import share, spent, weighted_sum, z_of
 
@@ -27,7 +28,7 @@ PROVEN = "CanaryAuditsHold"
 Number = Annotated[int, Meta(ge=0)]
 
 
-class VersionCounts(Struct, kw_only=True, frozen=True):
+class VersionCounts(Struct, rename="camel", kw_only=True, frozen=True):
     """Counts of the frames that one version of the small model answered.
 
     ``hard`` of the ``answered`` frames were hard by the mining. ``audited`` of the others were audited, and the big
@@ -55,35 +56,6 @@ class VersionCounts(Struct, kw_only=True, frozen=True):
         easy = 1 - self.hard / self.answered if self.answered else 1.0
         found = weighted_sum([(easy, share(min(self.agreed, self.audited), self.audited, z))])
         return Estimate(1 - easy + found.value, 1 - easy + found.low, 1 - easy + found.high)
-
-
-class CanarySettings(Struct, kw_only=True, frozen=True):
-    """The limits of a canary's trial.
-
-    Attributes:
-        percent: share of the frames that the canary answers.
-        confidence: of the intervals, over all looks together.
-        least: audits of the canary before the first look.
-        looks: number of looks; a canary that none of them proves is withdrawn.
-        most_loss: loss of agreement that a canary must surely stay below to be rolled out.
-        upload_worth: agreement that one upload for each frame is worth. If drift makes a version upload nearly all
-            frames, it agrees with the big model because the big model answers. Without a price of uploads no canary
-            could compete with that.
-        most_uploads: increase of the upload ratio that a canary must not surely exceed.
-
-    """
-
-    percent: Annotated[int, Meta(ge=1, le=99)] = 20
-    confidence: Annotated[float, Meta(ge=0.5, lt=1)] = 0.95
-    least: Annotated[int, Meta(ge=1)] = 30
-    looks: Annotated[int, Meta(ge=1, le=10)] = 6
-    most_loss: Share = 0.02
-    upload_worth: Share = 0.1
-    most_uploads: Share = 0.05
-
-    def due(self, look: int) -> int:
-        """Return the audits of the canary at look number ``look`` (from 0)."""
-        return self.least << look
 
 
 class CanaryDecision(Struct, kw_only=True, frozen=True):

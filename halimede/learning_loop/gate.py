@@ -14,10 +14,9 @@ Pure. Each refusal has a reason and a message with its numbers.
 
 from __future__ import annotations
 
-from typing import Annotated
+from msgspec import Struct
 
-from msgspec import Meta, Struct
-
+from halimede.api.learning_loop import GateSettings, Share
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts, paired, spent, weighted_sum, z_of
 
@@ -35,8 +34,6 @@ ACCEPTED = "CandidateBetter"
 
 #: share of the stream below which a stratum needs no samples
 SMALL = 0.1
-
-Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class StratumCounts(Struct, kw_only=True, frozen=True):
@@ -70,31 +67,6 @@ class Evidence(Struct, kw_only=True, frozen=True):
     reference: PairedCounts = PairedCounts()
     candidate_ms: Estimate | None = None
     present_ms: Estimate | None = None
-
-
-class GateSettings(Struct, kw_only=True, frozen=True):
-    """The limits of the gate.
-
-    Attributes:
-        confidence: of the gain's interval, over all attempts together.
-        least: least held-out samples in all; ``least_stratum``: in each stratum that has SMALL of the stream or more.
-            A smaller one may have none: the interval then contains every result in it.
-        most_forgotten: loss on the reference that a candidate must surely stay below.
-        most_group_loss: loss in a group that refuses a candidate, if the group is surely worse.
-        most_ms: the longest median time of an answer; 0: no limit.
-        most_slowdown: the largest factor of the median time against the present model; 0: no limit.
-        floor_ms: a median below this is never too slow against the present model.
-
-    """
-
-    confidence: Annotated[float, Meta(ge=0.5, lt=1)] = 0.95
-    least: Annotated[int, Meta(ge=1)] = 100
-    least_stratum: Annotated[int, Meta(ge=1)] = 20
-    most_forgotten: Share = 0.05
-    most_group_loss: Share = 0.05
-    most_ms: Annotated[float, Meta(ge=0)] = 0.0
-    most_slowdown: Annotated[float, Meta(ge=0)] = 2.0
-    floor_ms: Annotated[float, Meta(ge=0)] = 1.0
 
 
 class GateDecision(Struct, kw_only=True, frozen=True):

@@ -84,5 +84,5 @@ def too_contested(labels: Iterable[SettledLabel], settings: LabelSettings) -> st
         return ""
     return (
         f"{contested} of {doubly} samples with labels from two sources have different ones: check the labels of persons"
-        " (`halimede hard list --labelled`), and the big model"
+        " (`halimede hard list`), and the big model"
     )

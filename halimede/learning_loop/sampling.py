@@ -29,7 +29,7 @@ class LabelledSample(Struct, kw_only=True, frozen=True):
     """A kept sample with its label.
 
     ``period`` is the time in which samples were kept by the same rule: the version of the model that found them hard or
-    easy, and the share of audits. ``group`` is what similar samples have in common, such as camera and minute:
+    easy, and the share of audits. ``group`` is what similar samples have in common, such as camera and ten seconds:
     neighbouring frames show the same scene, so a group is never divided between training and judging.
     """
 

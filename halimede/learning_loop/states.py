@@ -20,10 +20,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from halimede.api.learning_loop import LoopSettings
 from halimede.learning_loop import canary, gate, triggers
-from halimede.learning_loop.canary import CanarySettings, VersionCounts
-from halimede.learning_loop.gate import Evidence, GateSettings
-from halimede.learning_loop.triggers import TriggerFacts, TriggerSettings
+from halimede.learning_loop.canary import VersionCounts
+from halimede.learning_loop.gate import Evidence
+from halimede.learning_loop.triggers import TriggerFacts
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import z_of
 
@@ -47,38 +48,7 @@ Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
 
 
-class LoopSettings(Struct, kw_only=True, frozen=True):
-    """The settings of a loop.
-
-    Attributes:
-        labelled: labelled samples that a round needs; twice as many after each refusal in a row, up to 8 times.
-        easy: how many of them must be audited easy ones if all frames are easy. With fewer easy frames it needs
-            proportionally fewer (Neyman 1934).
-        least_stratum: least labelled samples that are hard, and that are easy, where a tenth of the stream is.
-        audit_share: share of the easy frames that is audited while a round runs, so that it ends sooner.
-        after_audits: audits of the new version until its estimate is recorded, and the next round may begin.
-        labelling_s, training_s, judging_s, canary_s: longest time in a state; then the round ends.
-        settling_s: longest time until all workers use the version that was rolled out, or none uses one that was
-            withdrawn; then the loop goes on without them.
-
-    """
-
-    triggers: TriggerSettings = TriggerSettings()
-    gate: GateSettings = GateSettings()
-    canary: CanarySettings = CanarySettings()
-    labelled: Annotated[int, Meta(ge=1)] = 800
-    easy: Annotated[int, Meta(ge=0)] = 500
-    least_stratum: Annotated[int, Meta(ge=0)] = 100
-    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    after_audits: Annotated[int, Meta(ge=1)] = 100
-    labelling_s: float = 86_400.0
-    training_s: float = 3600.0
-    judging_s: float = 600.0
-    canary_s: float = 86_400.0
-    settling_s: float = 86_400.0
-
-
-class RoundRecord(Struct, kw_only=True, frozen=True):
+class RoundRecord(Struct, rename="camel", kw_only=True, frozen=True):
     """What a round did. ``before`` and ``after``: the audits' estimate of the service's agreement.
 
     ``after`` is None for a round without a roll-out, and until there are enough audits.
@@ -96,7 +66,7 @@ class RoundRecord(Struct, kw_only=True, frozen=True):
     ended_s: float = 0.0
 
 
-class LoopState(Struct, kw_only=True, frozen=True):
+class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     """The state of a loop, as the status has it. Times are in seconds since 1970 by GM's clock.
 
     Attributes:
@@ -213,7 +183,7 @@ def desired(loop: LoopState, settings: LoopSettings) -> DesiredLoop:
     if loop.state == "Canary":
         return DesiredLoop(canary=loop.version, percent=settings.canary.percent, audit_share=share)
     if loop.state == "RolledOut":
-        return DesiredLoop(canary=loop.version, percent=100)
+        return DesiredLoop(canary=loop.version, percent=100, audit_share=share)
     return DesiredLoop()
 
 

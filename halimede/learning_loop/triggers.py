@@ -10,6 +10,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from halimede.api.learning_loop import TriggerSettings
+
 #: why a round began
 COMMAND, DRIFT, SAMPLES, SCHEDULE = "Command", "Drift", "EnoughSamples", "Schedule"
 #: refusals after which the pause grows no more
@@ -17,26 +19,6 @@ MOST_DOUBLINGS = 6
 
 Number = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
-
-
-class TriggerSettings(Struct, kw_only=True, frozen=True):
-    """When a round begins.
-
-    Attributes:
-        drift: a round begins if workers report drift. It uses the samples since then.
-        samples: new labelled samples from which a round begins without drift; 0: never.
-        every_s: seconds after which a round begins if there is any new sample; 0: never.
-        pause_s: least seconds between two rounds; doubled after each refusal in a row.
-        new_share: new labelled samples that a round after a refusal needs, as a share of those that the last training
-            had.
-
-    """
-
-    drift: bool = True
-    samples: Number = 0
-    every_s: Seconds = 0.0
-    pause_s: Seconds = 300.0
-    new_share: Annotated[float, Meta(ge=0)] = 0.5
 
 
 class TriggerFacts(Struct, kw_only=True, frozen=True):

@@ -95,6 +95,7 @@ class TrainingStatus(Message, kw_only=True):
     size: Annotated[NonNegative, Meta(description="Its bytes.")] = 0
     version: Annotated[Short, Meta(description="The version of the Model that it is.")] = ""
     reason: Annotated[Short, Meta(description="Why the training ended, in one word.")] = ""
+    withheld: Annotated[Text, Meta(description="Why the Model does not get a version of it.")] = ""
 
 
 class Status(Message, kw_only=True, omit_defaults=False):
@@ -141,6 +142,10 @@ class Status(Message, kw_only=True, omit_defaults=False):
         list[ChosenModel], Meta(max_length=8, description="Of a service that selects its models: those that it has.")
     ] = []
     training: Annotated[TrainingStatus | None, Meta(description="Of a TrainingModel: its progress and result.")] = None
+    loop: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Of a TrainingModel with a loop: its state, its candidate, and the last rounds."),
+    ] = None
     versions: Annotated[
         list[ServedVersion],
         Meta(

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus, Delivery
@@ -30,6 +31,7 @@ from halimede.training import round_plan
 from halimede.training.aggregation import create
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_process import run_step
+from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import RoundPlan, UpdateVerdict
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
@@ -113,6 +115,9 @@ class Aggregator:
         self._changed = asyncio.Event()
         self._waiting = ""
         self._bytes_before = 0
+        #: seconds of the last round, and updates that were received, for metrics
+        self._round_s = 0.0
+        self._received = 0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Run the job until ``stop`` is set; after its last round, serve its model. Raises CheckpointError."""
@@ -141,9 +146,11 @@ class Aggregator:
             invited = memory.invited or await self._invited()
             if not self._weights:
                 await self._begin()
+            began = asyncio.get_running_loop().time()
             plan = await self._open(invited)
             await self._collect(plan)
             await self._conclude(plan)
+            self._round_s = asyncio.get_running_loop().time() - began
         if not memory.model:
             await self._export()
         self._plan = None
@@ -268,6 +275,7 @@ class Aggregator:
     def _accept(self, plan: RoundPlan, name: str, accepted: Accepted) -> None:
         self._accepted[name] = accepted
         plan.received.append(name)
+        self._received += 1
         self._touch()
 
     def _refuse(self, plan: RoundPlan, name: str, reason: str, message: str = "") -> None:
@@ -391,6 +399,11 @@ class Aggregator:
             bytes=self._bytes,
             model=self._file(memory.model),
         )
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics for Prometheus."""
+        updates = {"Received": self._received, **self._memory.dropped}
+        return training_metrics(self._progress(), self._exchange, self._round_s, updates)
 
     @property
     def _bytes(self) -> int:

@@ -26,8 +26,10 @@ from halimede.messages.file_facts import MEMORY_WORDS
 from halimede.system.child_process import adopt_orphans, end_children, end_with_parent
 from halimede.system.landlock import forbid_writing
 from halimede.system.process_limits import ProcessLimits, limit_memory, limit_process, limited_time, run_when_idle
+from halimede.training.candidate import compare_step
 from halimede.training.child_messages import FILES, STATUS, TrainingResult, TrainingTask
-from halimede.training.data import NodeData, SampleCache, TrainingDataError
+from halimede.training.data import NodeData, SampleCache, TrainingDataError, read_data
+from halimede.training.kept_data import is_kept, read_kept, with_replay
 from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer import Trainer, TrainingData, import_trainer, load_trainer
 from halimede.training.weights import Weights, WeightsError, check_finite, difference, specs_of
@@ -75,7 +77,7 @@ def _step(connection: socket.socket, samples: SampleCache, given: int, output: i
 def _prepare(task: TrainingTask, samples: SampleCache) -> None:
     """Import the trainer's libraries and read the samples for all steps to come. The step itself reports errors."""
     import_trainer(task.entry, task.archive)
-    if task.do not in WITHOUT_SAMPLES:
+    if task.do not in WITHOUT_SAMPLES and not is_kept(Path(task.data)):
         samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec))
 
 
@@ -116,6 +118,8 @@ def carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
 
 def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     spec = msgspec.json.decode(task.model_spec, type=ModelSpec)
+    if task.do == "compare":
+        return _compare(task, spec)
     trainer = load_trainer(task.entry, task.parameters, task.archive)
     match task.do:
         case "initial":
@@ -124,7 +128,7 @@ def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
             return TrainingResult(content=encode(weights), specs=specs_of(weights))
         case "export":
             return TrainingResult(content=_export(trainer, decode(task.weights, task.specs)))
-    found = samples.read(Path(task.data), spec)
+    found = _samples(task, spec, samples)
     result = TrainingResult(
         samples=len(found.train), held_out=len(found.held_out), shape=list(found.train.samples.shape[1:])
     )
@@ -136,6 +140,23 @@ def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     if task.do == "train":
         result.content, result.metrics = _train(task, trainer, found, weights)
     return result
+
+
+def _samples(task: TrainingTask, spec: ModelSpec, samples: SampleCache) -> NodeData:
+    """Return the samples of a data set, or those that a service keeps, together with some of the first data set."""
+    path = Path(task.data)
+    if not is_kept(path):
+        return samples.read(path, spec)
+    reference = read_data(Path(task.reference), spec) if task.reference else None
+    return with_replay(read_kept(path, spec, task.since_s).node, reference)
+
+
+def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:
+    """Compare a trained model with the present one."""
+    kept = read_kept(Path(task.data), spec, task.since_s)
+    reference = read_data(Path(task.reference), spec) if task.reference else None
+    evidence, calibration = compare_step(Path(task.candidate), task.present, spec, kept, reference)
+    return TrainingResult(evidence=evidence, calibration=calibration)
 
 
 def _train(task: TrainingTask, trainer: Trainer, found: NodeData, weights: Weights) -> tuple[bytes, dict[str, float]]:

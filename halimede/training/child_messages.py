@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from halimede.messages import TensorSpec
 from halimede.messages.base import NonNegative, Short, Text
-from halimede.messages.training import MOST_TENSORS, Metrics
+from halimede.messages.training import MOST_TENSORS, Document, Metrics
 
 #: files that come with a task: for the task, its result, and messages
 FILES = 3
@@ -26,15 +26,21 @@ class TrainingTask(Struct, kw_only=True):
 
     ``describe`` reads the samples. ``train`` trains ``weights`` and evaluates them as they were given, ``evaluate``
     only evaluates. ``initial`` makes the first weights for samples of ``shape``. ``export`` makes the ONNX model.
+    ``compare`` compares the ONNX model at ``candidate`` with the one at ``present``. Kept samples count since
+    ``since_s``; ``reference`` has those of the stream as it was.
     """
 
-    do: Literal["describe", "train", "evaluate", "initial", "export"]
+    do: Literal["describe", "train", "evaluate", "initial", "export", "compare"]
     entry: str
     #: the file with the trainer's class; empty: it is installed
     archive: str = ""
     parameters: dict[str, str]
     model_spec: str
     data: str = ""
+    since_s: float = 0.0
+    reference: str = ""
+    present: str = ""
+    candidate: str = ""
     weights: bytes = b""
     specs: list[TensorSpec] = []
     shape: list[int] = []
@@ -49,7 +55,10 @@ class TrainingTask(Struct, kw_only=True):
 
 
 class TrainingResult(Struct, kw_only=True):
-    """The result of a task. ``reason`` is empty after success. ``content``: a file of tensors, or the ONNX model."""
+    """The result of a task. ``reason`` is empty after success. ``content``: a file of tensors, or the ONNX model.
+
+    ``evidence`` and ``calibration`` are those of a compared model (JSON).
+    """
 
     reason: Short = ""
     message: Text = ""
@@ -61,3 +70,5 @@ class TrainingResult(Struct, kw_only=True):
     metrics: Metrics = {}
     evaluation: Metrics = {}
     content: bytes = b""
+    evidence: Document = ""
+    calibration: Document = ""

@@ -32,7 +32,7 @@ TAIL = 4096
 ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
-StepKind = Literal["describe", "train", "evaluate", "initial", "export"]
+StepKind = Literal["describe", "train", "evaluate", "initial", "export", "compare"]
 #: what runs one step of a trainer: ``TrainingProcess.step``, or a script's own process
 Step = Callable[..., Awaitable[TrainingResult]]
 
@@ -58,6 +58,9 @@ class TrainingProcess:
             parameters=settings.job.parameters,
             model_spec=msgspec.json.encode(settings.worker.model).decode(),
             data=str(settings.data),
+            since_s=settings.job.since_s,
+            reference=settings.reference,
+            present=settings.worker.model_path,
             memory_bytes=limits.memory_mb * 1024**2,
             seconds=limits.seconds,
             clock_s=limits.seconds * CLOCK_FACTOR,

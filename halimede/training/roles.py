@@ -44,7 +44,9 @@ def aggregator(settings: TrainingSettings) -> RoleJob:
     create(settings.job.aggregation, settings.job.aggregation_parameters)
 
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-        await Aggregator(settings, parts.bus, parts.reporter).run(ready, parts.stop)
+        worker = Aggregator(settings, parts.bus, parts.reporter)
+        parts.metrics.more.append(worker.metrics)
+        await worker.run(ready, parts.stop)
 
     return RoleJob(run, opener=NullModelOpener(), owner_kind=OWNER_KIND)
 
@@ -56,6 +58,8 @@ def trainer(settings: TrainingSettings) -> RoleJob:
     gone = Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-        await TrainerWorker(settings, parts.bus, parts.reporter).run(ready, parts.stop)
+        made = TrainerWorker(settings, parts.bus, parts.reporter)
+        parts.metrics.more.append(made.metrics)
+        await made.run(ready, parts.stop)
 
     return RoleJob(run, lambda: gone, opener=NullModelOpener(), owner_kind=OWNER_KIND)

@@ -29,7 +29,8 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
     0: all. A round needs updates of ``min_clients``. ``initial_weights``: a file of tensors on the aggregator's node to
     begin with; empty: those of the trainer's class. ``run`` identifies a training within the life of its resource:
-    another one begins from the start.
+    another one begins from the start. ``since_s``: kept samples of services count from this time on, in
+    seconds since 1970. ``compares``: trainers compare the trained model with that of MODEL_URL, for a learning loop.
     """
 
     trainers: Annotated[dict[Name, Name], Meta(min_length=1, max_length=MOST_TRAINERS)]
@@ -47,16 +48,22 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     run: Annotated[str, Meta(max_length=16, pattern="^[a-z0-9]*$")] = ""
     seed: NonNegative = 0
     limits: TrainingLimits = msgspec.field(default_factory=TrainingLimits)
+    since_s: Annotated[float, Meta(ge=0)] = 0.0
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """One worker of a training job. ``data``: the samples of a trainer. ``archive``: the file with its class."""
+    """One worker of a training job. ``data``: the samples of a trainer. ``archive``: the file with its class.
+
+    ``reference``: samples of the stream as it was, if ``data`` are those that a service keeps; empty: there are none.
+    """
 
     worker: WorkerSettings
     job: JobSettings
     data: Path = Path()
     archive: str = ""
+    reference: str = ""
 
     @property
     def identity(self) -> str:
@@ -82,4 +89,5 @@ def read_training(program: Program, environ: Mapping[str, str]) -> TrainingSetti
         return TrainingSettings(worker, msgspec.structs.replace(job, initial_weights=first), archive=archive)
     if job.trainers.get(worker.worker) != worker.node:
         raise InvalidFieldError("WORKER_NAME", worker.worker, "use a name of TRAINING.trainers, on its node")
-    return TrainingSettings(worker, job, Path(required(environ, "TRAIN_DATASET_URL")), archive)
+    data, reference = Path(required(environ, "TRAIN_DATASET_URL")), environ.get("TRAIN_REFERENCE_URL", "")
+    return TrainingSettings(worker, job, data, archive, reference)

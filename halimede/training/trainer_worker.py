@@ -10,23 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
+from halimede.learning_loop.gate import Evidence
 from halimede.messages import TensorFile, TrainerState, TrainingProgress, TrainingRound
 from halimede.models.errors import FetchError
+from halimede.system.files import write_atomic
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
-from halimede.training.child_process import Step, TrainingProcess
+from halimede.training.child_process import Step, TrainingProcess, most_bytes
 from halimede.training.error_feedback import ErrorFeedback
+from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
@@ -43,6 +47,8 @@ READ_AGAIN_S, FAILS_AGAIN_S, FETCH_AGAIN_S = 30.0, 3600.0, 1.0
 MOST_FAILURES = 3
 OUTSIDE_HOURS, FAILS = "OutsideHours", "TrainerFails"
 FOLDER = "training"
+#: the file of the model that is compared with the present one
+CANDIDATE = "candidate.onnx"
 
 
 class TrainerMemory(Struct, kw_only=True):
@@ -82,8 +88,12 @@ class TrainerWorker:
         # a state that changes seldom, and that the aggregator waits for
         self._publisher = RetainedPublisher(bus, address, lambda: self._state, least_s=0.0, lasts_s=0.0)
         self._round: TrainingRound | None = None
+        #: digest of the model that was compared with the present one, and the result
+        self._compared, self._comparison = "", TrainingResult()
         self._changed = asyncio.Event()
         self._failures = 0
+        #: seconds of the last training, for metrics
+        self._round_s = 0.0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Take part in rounds until ``stop`` is set. Raises CheckpointError."""
@@ -126,7 +136,14 @@ class TrainerWorker:
             metrics=state.metrics,
             bytes=exchange.sent_bytes + exchange.received_bytes,
             samples=state.samples + state.held_out,
+            compared=self._compared,
+            evidence=self._comparison.evidence,
+            calibration=self._comparison.calibration,
         )
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics for Prometheus."""
+        return training_metrics(self._progress(), self._exchange, self._round_s)
 
     async def _published(self, delivery: Delivery[TrainingRound]) -> None:
         body = delivery.body
@@ -164,6 +181,9 @@ class TrainerWorker:
                 if self._is_mine(body):
                     await self._until_another(body)
                     continue
+                if self._settings.job.compares and body.model and body.model.digest != self._compared:
+                    await self._compare(body, body.model)
+                    continue
             await self._changed.wait()
 
     def _is_mine(self, body: TrainingRound) -> bool:
@@ -199,7 +219,8 @@ class TrainerWorker:
         if not self._settings.job.limits.hours.include(datetime.now()):  # noqa: DTZ005 (hours of the node's clock)
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
-        weights = await self._fetch(body)
+        assert body.weights is not None  # noqa: S101  # ``_is_mine`` checks it
+        weights = await self._fetch(body, body.weights, size_limit(body.specs))
         started = asyncio.get_running_loop().time()
         result = await self._step(
             "evaluate" if body.only_evaluate else "train",
@@ -215,18 +236,33 @@ class TrainerWorker:
             self._failed(body, result)
             return
         self._failures = 0
-        took = asyncio.get_running_loop().time() - started
-        log.info("round trained", number=body.number, seconds=round(took, 3), metrics=result.metrics)
+        self._round_s = asyncio.get_running_loop().time() - started
+        log.info("round trained", number=body.number, seconds=round(self._round_s, 3), metrics=result.metrics)
         self._publish(body, self._memory.update)
 
-    async def _fetch(self, body: TrainingRound) -> bytes:
-        """Return the round's weights; tries until another round is published."""
-        assert body.weights is not None  # noqa: S101  # callers check it
+    async def _compare(self, body: TrainingRound, model: TensorFile) -> None:
+        """Compare the model of a job that is done with the present one; a failure is evidence, too."""
+        content = await self._fetch(body, model, most_bytes(body.specs))
+        path = self._settings.worker.state / CANDIDATE
+        try:
+            await asyncio.to_thread(write_atomic, path, content)
+            result = await self._step("compare", candidate=str(path))
+        except OSError as error:
+            result = TrainingResult(reason="DiskFull", message=f"{path} cannot be written: {error.strerror}")
+        if result.reason:
+            none = Evidence(error=f"it was not compared: {result.reason}: {result.message}"[:1024])
+            result.evidence = msgspec.json.encode(none).decode()
+        log.info("model compared", digest=model.digest[:12], reason=result.reason, message=result.message)
+        self._comparison, self._compared = result, model.digest
+        self._reporter.touch()
+
+    async def _fetch(self, body: TrainingRound, file: TensorFile, most: int) -> bytes:
+        """Return a file of the aggregator; tries until another round is published."""
         while True:
             try:
-                return await self._exchange.fetch(body.source, body.weights, size_limit(body.specs))
+                return await self._exchange.fetch(body.source, file, most)
             except (FetchError, BusError, WeightsError) as error:
-                log.info("weights not fetched", number=body.number, error=str(error))
+                log.info("file of the round not fetched", number=body.number, error=str(error))
             await asyncio.sleep(FETCH_AGAIN_S)
 
     def _failed(self, body: TrainingRound, result: TrainingResult) -> None:

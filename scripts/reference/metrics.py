@@ -34,6 +34,8 @@ ROLES = (
     (r"serve_", "serve"),
     (r"router_", "router"),
     (r"camera_", "camera"),
+    (r"training_updates", "aggregator"),
+    (r"training_", "aggregator, trainer"),
     (r"worker_(joint_|model_|queued_|rejected_)", "edge, cloud"),
     (r"worker_(cloud_(seconds|batch)|unserved_)", "cloud"),
     (

@@ -15,6 +15,7 @@ import structlog
 
 from halimede.api import Resource
 from halimede.errors import HalimedeError
+from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.port import (
     Cluster,
@@ -121,6 +122,7 @@ class SnapshotReader:
             as_pods=self.pods,
             edited={each: self._stored(each) for each in entry.edits},
             pulled=self.files.states if entry.edits else {},
+            watched={each: self.reports.of(each) if self._stored(each) else None for each in entry.watches},
         )
 
     def _stored(self, key: Key) -> StoredResource | None:
@@ -331,12 +333,12 @@ class Reconciler:
         now = second or self._cluster.get(key)
         if now is None or (second is None and now.uid != stored.uid):
             raise ConflictError(f"{key} was replaced by another resource")
-        before = now.status.chosen if now.status else []
+        before = now.status
         await self._cluster.write_status(now, status)
         self.writes += 1
         if not second:
             self._display.queue.add(key)
-            if status.chosen != before:
+            if _settled(status) != _settled(before):
                 await self._chosen(key)
 
     async def _do(self, action: Action, stored: StoredResource, work: _Work) -> None:
@@ -363,6 +365,13 @@ class Reconciler:
         if work.unheld and isinstance(action, Send) and action.resource.key in work.unheld:
             return  # its deletion would not reach the node
         self.deliver(action)
+
+
+def _settled(status: Status | None) -> object:
+    """Return the part of a status that changes what nodes receive: chosen Models, and the round of a loop."""
+    if status is None:
+        return [], None
+    return status.chosen, status.loop and (status.loop.get("state"), status.loop.get("round"))
 
 
 @dataclass(slots=True)

@@ -55,6 +55,8 @@ class ReferenceEntry:
     selects: bool = False
     #: resources that it may edit
     edits: tuple[Key, ...] = ()
+    #: resources whose reports its rules depend on
+    watches: tuple[Key, ...] = ()
 
     @property
     def references(self) -> frozenset[Key]:
@@ -93,6 +95,8 @@ class ReferenceIndex:
         #: by namespace: the Models, and the services that select among them
         self._models: dict[str, set[Key]] = {}
         self._choosers: dict[str, set[Key]] = {}
+        #: by a resource: those whose rules depend on its reports
+        self._watchers: dict[Key, set[Key]] = {}
         #: the nodes of each role's pods
         self._scheduled: dict[Key, dict[str, frozenset[str]]] = {}
 
@@ -102,7 +106,7 @@ class ReferenceIndex:
 
     def put(self, key: Key, entry: ReferenceEntry | None) -> set[Key]:
         """Add, replace or remove (None) a resource; return the other resources that this concerns."""
-        concerned, before = set(self._users.get(key, ())), dict(self._placed.get(key, {}))
+        concerned, before = {*self._users.get(key, ()), *self.watchers(key)}, dict(self._placed.get(key, {}))
         if key.plural == MODELS:
             concerned |= self._choosers.get(key.namespace, set())
         if (old := self._entries.pop(key, None)) is not None:
@@ -129,6 +133,8 @@ class ReferenceIndex:
             self._owned.setdefault(item, set()).add(key)
         for reference in entry.references:
             self._users.setdefault(reference, set()).add(key)
+        for watched in entry.watches:
+            self._watchers.setdefault(watched, set()).add(key)
         for role in entry.roles:
             self._wishes.setdefault(_requirement(role.pod), set()).add(key)
 
@@ -139,8 +145,14 @@ class ReferenceIndex:
             _discard(self._owned, item, key)
         for reference in entry.references:
             _discard(self._users, reference, key)
+        for watched in entry.watches:
+            _discard(self._watchers, watched, key)
         for role in entry.roles:
             _discard(self._wishes, _requirement(role.pod), key)
+
+    def watchers(self, key: Key) -> Collection[Key]:
+        """Return the resources whose rules depend on the reports on a resource."""
+        return self._watchers.get(key, ())
 
     def models(self, namespace: str) -> list[Resource[Any]]:
         """Return the Models of a namespace."""

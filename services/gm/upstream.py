@@ -234,6 +234,8 @@ class Upstream:
             done = named and self._plane.downstream.acknowledged(node, key, told.uid, told.observed_generation)
             # users wait for the last node's acknowledgement, not for counts
             self._plane.queue.add(key, spaced=not done)
+            for watcher in self._plane.index.watchers(key):
+                self._plane.queue.add(watcher, spaced=True)
 
     async def _status_cleared(self, names: Mapping[str, str]) -> None:
         node, key = names["node"], _key(names)

@@ -52,10 +52,10 @@ def training(name: str, number: int = 3, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "sedna.io/v1alpha1", "kind": "TrainingModel", "metadata": metadata, "spec": whole}
 
 
-async def status(client: Client, name: str) -> dict[str, Any]:
+async def status(client: Client, name: str, plural: str = PLURAL) -> dict[str, Any]:
     """Return the status of a training; empty while GM does not answer, because it was killed."""
     try:
-        return (await client.get(PLURAL, name)).get("status") or {}
+        return (await client.get(plural, name)).get("status") or {}
     except UnreachableError:
         return {}
 
@@ -66,11 +66,11 @@ def reason(found: dict[str, Any]) -> str:
 
 
 async def until(
-    client: Client, name: str, done: Callable[[dict[str, Any]], bool], seconds: float = TRAINING_S
+    client: Client, name: str, done: Callable[[dict[str, Any]], bool], *, plural: str = PLURAL
 ) -> dict[str, Any]:
     """Wait for a status of a training."""
-    end = time.monotonic() + seconds
-    while not done(found := await status(client, name)):
+    end = time.monotonic() + TRAINING_S
+    while not done(found := await status(client, name, plural)):
         assert time.monotonic() < end, found
         await asyncio.sleep(0.1)
     return found

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from halimede.api.learning_loop import LoopSettings
 from halimede.learning_loop import canary, gate, states
-from halimede.learning_loop.states import LoopSettings
 from tests.loop_world import LoopWorld, SimulatedModel, model
 
 PRESENT = model("1", 0.95, 0.70)

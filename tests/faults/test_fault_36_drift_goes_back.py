@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.learning_loop.states import LoopSettings
-from halimede.learning_loop.triggers import TriggerSettings
+from halimede.api.learning_loop import LoopSettings, TriggerSettings
 from tests.loop_world import LoopWorld, SimulatedModel, model
 
 #: knows the stream as before and the drifted one

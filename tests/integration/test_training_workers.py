@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 import onnxruntime
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from halimede import topics
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
+from halimede.messages import TrainingRound
 from halimede.topics import CONTRACT
 from services.broker import MosquittoProcess
-from tests.training_world import AGGREGATOR, begin, digits, run_job, shares, training, write
+from tests.scraping import scrape, value
+from tests.training_world import AGGREGATOR, TrainingWorld, begin, digits, run_job, shares, training, write
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -71,8 +74,23 @@ async def test_a_job_ends_when_its_target_is_reached(mosquitto: MosquittoProcess
     async with training(mosquitto, unique, tmp_path, rounds=50, minClients=2, target=target) as world:
         done = await run_job(world, data)
         assert done.reason == "TargetReached"
+        await see_metrics(world, done)
         assert done.number < 10
         assert done.metrics["accuracy"] >= 0.5
+
+
+async def see_metrics(world: TrainingWorld, done: TrainingRound) -> None:
+    """Check what Prometheus reads from the aggregator and a trainer."""
+    async with aiohttp.ClientSession() as session:
+        found = await scrape(session, world.infos[world.name(AGGREGATOR)].http)
+        assert value(found, "halimede_training_round_index") == done.number
+        assert value(found, "halimede_training_round_seconds") > 0
+        assert value(found, "halimede_training_updates_total", result="Received") == 2 * done.number
+        assert value(found, "halimede_training_tensor_bytes_total", direction="sent") > 0
+        assert value(found, "halimede_training_metric", metric="accuracy") == done.metrics["accuracy"]
+        found = await scrape(session, world.infos[world.name("n0")].http)
+        assert value(found, "halimede_training_tensor_bytes_total", direction="received") > 0
+        assert value(found, "halimede_training_round_seconds") > 0
 
 
 async def test_a_job_continues_from_the_weights_of_an_earlier_one(

@@ -27,6 +27,7 @@ COPIED = [
     "halimede",
     "services",
     "examples/__init__.py",
+    "examples/demo_report.py",
     "examples/digits",
 ]
 

@@ -179,6 +179,7 @@ class Observed:
         pods: the objects and pods of the service in such a cluster.
         edited: the resources that it may edit, as their users wrote them; None: missing, or being deleted.
         pulled: files of workers: empty if GM's store has the file, else why it has not.
+        watched: the reports on other resources that its rules depend on; None: there is no such resource.
         heartbeat: whether the status must be written even if only its times differ.
 
     """
@@ -197,6 +198,7 @@ class Observed:
     pods: Pods | None = None
     edited: Mapping[Key, StoredResource | None] = field(default_factory=dict)
     pulled: Mapping[str, str] = field(default_factory=dict)
+    watched: Mapping[Key, Mapping[str, NodeReport] | None] = field(default_factory=dict)
     heartbeat: bool = False
 
     @property

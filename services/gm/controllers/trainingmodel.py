@@ -1,4 +1,4 @@
-"""TrainingModels, and Sedna's federated learning jobs: an aggregator and trainers on nodes, and the version that a Model gets of them.
+"""TrainingModels: an aggregator and trainers on nodes, and the version that a Model gets of them.
 
 GM reads the progress in the reports of nodes. When the aggregator has exported the model, GM fetches the file into its
 own store, adds it to the Model as a version, and makes it the version in force. Each of these steps follows from what
@@ -15,17 +15,26 @@ import msgspec
 
 from halimede.api import Resource, parse
 from halimede.api.base import SEDNA
-from halimede.api.federatedlearning import PLURAL as FEDERATED
 from halimede.api.inferencemodel import to_sedna
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, ModelVersion
 from halimede.api.neptune import native
 from halimede.api.placement import placements
-from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingSpec, run_of
+from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, brings_program, run_of
 from halimede.blobs.uris import GM, url
-from halimede.messages import Metric, NodeSummary, Status, TrainingProgress, TrainingStatus, WorkerReport, WorkerSummary
+from halimede.messages import (
+    Metric,
+    NodeSummary,
+    Status,
+    TensorFile,
+    TrainingProgress,
+    TrainingStatus,
+    WorkerReport,
+    WorkerSummary,
+)
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
+from services.gm.controllers import training_loop
 from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, nowhere, register
 from services.gm.controllers.worker_service import WorkersController, lacking, part_of, roles_of, workers
 from services.gm.reference_index import ReferenceEntry
@@ -45,51 +54,73 @@ TOO_FEW = "TooFewTrainers"
 NAMED = 3
 
 
-@register(FEDERATED)
 @register(PLURAL)
 class TrainingModelController(WorkersController):
     """The rules of trainings: those of services with workers, until the training is done."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
-        """Return the resource in sedna.io form; it edits the Model that gets the version."""
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
+        """Return the resource in sedna.io form; it edits the Model that gets the version.
+
+        With a loop it has the round that its status names, and follows the reports on the loop's service.
+        """
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        return ReferenceEntry(made, roles_of(made), edits=(_model_of(made),))
+        if made.spec.loop is None:
+            return ReferenceEntry(made, roles_of(made), edits=(model_of(made),))
+        made = training_loop.looped(made, status)
+        return ReferenceEntry(made, roles_of(made), edits=(model_of(made),), watches=(training_loop.service_of(made),))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to its nodes, and what its workers need before; a training that is done leaves them."""
-        if _finished(desired, observed):
+        if training_loop.idle(desired) or _finished(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the objects of its workers, in a cluster that runs pods; none for a training that is done."""
-        if observed.pods is not None and _finished(desired, observed):
+        if observed.pods is not None and (training_loop.idle(desired) or _finished(desired, observed)):
             return Built()
         return super().build(desired, observed)
 
     def edits(self, desired: Resource[Any], observed: Observed) -> Iterator[Pull | Edit]:
-        """Fetch the model of a training that is done, then add it to the Model as a version."""
-        progress, model = _aggregator(desired, observed), observed.edited.get(_model_of(desired))
+        """Fetch the model of a training that is done, then add it to the Model as a version.
+
+        In a loop the state of the loop decides what the Model must be.
+        """
+        progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
+        if desired.spec.loop:
+            if progress and progress.model and observed.pulled.get(progress.model.digest) != "":
+                yield _pull(desired, progress.model, observed)
+            if model:
+                yield from training_loop.model_edits(desired, observed, model, _identity(desired))
+            return
         if progress is None or progress.model is None or model is None or _finished(desired, observed):
+            return
+        if self.withheld(desired, observed, progress):
             return
         if _version_of(model, progress.model.digest):
             return
         if _has(model, progress.model.digest):
             yield Edit(model, with_version(model.resource.spec, desired, progress))
         elif observed.pulled.get(progress.model.digest) != "":
-            meta, file = desired.metadata, progress.model
-            source = next(place.on(meta.name, place.pod.node_name) for place in placements(desired.spec))
-            yield Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
+            yield _pull(desired, progress.model, observed)
         elif fields := with_version(model.resource.spec, desired, progress):
             yield Edit(model, fields)
+
+    def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:  # noqa: ARG002
+        """Return why the Model does not get the model of a training that is done; empty: it gets it."""
+        return "its script writes the model" if _scripted(desired) else ""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Return the progress, and the state of each worker."""
         asked = observed.asked or desired
-        training = progress_of(desired, observed)
+        training, progress = progress_of(desired, observed), _aggregator(desired, observed)
+        if progress and progress.state == DONE and not training.version:
+            training = msgspec.structs.replace(training, withheld=self.withheld(desired, observed, progress))
         places = placements(desired.spec)
-        finished = training.state == DONE and bool(training.version)
+        finished = training_loop.idle(desired) or (
+            training.state == DONE and bool(training.version or training.withheld)
+        )
         shown = [] if finished else workers(desired, places, observed, pods=built is not None)
         before = observed.status
         status = Status(
@@ -106,11 +137,25 @@ class TrainingModelController(WorkersController):
         else:
             absent = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
+        if desired.spec.loop:
+            absent += training_loop.missing(desired, observed)
+            model = observed.edited.get(model_of(desired))
+            loop = training_loop.stepped(desired, observed, model, _identity(desired), verdict)
+            status.loop = msgspec.to_builtins(loop)
+            verdict = training_loop.verdict(loop, verdict, absent, shown)
         return conclude(status, verdict, before, asked.metadata.generation, observed.now)
 
 
-def _model_of(training: Resource[TrainingSpec]) -> Key:
-    return Key(MODELS, training.metadata.namespace, training.spec.as_training().model.name)
+def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
+    """Return the action that brings the trained model from the aggregator into GM's store of files."""
+    meta = desired.metadata
+    source = next(each.name for each in _reports(observed) if part_of(each) == AGGREGATOR)
+    return Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
+
+
+def model_of(training: Resource[TrainingModelSpec]) -> Key:
+    """Return the Model that gets a version."""
+    return Key(MODELS, training.metadata.namespace, training.spec.model.name)
 
 
 def _reports(observed: Observed) -> Iterator[WorkerReport]:
@@ -120,11 +165,11 @@ def _reports(observed: Observed) -> Iterator[WorkerReport]:
             yield from report.status.workers
 
 
-def _identity(desired: Resource[TrainingSpec]) -> str:
-    return f"{desired.metadata.uid}.{run_of(desired.spec.as_training())}"
+def _identity(desired: Resource[TrainingModelSpec]) -> str:
+    return f"{desired.metadata.uid}.{run_of(desired.spec)}"
 
 
-def _aggregator(desired: Resource[TrainingSpec], observed: Observed) -> TrainingProgress | None:
+def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingProgress | None:
     """Return the aggregator's progress in the present training; None: there is none yet.
 
     An aggregator that has not got an edit yet may be done with fewer rounds.
@@ -132,21 +177,25 @@ def _aggregator(desired: Resource[TrainingSpec], observed: Observed) -> Training
     for worker in _reports(observed):
         told = worker.training
         if part_of(worker) == AGGREGATOR and told and told.run == _identity(desired):
-            return (
-                told
-                if told.rounds == desired.spec.as_training().rounds
-                else msgspec.structs.replace(told, state="open", model=None)
-            )
+            same = told.rounds == desired.spec.rounds or _scripted(desired)
+            return told if same else msgspec.structs.replace(told, state="open", model=None)
     return None
 
 
-def _finished(desired: Resource[TrainingSpec], observed: Observed) -> bool:
+def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
     """Whether this training is done and its Model has the version, by the last status that was written."""
     before = observed.status.training if observed.status else None
-    if before is None or before.state != DONE or not before.version or before.run != run_of(desired.spec.as_training()):
+    if before is None or before.state != DONE or not (before.version or before.withheld):
+        return False
+    if before.run != run_of(desired.spec):
         return False
     # more rounds than those that were done, or another target, begin anew
     return observed.status is not None and observed.status.observed_generation == desired.metadata.generation
+
+
+def _scripted(desired: Resource[TrainingModelSpec]) -> bool:
+    """Whether the aggregator is a user's program, such as a script written for Sedna."""
+    return brings_program(desired.spec.aggregator.template)
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
@@ -161,7 +210,7 @@ def _has(model: StoredResource, digest: str) -> bool:
     return any(each.sha256 == digest for each in model.resource.spec.versions)
 
 
-def with_version(spec: ModelSpec, training: Resource[TrainingSpec], progress: TrainingProgress) -> dict[str, Any]:
+def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progress: TrainingProgress) -> dict[str, Any]:
     """Return the fields of a Model with the trained version in force; none if it has no room for another one.
 
     If it has as many versions as it can have, the oldest one of this training is replaced.
@@ -187,18 +236,18 @@ def with_version(spec: ModelSpec, training: Resource[TrainingSpec], progress: Tr
     }
 
 
-def progress_of(desired: Resource[TrainingSpec], observed: Observed) -> TrainingStatus:
+def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingStatus:
     """Return the progress: what the aggregator reports, else the last written one of the same training."""
     before = observed.status.training if observed.status else None
-    run = run_of(desired.spec.as_training())
+    run = run_of(desired.spec)
     if _finished(desired, observed) and before:
         return before
     told = _aggregator(desired, observed)
     if told is None:
         same = before and before.run == run and before.state != DONE
-        return before if before and same else TrainingStatus(run=run, rounds=desired.spec.as_training().rounds)
+        return before if before and same else TrainingStatus(run=run, rounds=desired.spec.rounds)
     trainers = [each for each in _reports(observed) if part_of(each) != AGGREGATOR]
-    model = observed.edited.get(_model_of(desired))
+    model = observed.edited.get(model_of(desired))
     version = _version_of(model, told.model.digest) if told.model and model else ""
     return TrainingStatus(
         run=run,
@@ -218,14 +267,14 @@ def progress_of(desired: Resource[TrainingSpec], observed: Observed) -> Training
     )
 
 
-def _trouble(desired: Resource[TrainingSpec], observed: Observed) -> Problem | None:
+def _trouble(desired: Resource[TrainingModelSpec], observed: Observed) -> Problem | None:
     """Return why the model of a training that is done is no version of the Model yet."""
     progress = _aggregator(desired, observed)
     if progress is None or progress.model is None:
         return None
-    model = observed.edited.get(_model_of(desired))
+    model = observed.edited.get(model_of(desired))
     if model is None:
-        return Problem("ModelNotFound", f"{_model_of(desired)} does not exist: apply it")
+        return Problem("ModelNotFound", f"{model_of(desired)} does not exist: apply it")
     if why := observed.pulled.get(progress.model.digest):
         return Problem("ModelNotFetched", f"the trained model is not in GM's store of files yet: {why}")
     if observed.pulled.get(progress.model.digest) == "" and not with_version(model.resource.spec, desired, progress):
@@ -235,7 +284,7 @@ def _trouble(desired: Resource[TrainingSpec], observed: Observed) -> Problem | N
 
 
 def judge(
-    desired: Resource[TrainingSpec],
+    desired: Resource[TrainingModelSpec],
     training: TrainingStatus,
     shown: Sequence[WorkerSummary],
     absent: Sequence[Problem],
@@ -246,11 +295,13 @@ def judge(
     Done: the Model has the version. Failed: the aggregator, or so many trainers that a round is impossible, have
     failed. Degraded: rounds go on without some trainers. Pending: they cannot begin or continue now.
     """
-    spec = desired.spec.as_training()
+    spec = desired.spec
     metrics = ", ".join(f"{each.key} {each.value}" for each in training.metrics)
     after = f" after {max(0, training.evaluated - 1)} rounds{metrics and ': '}{metrics}"
     if training.state == DONE and training.version:
         return Readiness("Done", training.reason, f"version {training.version} of Model {spec.model.name}{after}")
+    if training.state == DONE and training.withheld:
+        return Readiness("Done", "NotAdded", f"no version of Model {spec.model.name}{after}: {training.withheld}")
     if absent:
         return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(each.message for each in absent)))
     if training.state == DONE:

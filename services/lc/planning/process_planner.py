@@ -152,11 +152,12 @@ class NodeContext:
             wish = desired(*models["model"]) if "model" in models else None
             mounted = {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()}
             mounted |= {what: MountedModel(model) for what, model in files.described.items()}
-            data = self._kept_samples(resource, placement) or files.data
+            kept = self._kept_samples(resource, placement)
+            data, reference = (kept, files.data) if kept else (files.data, None)
             if placement.needs_data and data is None:
                 text = f"Dataset {placement.dataset}: its url names no file of the node: training needs one"
                 return Lack("Failed", "DatasetNotOnNode", text)
-            told = self._environment(resource, placement, mounted, worker, str(data or ""))
+            told = self._environment(resource, placement, mounted, worker, _texts(data, reference))
             spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
             if lack := _not_installed(spec, models.values()):
                 return lack
@@ -183,11 +184,12 @@ class NodeContext:
         placement: Placement,
         models: Mapping[str, MountedModel],
         worker: Worker,
-        data: str,
+        data: tuple[str, str],
     ) -> WorkerEnvironment:
         """Return the variables of a worker of ``service`` in the role of ``placement``: docs/reference/environment.md.
 
-        Of the node's credentials, a worker gets only the folder of its own role.
+        Of the node's credentials, a worker gets only the folder of its own role. ``data``: the paths of its samples for
+        training, and of those of the stream as it was.
         """
         folder, grace_s = self.folders.worker(worker), grace(placement.worker.template)
         told = common(
@@ -198,7 +200,8 @@ class NodeContext:
             state=str(folder),
             grace_s=grace_s,
             fetch_allow=self.fetch_allow,
-            data=data,
+            data=data[0],
+            reference=data[1],
         )
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
         if "model" in placement.needs:
@@ -271,6 +274,11 @@ class _Files:
     found: Mapping[str, Found]
     described: Mapping[str, Resource[Any]]
     data: Path | None
+
+
+def _texts(*paths: Path | None) -> tuple[str, str]:
+    first, second = (str(path or "") for path in paths)
+    return first, second
 
 
 def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:

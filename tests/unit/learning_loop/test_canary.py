@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from halimede.api.learning_loop import CanarySettings
 from halimede.learning_loop import canary
-from halimede.learning_loop.canary import CanarySettings, VersionCounts, judge
+from halimede.learning_loop.canary import VersionCounts, judge
 
 SETTINGS = CanarySettings(least=40)
 PRESENT = VersionCounts(answered=8000, hard=1600, audited=300, agreed=270)

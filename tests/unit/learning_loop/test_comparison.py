@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from halimede.api.learning_loop import GateSettings
 from halimede.inference import Array
 from halimede.learning_loop import gate
 from halimede.learning_loop.comparison import AnsweringModel, HeldOut, ReferenceSamples, compare
-from halimede.learning_loop.gate import GateSettings, decide
+from halimede.learning_loop.gate import decide
 from halimede.learning_loop.sampling import LabelledSample
 from halimede.messages import Prediction
 

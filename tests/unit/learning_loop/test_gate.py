@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.api.learning_loop import GateSettings
 from halimede.learning_loop import gate
-from halimede.learning_loop.gate import Evidence, GateSettings, StratumCounts, decide
+from halimede.learning_loop.gate import Evidence, StratumCounts, decide
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
 

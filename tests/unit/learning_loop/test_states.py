@@ -7,18 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.api.learning_loop import LoopSettings
 from halimede.learning_loop import states, triggers
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.gate import Evidence
-from halimede.learning_loop.states import (
-    DesiredLoop,
-    EvidenceReport,
-    LoopFacts,
-    LoopSettings,
-    LoopState,
-    TrainingReport,
-    desired,
-)
+from halimede.learning_loop.states import DesiredLoop, EvidenceReport, LoopFacts, LoopState, TrainingReport, desired
 from tests.loop_world import STEP_S, LoopWorld, SimulatedModel, model
 
 SETTINGS = LoopSettings(training_s=200.0, judging_s=200.0, labelling_s=2000.0)

@@ -1,0 +1,97 @@
+"""Compares a trained model with the present one on kept samples, and calibrates it: in a trainer's child process.
+
+Both are for the learning loop: the comparison is the gate's evidence, and the calibration comes with the version that a
+Model gets. Samples of a trained model's training set take part in neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from halimede.api.model import ModelSpec
+from halimede.api.model_formats import format_of
+from halimede.calibration.calibrate import Goal, fit
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.evaluation.data import LabelledPicture
+from halimede.inference.file_model import FileModel, open_file
+from halimede.learning_loop.comparison import ReferenceSamples, compare
+from halimede.learning_loop.gate import Evidence
+from halimede.learning_loop.sampling import resampled, weights
+from halimede.mining.calibration_file import CalibrationFile
+from halimede.models.archive import model_file
+from halimede.training.data import NodeData
+from halimede.training.kept_data import KeptData
+
+#: samples of a calibration, repeated as the stream has them
+CALIBRATED = 1000
+#: reference samples that both models answer
+MOST_REFERENCE = 2000
+
+
+def judged(candidate: Path, present: str, spec: ModelSpec, kept: KeptData, reference: NodeData | None) -> Evidence:
+    """Compare a candidate with the present model; what fails in the candidate is part of the evidence."""
+    labels = spec.labels
+    held = reference.held_out if reference else None
+    then = ReferenceSamples(
+        pixels=list(held.samples[:MOST_REFERENCE]) if held else (),
+        labels=[labels[i] for i in held.labels[:MOST_REFERENCE]] if held else (),
+    )
+    with contextlib.closing(_present(present, spec)) as known:
+        return compare(lambda: open_file(candidate, spec), known, kept.judged, kept.stream, then)
+
+
+def calibrated(candidate: Path, spec: ModelSpec, kept: KeptData) -> CalibrationFile | None:
+    """Calibrate a candidate for the service's rule; None: the service has no goal for it, or samples are too few.
+
+    The next tier's answers are the reference: samples with sure labels alone would be easier than the stream is.
+    """
+    mining = kept.mining
+    if mining is None or mining.target_upload_ratio is None or not kept.unseen:
+        return None
+    of = weights(kept.stream, [each.sample for each in kept.unseen])
+    chosen = [kept.unseen[i] for i in resampled(of, CALIBRATED, seed=0)]
+    with contextlib.closing(open_file(candidate, spec)) as model:
+        edge = model.predict([each.pixels for each in chosen])
+    pictures = LabelledPicture(
+        images=[each.image for each in chosen],
+        names=[each.sample.id for each in chosen],
+        sizes=[each.image.nbytes for each in chosen],
+    )
+    try:
+        return fit(
+            edge,
+            [each.cloud for each in chosen],
+            pictures,
+            goal=Goal(target_upload=mining.target_upload_ratio),
+            rule=mining.rule,
+            mode=mining.mode,
+            parameters=mining.parameters,
+            labels=spec.labels,
+            fusion=False,
+        ).artefact
+    except InvalidFieldError:
+        return None
+
+
+def compare_step(
+    candidate: Path, present: str, spec: ModelSpec, kept: KeptData, reference: NodeData | None
+) -> tuple[str, str]:
+    """Return the evidence, and the calibration if there is one, both as JSON."""
+    evidence = judged(candidate, present, spec, kept, reference)
+    found = None
+    if not evidence.error:
+        try:
+            found = calibrated(candidate, spec, kept)
+        except HalimedeError as error:
+            evidence = Evidence(error=f"it cannot be calibrated: {error}"[:1024])
+    text = msgspec.json.encode(evidence).decode()
+    return text, msgspec.json.encode(found).decode() if found else ""
+
+
+def _present(path: str, spec: ModelSpec) -> FileModel:
+    """Open the present model, which may be in a folder."""
+    file, form = Path(path), format_of(spec.format)
+    return open_file(model_file(file, form) if form and file.is_dir() else file, spec)

@@ -1,0 +1,204 @@
+"""Reads the kept samples of a service's edge worker for training: labelled, divided by groups, weighted as the stream.
+
+A label is the next tier's answer if it is sure, or that of a person. Hard samples and audited easy ones are strata of
+the stream; counts of the stream say for how many samples a kept one stands. Samples that are held out judge the trained
+model, and calibrate it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from halimede.api.model import ModelSpec
+from halimede.errors import DecodeError
+from halimede.frames.encodings import decode
+from halimede.frames.payloads import open_payload
+from halimede.hard_samples.store import NAME, stored_samples
+from halimede.hard_samples.stream_counts import STREAM, MiningSettings, read_mining, read_stream
+from halimede.inference import Array, SampleError, preprocess
+from halimede.learning_loop.comparison import HeldOut
+from halimede.learning_loop.labels import LabelSettings, SettledLabel, settle, sure_label, too_contested
+from halimede.learning_loop.sampling import LabelledSample, Strata, StratumName, held_out, split
+from halimede.messages import KeptSample, Prediction
+from halimede.training.data import LEAST_SAMPLES, NodeData, TrainingDataError
+from halimede.training.trainer import TrainingData
+
+#: share of the groups that is held out
+HELD_OUT = 0.3
+#: share of a training set that comes from the first data set
+REPLAY = 0.3
+#: samples of a training set, repeated by weight: twice the different ones, within these limits
+LEAST_SIZE, MOST_SIZE = 2000, 20_000
+#: nanoseconds of one camera that are one group
+GROUP_NS = 10 * 10**9
+#: versions of the small model, digits of the share of audits: both are in the name of a period
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenSample:
+    """A held-out sample for the calibration: it needs no label, but the next tier's answer."""
+
+    sample: LabelledSample
+    image: Array
+    pixels: Array
+    cloud: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class KeptData:
+    """The kept samples since a time: to train on, held out, and without regard to labels.
+
+    ``stream`` counts the samples of the stream in each stratum and period, ``mining`` is how the worker mines.
+    """
+
+    node: NodeData
+    judged: list[HeldOut]
+    unseen: list[UnseenSample]
+    stream: Strata
+    mining: MiningSettings | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One kept sample with its label, if it has one."""
+
+    sample: LabelledSample
+    settled: SettledLabel
+    image: Array
+    pixels: Array
+    cloud: Prediction | None
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a folder is the store of an edge worker, and no data set."""
+    if not folder.is_dir():
+        return False
+    return (folder / STREAM).exists() or any(NAME.fullmatch(path.name) for path in folder.glob("*.json"))
+
+
+def read_kept(folder: Path, spec: ModelSpec, since_s: float = 0.0, seed: int = 0) -> KeptData:
+    """Read the samples that were kept since a time. Raises TrainingDataError."""
+    if not spec.labels:
+        raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
+    try:
+        mining = read_mining(folder)
+        stream = _strata(folder, since_s)
+        found = list(_read(folder, spec, since_s, mining))
+    except OSError as error:
+        raise TrainingDataError("DatasetInvalid", f"{folder} cannot be read: {error.strerror or error}") from error
+    if why := too_contested((each.settled for each in found), LabelSettings()):
+        raise TrainingDataError("LabelsContested", why)
+    found = _of_one_shape(found)
+    labelled = {each.sample.id: each for each in found if each.settled.label is not None}
+    samples = [each.sample for each in labelled.values()]
+    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(samples)))
+    parts = split(samples, stream, size=size, seed=seed, share=HELD_OUT)
+    if parts.distinct < LEAST_SAMPLES:
+        text = f"{parts.distinct} kept samples with a label to train on: {LEAST_SAMPLES} are needed"
+        raise TrainingDataError("DatasetEmpty", text)
+    index = {label: number for number, label in enumerate(spec.labels)}
+    train = _data([labelled[id_] for id_ in parts.training], index)
+    if len(set(train.labels.tolist())) == 1:
+        raise TrainingDataError("DatasetOneClass", "all kept samples have one class: nothing is learned from it alone")
+    judged = [labelled[each.id] for each in parts.held_out]
+    unseen = [
+        UnseenSample(each.sample, each.image, each.pixels, each.cloud)
+        for each in found
+        if each.cloud is not None and held_out(each.sample.group or each.sample.id, HELD_OUT)
+    ]
+    held = _data(judged, index, like=train)
+    return KeptData(
+        NodeData(train, held), [HeldOut(each.sample, each.pixels) for each in judged], unseen, stream, mining
+    )
+
+
+def with_replay(kept: NodeData, reference: NodeData | None) -> NodeData:
+    """Return kept samples with some of the first data set, as a reminder of the stream as it was.
+
+    Samples of another shape are left out.
+    """
+    if reference is None or reference.train.samples.shape[1:] != kept.train.samples.shape[1:]:
+        return kept
+    first, number = reference.train, round(len(kept.train) * REPLAY / (1 - REPLAY))
+    chosen = np.random.default_rng(0).choice(len(first), number, replace=number > len(first))
+    train = TrainingData(
+        np.concatenate([kept.train.samples, first.samples[chosen].astype(kept.train.samples.dtype)]),
+        np.concatenate([kept.train.labels, first.labels[chosen]]),
+        kept.train.classes,
+    )
+    return NodeData(train, kept.held_out)
+
+
+def _read(folder: Path, spec: ModelSpec, since_s: float, mining: MiningSettings | None) -> Iterator[_Read]:
+    """Yield the samples since a time whose picture can be read; labels that are no class do not count."""
+    settings = LabelSettings(temperature=mining.temperature) if mining else LabelSettings()
+    for kept, picture in stored_samples(folder):
+        if kept.kept_ns < since_s * 1e9:
+            continue
+        try:
+            image = _image(picture, kept)
+            pixels = preprocess.apply(spec.preprocess, image)
+        except (OSError, DecodeError, SampleError):
+            continue  # removed or damaged meanwhile, or of a kind that the model does not read
+        cloud = kept.result.prediction if kept.result.by == "cloud" else None
+        settled = settle(sure_label(cloud, settings), [each.label for each in kept.labels])
+        if settled.label not in spec.labels:
+            settled = SettledLabel(by=settled.by, doubly=settled.doubly, contested=settled.contested)
+        yield _Read(_sample(kept, settled), settled, image, pixels, cloud)
+
+
+def _sample(kept: KeptSample, settled: SettledLabel) -> LabelledSample:
+    stratum: StratumName = "easy" if kept.result.audit else "hard"
+    return LabelledSample(
+        id=kept.id,
+        label=settled.label or "",
+        stratum=stratum,
+        period=_period(kept.edge_model, kept.audit_share),
+        group=f"{kept.result.camera}/{kept.kept_ns // GROUP_NS}",
+        by=settled.by,
+    )
+
+
+def _period(version: str, audit_share: float) -> str:
+    """Return the name of the time in which samples were kept by the same rule."""
+    return f"{version} {round(audit_share, DIGITS)}"
+
+
+def _strata(folder: Path, since_s: float) -> Strata:
+    found: Counter[tuple[str, StratumName]] = Counter()
+    for each in read_stream(folder):
+        if each.until_s >= since_s:
+            period = _period(each.version, each.audit_share)
+            found[period, "hard"] += each.hard
+            found[period, "easy"] += each.easy
+    return found
+
+
+def _image(picture: Path, kept: KeptSample) -> Array:
+    """Return a picture as the model's ``prepare`` takes it. Raises OSError and DecodeError."""
+    if kept.image.form == "npy":
+        try:
+            return np.asarray(np.load(picture, mmap_mode="r", allow_pickle=False))
+        except (ValueError, EOFError) as error:
+            raise DecodeError(f"{picture}: {error}") from error
+    return decode(open_payload(picture.read_bytes(), kept.result.camera))
+
+
+def _of_one_shape(found: list[_Read]) -> list[_Read]:
+    """Return the samples of the most frequent shape: cameras may have other sizes where the Model has no resize."""
+    shapes = Counter(each.pixels.shape for each in found)
+    most = max(shapes, key=lambda shape: shapes[shape], default=())
+    return [each for each in found if each.pixels.shape == most]
+
+
+def _data(found: list[_Read], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
+    if not found and like is not None:
+        return TrainingData(like.samples[:0], like.labels[:0], len(index))
+    labels = np.array([index[each.settled.label or ""] for each in found], np.int64)
+    return TrainingData(np.stack([each.pixels for each in found]), labels, len(index))

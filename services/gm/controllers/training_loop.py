@@ -1,0 +1,155 @@
+"""The learning loop of a TrainingModel: what its controller does if ``spec.loop`` is set.
+
+``services.gm.learning_loop`` decides; here its facts are taken from what GM observes, and its results become the
+resource that nodes receive, edits of the Model, and the status. A training runs only in the states in which its round
+trains or compares; in all others its nodes hold nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from halimede.api import Resource, parse
+from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
+from halimede.api.trainingmodel import AGGREGATOR, TrainingModelSpec
+from halimede.learning_loop.states import LoopState
+from halimede.messages import Status, WorkerSummary
+from halimede.names import Key
+from services.gm.cluster.port import StoredResource
+from services.gm.controllers.base import Edit, Observed
+from services.gm.learning_loop import (
+    ObservedLoop,
+    ObservedService,
+    ObservedTraining,
+    advance,
+    edited,
+    progress_of,
+    running,
+)
+from services.gm.service_status import Problem, Readiness
+
+#: the reason of a loop that waits for its first trigger
+WAITING = "WaitingForTrigger"
+#: reasons of trainers whose samples cannot be used
+UNUSABLE = "Dataset"
+FAILED = "Failed"
+
+
+def state_of(status: Status | None) -> LoopState:
+    """Return the state that a status has; the first one without a readable state."""
+    if status is None or not status.loop:
+        return LoopState()
+    try:
+        return msgspec.convert(status.loop, LoopState)
+    except msgspec.ValidationError:
+        return LoopState()
+
+
+def service_of(training: Resource[TrainingModelSpec]) -> Key:
+    """Return the service of a loop."""
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    return Key(JOINT_INFERENCE, training.metadata.namespace, training.spec.loop.service.name)
+
+
+def looped(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
+    """Return what nodes receive: with the present round, and a generation that counts the rounds."""
+    loop = state_of(status)
+    if not running(loop):
+        return training
+    spec = dict(training.body["spec"])
+    spec["loop"] = {**spec["loop"], "run": {"round": loop.round, "sinceS": loop.begins_s}}
+    generation = training.metadata.generation + loop.round
+    metadata = {**training.body["metadata"], "generation": generation}
+    made = parse({**training.body, "metadata": metadata, "spec": spec})
+    return replace(made, metadata=msgspec.structs.replace(training.metadata, generation=generation))
+
+
+def idle(training: Resource[TrainingModelSpec]) -> bool:
+    """Whether a loop runs no training: then nodes hold nothing of it."""
+    return training.spec.loop is not None and training.spec.loop.run is None
+
+
+def model_edits(
+    training: Resource[TrainingModelSpec], observed: Observed, model: StoredResource, identity: str
+) -> Iterator[Edit]:
+    """Yield what the Model must have in the present state, if that differs."""
+    loop = state_of(observed.status)
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    seen = observe(training, observed, model, identity, None)
+    known = model.status.model if model.status else None
+    made = edited(loop, seen, training.metadata.name, training.spec.loop, known)
+    if made is not None:
+        before, after = (msgspec.to_builtins(each) for each in (model.resource.spec, made))
+        names = sorted(before.keys() | after.keys())
+        yield Edit(model, {name: after.get(name) for name in names if before.get(name) != after.get(name)})
+
+
+def observe(
+    training: Resource[TrainingModelSpec],
+    observed: Observed,
+    model: StoredResource | None,
+    identity: str,
+    trouble: Readiness | None,
+) -> ObservedLoop:
+    """Return all that the loop depends on. ``trouble``: the state of the training by its workers."""
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    head, trainers = progress_of(observed.reports, identity, AGGREGATOR)
+    error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
+    if trainers and len(trainers) == len(training.spec.trainers):
+        reasons = [each.reason for each in trainers]
+        if all(reason.startswith(UNUSABLE) for reason in reasons):
+            error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer has samples to train on"
+    digest = head.model.digest if head and head.model else ""
+    status = model.status if model else None
+    fails = status if status and status.phase == FAILED and running_version(model) else None
+    return ObservedLoop(
+        service=ObservedService.of((observed.watched.get(service_of(training)) or {}).values(), observed.online),
+        training=ObservedTraining(head, trainers, error, pulled=bool(digest) and observed.pulled.get(digest) == ""),
+        model=model.resource.spec if model else None,
+        model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
+        command=training.spec.loop.command,
+    )
+
+
+def missing(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
+    """Return what the loop needs and the user has not applied."""
+    key = service_of(training)
+    if observed.watched.get(key) is None:
+        return [Problem("ServiceNotFound", f"spec.loop.service: {key} does not exist: apply it")]
+    return []
+
+
+def running_version(model: StoredResource | None) -> bool:
+    """Whether the status of a Model is about its present spec."""
+    return (
+        model is not None
+        and model.status is not None
+        and model.status.observed_generation >= model.resource.metadata.generation
+    )
+
+
+def stepped(
+    training: Resource[TrainingModelSpec],
+    observed: Observed,
+    model: StoredResource | None,
+    identity: str,
+    trouble: Readiness,
+) -> LoopState:
+    """Return the next state of the loop."""
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    loop = state_of(observed.status)
+    seen = observe(training, observed, model, identity, trouble if running(loop) else None)
+    return advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
+
+
+def verdict(loop: LoopState, training: Readiness, absent: list[Problem], shown: list[WorkerSummary]) -> Readiness:
+    """Return phase and reason: the state of the loop, unless something that it needs is missing."""
+    if absent:
+        return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(each.message for each in absent)))
+    if loop.state == "Training" and shown:
+        return Readiness(loop.state, training.reason, training.message)
+    return Readiness(loop.state, loop.reason or WAITING, loop.message)

@@ -1,0 +1,348 @@
+"""The learning loop of a TrainingModel in GM: facts from nodes' reports, and edits of the Model. Pure.
+
+The state is in the status of the TrainingModel. GM writes it before it acts on it, so a GM that is killed between any
+two steps continues. All actions follow from the state and from what is there, so they may be repeated.
+
+A candidate becomes a version of the Model before it is judged, but is not in force: so its file and its calibration are
+GM's before the workers of the training end. A candidate that was refused leaves the Model again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from halimede.api.learning_loop import LoopSettings
+from halimede.api.model import ModelSpec, ModelVersion, RolloutSpec
+from halimede.blobs.uris import GM, url
+from halimede.learning_loop.canary import VersionCounts
+from halimede.learning_loop.gate import Evidence
+from halimede.learning_loop.states import CONTESTED, EvidenceReport, LoopFacts, LoopState, TrainingReport, desired, step
+from halimede.messages import ModelFacts, ModelInUse, TaskInfo, TensorFile, TrainingProgress, WorkerReport
+from halimede.stats.differences import PairedCounts
+from halimede.stats.totals import add_up
+from services.gm.cluster.port import NodeReport
+
+#: states in which the workers of the training run
+TRAINING_STATES = frozenset({"Training", "Judging"})
+#: versions of a Model, and characters of a digest in the name of a version
+MOST_VERSIONS, SHORT = 64, 12
+EDGE = "edge"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTraining:
+    """What the workers of a training report on its present run.
+
+    ``error``: why it cannot end. ``trainers``: those that could take part. ``pulled``: GM has the file of the model.
+    """
+
+    aggregator: TrainingProgress | None = None
+    trainers: Sequence[TrainingProgress] = ()
+    error: str = ""
+    pulled: bool = False
+
+    @property
+    def model(self) -> TensorFile | None:
+        """The trained model, once the aggregator has exported it."""
+        return self.aggregator.model if self.aggregator else None
+
+    @property
+    def compared(self) -> list[TrainingProgress]:
+        """The trainers that have compared the model."""
+        return [each for each in self.trainers if self.model and each.compared == self.model.digest]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedService:
+    """What nodes report on the service of a loop: its counts, and the models that its edge workers use.
+
+    ``infos`` are those of all nodes, ``workers`` only those of nodes that are online.
+    """
+
+    infos: Sequence[TaskInfo] = ()
+    workers: Sequence[WorkerReport] = ()
+    drifting: bool = False
+
+    @classmethod
+    def of(cls, reports: Iterable[NodeReport], online: Callable[[str], bool]) -> ObservedService:
+        """Return what reports on a service mean."""
+        infos, workers, drifting = [], list[WorkerReport](), False
+        for report in reports:
+            if report.edge and report.task_info:
+                infos.append(report.task_info)
+            if report.live and online(report.node):
+                workers += [each for each in report.status.workers if each.role == EDGE and each.model]
+                drifting = drifting or bool(report.task_info and report.task_info.drifting)
+        return cls(infos, workers, drifting)
+
+    @property
+    def models(self) -> list[ModelInUse]:
+        """The models that edge workers use."""
+        return [each.model for each in self.workers if each.model]
+
+    @property
+    def present(self) -> str:
+        """The version that all edge workers use; empty while they differ."""
+        versions = {each.version for each in self.models}
+        return versions.pop() if len(versions) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedLoop:
+    """All that a loop depends on, besides its state and its settings."""
+
+    service: ObservedService = field(default_factory=ObservedService)
+    training: ObservedTraining = field(default_factory=ObservedTraining)
+    model: ModelSpec | None = None
+    #: why nodes cannot get the version in force
+    model_error: str = ""
+    command: int = 0
+
+
+def advance(loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSettings, now: str) -> LoopState:
+    """Return the next state at a time (RFC 3339). ``job`` is the name of the TrainingModel."""
+    now_s = seconds(now)
+    if not loop.since_s:
+        loop = msgspec.structs.replace(loop, since_s=now_s)
+    return step(loop, facts(loop, seen, job), settings, now_s)
+
+
+def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:
+    """Return the facts for the next step."""
+    service, training = seen.service, seen.training
+    total = add_up(service.infos) if service.infos else TaskInfo()
+    candidate = version_name(job, training.model) if training.model else ""
+    contested = next((each.reason for each in training.trainers if each.reason == CONTESTED), "")
+    return LoopFacts(
+        drifting=service.drifting,
+        present=_foreign(loop, seen.model) or service.present,
+        canary=_tried(loop, seen),
+        counts=VersionCounts(
+            answered=max(0, total.inference_number - total.canary_answered),
+            hard=max(0, total.hard_example_number - total.canary_hard),
+            audited=max(0, total.audited - total.canary_audited),
+            agreed=max(0, total.audit_agreed - total.canary_agreed),
+        ),
+        canary_counts=VersionCounts(
+            answered=total.canary_answered,
+            hard=total.canary_hard,
+            audited=total.canary_audited,
+            agreed=total.canary_agreed,
+        ),
+        labelled=total.labelled,
+        easy=total.labelled_easy,
+        contested=contested and "persons and the big model label too many samples differently: `halimede hard list`",
+        command=seen.command,
+        training=_training_report(loop, training, candidate),
+        evidence=_evidence_report(seen, candidate),
+        canary_error=_canary_error(loop, seen),
+    )
+
+
+def _tried(loop: LoopState, seen: ObservedLoop) -> str:
+    """Return the candidate if an edge worker uses it for any sample, or the Model still has it."""
+    used = {name for each in seen.service.models for name in (each.version, each.canary_version)}
+    there = loop.version in used or bool(digest_of(loop.version, seen.model))
+    return loop.version if loop.version and there else ""
+
+
+def _training_report(loop: LoopState, training: ObservedTraining, candidate: str) -> TrainingReport | None:
+    """Return the end of a training: GM has its model, or it cannot end."""
+    if candidate and training.pulled:
+        return TrainingReport(round=loop.round, version=candidate)
+    return TrainingReport(round=loop.round, error=training.error) if training.error else None
+
+
+def _evidence_report(seen: ObservedLoop, candidate: str) -> EvidenceReport | None:
+    """Return the evidence of all trainers once they have compared the candidate, and the Model has it as a version."""
+    training, model = seen.training, seen.model
+    able = [each for each in training.trainers if not each.reason]
+    compared = training.compared
+    if not candidate or model is None or not compared or len(compared) < len(able):
+        return None
+    if not any(each.version == candidate for each in model.versions):
+        return None
+    found = [_decoded(each.evidence) for each in compared]
+    return EvidenceReport(version=candidate, evidence=summed(found))
+
+
+def _decoded(text: str) -> Evidence:
+    try:
+        return msgspec.json.decode(text, type=Evidence)
+    except msgspec.DecodeError as error:
+        return Evidence(error=f"a trainer's evidence cannot be read: {error}"[:1024])
+
+
+def summed(found: Sequence[Evidence]) -> Evidence:
+    """Return the evidence of several nodes together; the streams of all nodes count equally."""
+    if len(found) == 1:
+        return found[0]
+    groups: dict[str, list[PairedCounts]] = {}
+    for each in found:
+        for name, counts in each.groups.items():
+            groups.setdefault(name, []).append(counts)
+    timed = [each for each in found if each.candidate_ms and each.present_ms]
+    slowest = max(timed, key=_slowdown) if len(timed) == len(found) else Evidence()
+    return Evidence(
+        error=next((each.error for each in found if each.error), ""),
+        failed=sum(each.failed for each in found),
+        strata=[
+            msgspec.structs.replace(stratum, share=stratum.share / len(found))
+            for each in found
+            for stratum in each.strata
+        ],
+        groups={name: _sum(counts) for name, counts in groups.items()},
+        reference=_sum(each.reference for each in found),
+        candidate_ms=slowest.candidate_ms,
+        present_ms=slowest.present_ms,
+    )
+
+
+def _slowdown(evidence: Evidence) -> float:
+    assert evidence.candidate_ms is not None  # noqa: S101  # callers check it
+    assert evidence.present_ms is not None  # noqa: S101
+    return evidence.candidate_ms.value / max(evidence.present_ms.value, 1e-9)
+
+
+def _sum(counts: Iterable[PairedCounts]) -> PairedCounts:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(msgspec.structs.asdict(each))
+    return PairedCounts(**total)
+
+
+def _canary_error(loop: LoopState, seen: ObservedLoop) -> str:
+    """Return why a node refused or withdrew the candidate, or cannot get it."""
+    if not loop.version or loop.state not in {"Canary", "RolledOut"}:
+        return ""
+    if seen.model_error:
+        return seen.model_error
+    digest = digest_of(loop.version, seen.model)
+    refusals = (each for each in seen.service.models if digest and each.refused == digest)
+    return next((f"{each.reason}: {each.message}" for each in refusals), "")
+
+
+def digest_of(version: str, model: ModelSpec | None) -> str:
+    """Return the digest of a version of a Model; empty if it has none."""
+    return next((each.sha256 for each in model.versions if each.version == version), "") if model else ""
+
+
+def version_name(job: str, model: TensorFile) -> str:
+    """Return the name of the version that a trained model becomes."""
+    return f"{job}-{model.digest[:SHORT]}"
+
+
+def edited(
+    loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSettings, known: ModelFacts | None
+) -> ModelSpec | None:
+    """Return the Model as it must be in a state; None: it is so already. ``known``: facts of its present file."""
+    spec = seen.model
+    if spec is None:
+        return None
+    wanted = desired(loop, settings)
+    made, before = spec, spec.rollout or RolloutSpec()
+    rollout = msgspec.structs.replace(before, audit_share=_audit_share(before, wanted.audit_share, settings))
+    if loop.state == "Judging":
+        made = _with_candidate(spec, loop, seen.training, job, known)
+    elif loop.state in {"Canary", "RolledOut"} and digest_of(loop.version, spec) and not _foreign(loop, spec):
+        made = msgspec.structs.replace(spec, target_version=loop.version)
+        rollout.canary_percent = wanted.percent
+    elif loop.state == "Withdrawn":
+        made = _without(spec, loop)
+        if made.target_version != spec.target_version:
+            rollout.canary_percent = 100
+    if rollout != before:
+        made = msgspec.structs.replace(made, rollout=rollout if rollout != RolloutSpec() else None)
+    return made if made != spec else None
+
+
+def _foreign(loop: LoopState, spec: ModelSpec | None) -> str:
+    """Return the version in force if somebody else has put it in force since the round began."""
+    target = spec.target_version if spec else ""
+    return target if loop.base and loop.round and target not in {"", loop.base, loop.version} else ""
+
+
+def _audit_share(before: RolloutSpec, wanted: float, settings: LoopSettings) -> float:
+    """Return the share of audits: the loop's while a round runs; afterwards the loop takes back only its own."""
+    if wanted:
+        return wanted
+    return 0.0 if before.audit_share == settings.audit_share else before.audit_share
+
+
+def _with_candidate(
+    spec: ModelSpec, loop: LoopState, training: ObservedTraining, job: str, known: ModelFacts | None
+) -> ModelSpec:
+    """Return a Model with the candidate as a version, and with the present version in force by its name."""
+    model, compared = training.model, training.compared
+    able = [each for each in training.trainers if not each.reason]
+    if model is None or version_name(job, model) != loop.version or not compared or len(compared) < len(able):
+        return spec
+    if digest_of(loop.version, spec):
+        return spec
+    versions = list(spec.versions)
+    if not any(each.version == loop.base for each in versions):
+        digest = spec.sha256 or (known.digest if known else "")
+        if spec.target_version or not spec.url or not loop.base or not digest.startswith(loop.base):
+            return spec  # somebody edits the Model: the round ends with Superseded
+        versions.append(ModelVersion(version=loop.base, url=spec.url, sha256=digest))
+    calibration = max(compared, key=lambda each: each.samples).calibration
+    candidate = ModelVersion(
+        version=loop.version, url=url(GM, model.digest), sha256=model.digest, calibration=calibration
+    )
+    own = (each for each in versions if each.version.startswith(f"{job}-") and each.version != loop.base)
+    while len(versions) >= MOST_VERSIONS and (oldest := next(own, None)):
+        versions.remove(oldest)
+    if len(versions) >= MOST_VERSIONS:
+        return spec
+    return msgspec.structs.replace(
+        spec, versions=[*versions, candidate], target_version=spec.target_version or loop.base
+    )
+
+
+def _without(spec: ModelSpec, loop: LoopState) -> ModelSpec:
+    """Return a Model without a candidate that was refused: first out of force, then gone."""
+    if not loop.version or not digest_of(loop.version, spec):
+        return spec
+    if spec.target_version != loop.version:
+        versions = [each for each in spec.versions if each.version != loop.version]
+        return msgspec.structs.replace(spec, versions=versions)
+    if not any(each.version == loop.base for each in spec.versions):
+        return spec
+    return msgspec.structs.replace(spec, target_version=loop.base)
+
+
+def running(loop: LoopState) -> bool:
+    """Whether the workers of the training run."""
+    return loop.state in TRAINING_STATES
+
+
+def progress_of(
+    reports: Mapping[str, NodeReport], run: str, aggregator: str
+) -> tuple[TrainingProgress | None, list[TrainingProgress]]:
+    """Return the progress of the aggregator and of the trainers of a run, by the reports of nodes."""
+    head, trainers = None, []
+    for worker in _workers(reports):
+        told = worker.training
+        if told is None or told.run != run:
+            continue
+        if (worker.part or worker.role) == aggregator:
+            head = told
+        else:
+            trainers.append(told)
+    return head, trainers
+
+
+def _workers(reports: Mapping[str, NodeReport]) -> Iterator[WorkerReport]:
+    for _, report in sorted(reports.items()):
+        if report.live:
+            yield from report.status.workers
+
+
+def seconds(moment: str) -> float:
+    """Return a time (RFC 3339) as seconds since 1970."""
+    return datetime.fromisoformat(moment).timestamp()

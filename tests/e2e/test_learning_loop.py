@@ -1,0 +1,211 @@
+"""A learning loop on one machine, as its user sees it: a stream that drifts, and a model that answers it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from halimede import topics
+from halimede.frames.payloads import new_id, pack
+from halimede.messages import Frame
+from halimede.training.trainer import TrainingData
+from halimede.training.trainers.perceptron import Perceptron
+from tests.e2e.running import System, running
+from tests.training_world import LABELS, digits
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+#: seconds: for one round with few samples, on a busy machine
+ROUND_S = 240.0
+CAMERAS = [f"cam{i}" for i in range(6)]
+PREPROCESS = [
+    {"op": "grayscale"},
+    {"op": "resize", "width": 8, "height": 8},
+    {"op": "scale", "factor": 1 / 240},
+    {"op": "layout", "order": "flat"},
+    {"op": "cast", "dtype": "float32"},
+]
+SETTINGS = {
+    "triggers": {"pauseS": 0},
+    "gate": {"least": 40, "leastStratum": 5},
+    "canary": {"least": 15, "mostLoss": 0.2, "percent": 30},
+    "labelled": 300,
+    "easy": 40,
+    "leastStratum": 20,
+    "auditShare": 0.5,
+    "afterAudits": 20,
+    "judgingS": 120,
+}
+WORSE = """
+from halimede.training.trainers.perceptron import Perceptron
+
+
+class Worse(Perceptron):
+    def train(self, data, weights):
+        return {name: -tensor for name, tensor in weights.items()}, {}
+"""
+
+
+def drifted(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return dark digits on a bright ground."""
+    return (1 - rows).astype(np.float32)
+
+
+def write_models(folder: Path) -> None:
+    """Train a small model on the stream before the drift, and a big one on all."""
+    rows, labels = digits()
+    rows, labels = rows[:900], labels[:900]
+    both = np.concatenate([rows, drifted(rows)]), np.concatenate([labels, labels])
+    for name, hidden, data in (("small", "16", (rows, labels)), ("big", "128", both)):
+        trainer = Perceptron(hidden=hidden, epochs="30")
+        weights, _ = trainer.train(TrainingData(*data, 10), trainer.initial_weights((64,), 10))
+        trainer.export(weights, folder / f"{name}.onnx")
+
+
+def resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def template(node: str) -> dict[str, Any]:
+    return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+
+
+def model(name: str, path: Path, form: str = "onnx") -> dict[str, Any]:
+    if form != "onnx":
+        return resource("Model", name, url=path.as_uri(), format=form)
+    postprocess = {"task": "classification", "output": "probabilities"}
+    return resource(
+        "Model", name, url=path.as_uri(), format=form, labels=LABELS, preprocess=PREPROCESS, postprocess=postprocess
+    )
+
+
+def service() -> dict[str, Any]:
+    edge = {
+        "model": {"name": "small"},
+        "hardExampleMining": {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.6"}]},
+        "source": {"cameras": CAMERAS},
+        "auditShare": 0.2,
+        "deadlineMs": 5000,
+        "keepHardSamples": {},
+        "template": template("edge0"),
+    }
+    return resource(
+        "JointInferenceService",
+        "digits",
+        edgeWorker=edge,
+        cloudWorker={"model": {"name": "big"}, "template": template("cloud0")},
+    )
+
+
+def training(**changes: Any) -> dict[str, Any]:
+    spec = {
+        "model": {"name": "small"},
+        "trainer": {"parameters": [{"key": "hidden", "value": "32"}, {"key": "epochs", "value": "20"}]},
+        "aggregator": {"template": template("cloud0")},
+        "trainers": [{"name": "edge0", "hardSamples": {"service": "digits"}, "template": template("edge0")}],
+        "rounds": 1,
+        "loop": {"service": {"name": "digits"}, "command": 1, **SETTINGS},
+    }
+    return resource("TrainingModel", "again", **{**spec, **changes})
+
+
+async def stream(system: System, *, drift: bool) -> None:
+    """Publish digits, each with some noise, until cancelled."""
+    rows, _ = digits()
+    rows, chance, number = drifted(rows[900:]) if drift else rows[900:], np.random.default_rng(0), 0
+    while True:
+        row = rows[chance.integers(len(rows))] + chance.normal(0, 0.02, 64)
+        picture = io.BytesIO()
+        Image.fromarray((row.clip(0, 1) * 240).astype(np.uint8).reshape(8, 8)).save(picture, format="PNG")
+        camera = CAMERAS[number % len(CAMERAS)]
+        frame = Frame(id=new_id(), camera=camera, sequence=number, encoding="png", data=memoryview(picture.getvalue()))
+        system.sent[frame.id.hex()] = number
+        await system.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
+        number += 1
+        await asyncio.sleep(0.012)
+
+
+@contextlib.asynccontextmanager
+async def answering(tmp_path: Path, *, drift: bool) -> AsyncIterator[System]:
+    """Run a service whose stream has drifted, or has not."""
+    write_models(tmp_path)
+    async with running(tmp_path / "home", "edge0,cloud0") as system:
+        for name in ("small", "big"):
+            await system.client.apply(model(name, tmp_path / f"{name}.onnx"))
+        await system.client.apply(service())
+        await system.follow("digits")
+        await system.until("Running", lambda: system.phase == "Running")
+        sending = asyncio.create_task(stream(system, drift=drift))
+        try:
+            yield system
+        finally:
+            sending.cancel()
+
+
+async def status(system: System) -> dict[str, Any]:
+    for _ in range(100):  # GM may be restarting
+        with contextlib.suppress(Exception):
+            return dict((await system.client.get("trainingmodels", "again")).get("status") or {})
+        await asyncio.sleep(0.2)
+    raise AssertionError("GM does not answer")
+
+
+async def until(system: System, *states: str, rounds: int = 0) -> dict[str, Any]:
+    """Wait for a state of the loop, or for the end of a round."""
+    end, found = time.monotonic() + ROUND_S, dict[str, Any]()
+    while not (
+        (loop := found.get("loop") or {}).get("state") in states or (rounds and len(loop.get("history", [])) >= rounds)
+    ):
+        assert time.monotonic() < end, (found, (await system.client.get("models", "small"))["spec"])
+        await asyncio.sleep(0.2)
+        found = await status(system)
+    return found
+
+
+async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_path: Path) -> None:
+    async with answering(tmp_path, drift=True) as system:
+        await system.client.apply(training())
+        for state in ("Labelling", "Training", "Judging", "Canary"):
+            await until(system, state, "RolledOut", "Withdrawn", rounds=1)
+            system.processes()["gm"].kill()
+        found = await until(system, "Never", rounds=1)
+        record = found["loop"]["history"][0]
+        assert (record["outcome"], record["trigger"]) == ("RolledOut", "Command"), found["loop"]
+        assert record["gain"]["low"] > 0
+        spec = (await system.client.get("models", "small"))["spec"]
+        assert spec["targetVersion"] == record["version"]
+        version = next(each for each in spec["versions"] if each["version"] == record["version"])
+        assert version["url"] == f"bus://gm/sha256/{version['sha256']}"
+        found = await until(system, "Collecting")
+        assert found["loop"]["history"][0]["after"]["value"] > 0.5
+        assert found["loop"]["round"] == 1, "no round was done twice"
+        used = {result.model for result in list(system.results.values())[-50:] if result.by == "edge"}
+        assert used == {record["version"]}
+        assert not [name for name in system.processes() if "training" in name]
+
+
+async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothing(tmp_path: Path) -> None:
+    (tmp_path / "worse.py").write_text(WORSE)
+    async with answering(tmp_path, drift=False) as system:
+        await system.client.apply(model("worse", tmp_path / "worse.py", "python"))
+        trainer = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
+        await system.client.apply(training(trainer=trainer))
+        found = await until(system, "Never", rounds=1)
+        record = found["loop"]["history"][0]
+        assert record["outcome"] == "Withdrawn"
+        assert record["reason"] in {"CandidateWorse", "CandidateNotBetter"}, record
+        assert record["message"]
+        await until(system, "Collecting")
+        assert record["version"] not in {result.model for result in system.results.values()}
+        spec = (await system.client.get("models", "small"))["spec"]
+        assert record["version"] not in [each["version"] for each in spec["versions"]]

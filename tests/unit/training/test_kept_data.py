@@ -1,0 +1,209 @@
+"""Kept samples of a service as a trainer's data, and the comparison and calibration of what was trained on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from halimede.api.learning_loop import GateSettings
+from halimede.hard_samples.store import HardSampleStore
+from halimede.learning_loop.gate import Evidence, decide
+from halimede.messages import PersonLabel, Prediction
+from halimede.mining import create
+from halimede.mining.calibration_file import CalibrationFile
+from halimede.training.candidate import compare_step
+from halimede.training.data import NodeData, TrainingDataError, read_data
+from halimede.training.kept_data import KeptData, is_kept, read_kept, with_replay
+from halimede.training.trainer import TrainingData
+from halimede.training.trainers.perceptron import Perceptron
+from tests.kept_samples import MINING, SPEC, drifted, halves, keep, sure, trained
+from tests.training_world import LABELS, write
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the folder of a store after a drift, the present model's file, its weights, and counts of the stream."""
+    folder = tmp_path_factory.mktemp("kept")
+    (first, first_labels), (rows, labels) = halves()
+    weights, small = trained(first, first_labels, folder / "present.onnx")
+    counts = keep(folder / "hard", small, drifted(rows), labels)
+    return folder, weights, counts
+
+
+def candidate(data: TrainingData, weights: Any, path: Path) -> Path:
+    trainer = Perceptron(hidden="32", epochs="20")
+    found, _ = trainer.train(data, weights)
+    trainer.export(found, path)
+    return path
+
+
+def compared(kept: KeptData, model: Path, folder: Path, reference: NodeData | None = None) -> tuple[Evidence, str]:
+    evidence, calibration = compare_step(model, str(folder / "present.onnx"), SPEC, kept, reference)
+    return msgspec.json.decode(evidence, type=Evidence), calibration
+
+
+def test_a_model_of_kept_samples_passes_the_gate_and_one_of_wrong_labels_does_not(kept: Any, tmp_path: Path) -> None:
+    folder, weights, _ = kept
+    data = read_kept(folder / "hard", SPEC)
+    evidence, _ = compared(data, candidate(data.node.train, weights, tmp_path / "m.onnx"), folder)
+    good = decide(evidence, GateSettings(least=50))
+    assert good.accepted, good
+    assert good.gain is not None
+    assert good.gain.low > 0.1
+    wrong = TrainingData(data.node.train.samples, (data.node.train.labels + 1) % 10, 10)
+    evidence, _ = compared(data, candidate(wrong, weights, tmp_path / "bad.onnx"), folder)
+    assert not decide(evidence, GateSettings(least=50)).accepted
+
+
+def test_samples_that_judge_are_never_trained_on_and_stay_apart_when_others_come(kept: Any, tmp_path: Path) -> None:
+    folder = kept[0]
+    data = read_kept(folder / "hard", SPEC)
+    known = {row.tobytes() for row in data.node.train.samples}
+    assert data.judged
+    assert not any(each.pixels.tobytes() in known for each in data.judged)
+    (first, _), (rows, labels) = halves()
+    _, small = trained(first, halves()[0][1], tmp_path / "again.onnx")
+    keep(tmp_path / "hard", small, drifted(rows)[:500], labels[:500])
+    part = read_kept(tmp_path / "hard", SPEC)
+    held = {each.pixels.tobytes() for each in data.judged}
+    assert {each.pixels.tobytes() for each in part.judged} <= held
+
+
+def test_the_training_set_has_the_shares_of_the_stream(kept: Any) -> None:
+    folder, _, counts = kept
+    data = read_kept(folder / "hard", SPEC)
+    assert sum(count for (_, stratum), count in data.stream.items() if stratum == "hard") == counts["hard"]
+    assert sum(count for (_, stratum), count in data.stream.items() if stratum == "easy") == counts["easy"]
+    assert 2000 <= len(data.node.train) <= 20_000
+
+
+def test_a_candidate_comes_with_a_calibration_for_the_rule_and_budget_of_the_service(kept: Any, tmp_path: Path) -> None:
+    folder, weights, _ = kept
+    data = read_kept(folder / "hard", SPEC)
+    model = candidate(data.node.train, weights, tmp_path / "m.onnx")
+    _, text = compared(data, model, folder)
+    found = msgspec.json.decode(text, type=CalibrationFile)
+    assert found.rule == "Margin"
+    create(found.rule, found.parameters)
+    assert found.reference is not None
+    assert sum(found.reference.classes.values()) == pytest.approx(1)
+    assert abs(found.figures["upload_ratio"] - (MINING.target_upload_ratio or 0)) < 0.1
+    assert len(text) < 20_000
+
+
+def test_a_candidate_that_is_no_model_is_evidence_with_the_error(kept: Any, tmp_path: Path) -> None:
+    folder = kept[0]
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    evidence, calibration = compared(read_kept(folder / "hard", SPEC), tmp_path / "bad.onnx", folder)
+    assert evidence.error
+    assert not decide(evidence, GateSettings()).accepted
+    assert calibration == ""
+
+
+def test_samples_of_the_stream_before_are_a_reminder_and_a_reference(kept: Any, tmp_path: Path) -> None:
+    folder, weights, _ = kept
+    reference = read_data(write(tmp_path / "first.npz", *halves()[0]), SPEC)
+    data = read_kept(folder / "hard", SPEC)
+    node = with_replay(data.node, reference)
+    assert len(node.train) == pytest.approx(len(data.node.train) / 0.7, rel=0.01)
+    model = candidate(node.train, weights, tmp_path / "m.onnx")
+    evidence, _ = compared(data, model, folder, reference)
+    assert evidence.reference.samples == len(reference.held_out)
+    alone, _ = compared(data, candidate(data.node.train, weights, tmp_path / "alone.onnx"), folder, reference)
+    both = evidence.reference.both + evidence.reference.candidate
+    assert both > alone.reference.both + alone.reference.candidate
+
+
+def test_samples_before_a_time_do_not_count(kept: Any) -> None:
+    folder = kept[0]
+    part = read_kept(folder / "hard", SPEC, since_s=10**9 + 600)
+    whole = read_kept(folder / "hard", SPEC)
+    assert 0 < len(part.judged) < len(whole.judged)
+
+
+def test_the_label_of_a_person_counts_and_a_contested_sample_is_left_out(tmp_path: Path) -> None:
+    (first, first_labels), (rows, labels) = halves()
+    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+    keep(tmp_path / "hard", small, drifted(rows)[:120], labels[:120], cloud=lambda label: sure(label, 0.5))
+    with pytest.raises(TrainingDataError, match="with a label") as unsure:
+        read_kept(tmp_path / "hard", SPEC)
+    assert unsure.value.reason == "DatasetEmpty"
+    store = HardSampleStore(tmp_path / "hard", 10**9, 10**6)
+    store.open()
+    ids = [path.stem.split("-")[1] for path in sorted((tmp_path / "hard").glob("*.json"))]
+    for i, id_ in enumerate(ids):
+        store.label(id_, PersonLabel(label=str(i % 10), by="anna"))
+    store.label(ids[0], PersonLabel(label="9", by="bert"))
+    for i, id_ in list(enumerate(ids))[1:40]:
+        store.label(id_, PersonLabel(label=str(i % 10), by="bert"))
+    data = read_kept(tmp_path / "hard", SPEC)
+    used = {each.sample.id for each in data.judged}
+    assert ids[0] not in used
+    assert {each.sample.by for each in data.judged} == {"person"}
+
+
+def test_labels_that_differ_too_often_stop_the_training(tmp_path: Path) -> None:
+    (first, first_labels), (rows, labels) = halves()
+    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+    keep(tmp_path / "hard", small, drifted(rows)[:120], labels[:120])
+    store = HardSampleStore(tmp_path / "hard", 10**9, 10**6)
+    store.open()
+    for path in sorted((tmp_path / "hard").glob("*.json")):
+        id_ = path.stem.split("-")[1]
+        found = store.get(id_)
+        assert found is not None
+        store.label(id_, PersonLabel(label=LABELS[(int(found[0].result.label or 0) + 1) % 10], by="mallory"))
+    with pytest.raises(TrainingDataError) as error:
+        read_kept(tmp_path / "hard", SPEC)
+    assert error.value.reason == "LabelsContested"
+
+
+def test_samples_of_one_class_and_classes_that_the_model_lacks_have_their_reasons(tmp_path: Path) -> None:
+    (first, first_labels), (rows, labels) = halves()
+    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+    of_one = labels == 3
+    keep(tmp_path / "one", small, drifted(rows)[of_one], labels[of_one])
+    with pytest.raises(TrainingDataError) as one:
+        read_kept(tmp_path / "one", SPEC)
+    assert one.value.reason == "DatasetOneClass"
+    keep(
+        tmp_path / "other",
+        small,
+        drifted(rows)[:50],
+        labels[:50],
+        cloud=lambda _: Prediction(label="cat", score=1.0, probabilities=[1.0, 0.0]),
+    )
+    with pytest.raises(TrainingDataError) as other:
+        read_kept(tmp_path / "other", SPEC)
+    assert other.value.reason == "DatasetEmpty"
+
+
+def test_a_store_is_told_from_a_data_set(kept: Any, tmp_path: Path) -> None:
+    assert is_kept(kept[0] / "hard")
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "a.png").write_bytes(b"")
+    (tmp_path / "annotations.json").write_text("{}")
+    assert not is_kept(tmp_path)
+    assert not is_kept(tmp_path / "missing")
+
+
+def test_damaged_files_of_the_store_are_left_out(tmp_path: Path) -> None:
+    (first, first_labels), (rows, labels) = halves()
+    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+    keep(tmp_path / "hard", small, drifted(rows)[:300], labels[:300])
+    whole = read_kept(tmp_path / "hard", SPEC)
+    pictures = sorted((tmp_path / "hard").glob("*.npy"))
+    pictures[0].unlink()
+    pictures[1].write_bytes(b"\x93NUMPY")
+    pictures[2].write_bytes(pictures[3].read_bytes()[:-8])
+    texts = sorted((tmp_path / "hard").glob("*.json"))
+    texts[-1].write_text("{")
+    with (tmp_path / "hard" / "stream.jsonl").open("a") as file:
+        file.write('{"untilS": ')
+    part = read_kept(tmp_path / "hard", SPEC)
+    assert len(part.unseen) + 4 >= len(whole.unseen)
+    assert np.isfinite(part.node.train.samples).all()
