@@ -190,6 +190,7 @@ class LoopRun(Spec, kw_only=True, frozen=True):  # type: ignore[misc]  # a defau
     since_s: Annotated[
         float, Meta(ge=0, description="The samples since this time take part, in seconds since 1970.")
     ] = 0.0
+    base: Annotated[str, Meta(max_length=256, description="The present version of the Model.")] = ""
 
 
 class LoopSpec(LoopSettings, kw_only=True, frozen=True):  # type: ignore[misc]
@@ -395,4 +396,9 @@ def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str,
         "target": spec.target,
         "limits": spec.limits,
         "seed": spec.seed,
-    } | ({"sinceS": spec.loop.run.since_s, "compares": True} if spec.loop and spec.loop.run else {})
+        **(_round(spec.loop.run) if spec.loop and spec.loop.run else {}),
+    }
+
+
+def _round(run: LoopRun) -> dict[str, Any]:
+    return {"sinceS": run.since_s, "base": run.base, "compares": True}
