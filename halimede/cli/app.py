@@ -33,6 +33,7 @@ COMMANDS = {
     "drain": "Drain a node for maintenance. Its workers answer what they accepted; it stays empty until `uncordon`.",
     "uncordon": "Make a drained node schedulable again. Its workers start again.",
     "rollback": "Return to an earlier version of a Model or InferenceModel: the previous one, or the named one.",
+    "loop": "Show the learning loop of a service: its state, versions, counts and last rounds; or begin a round.",
     "record": "Write a camera's frames into a new folder, with their times. Edge workers still receive the frames.",
     "replay": "Publish a recording with its original timing, or a folder of pictures in the order of their names.",
     "upload": "Send files to a store, and print the SHA-256 and address of each file that arrived.",
@@ -57,7 +58,7 @@ GROUPS = {
     "Resources": "apply get describe explain delete rollback",
     "Frames and answers": "publish record replay results trace seen hard",
     "State and maintenance": "status top doctor events logs nodes drain uncordon",
-    "Models and data": "inspect calibrate evaluate upload blob",
+    "Models and data": "inspect calibrate evaluate loop upload blob",
     "Servers": "gm lc worker camera serve router",
     "This installation": "certs version",
 }

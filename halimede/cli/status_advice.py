@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from halimede.cli import tables
+from halimede.learning_loop.states import State
 from halimede.messages import NodeInfo
 
 #: phases from the worst to the best; an unknown one counts as the worst
-WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready", "Done")
-FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating"})
+WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Running", "Ready", "Done")
+FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating", *get_args(State)})
 #: the remedy for a condition's reason, or for that of one kind; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it uses: `halimede apply -f FILE`",

@@ -30,7 +30,10 @@ from halimede.models.errors import FetchError
 from halimede.training import round_plan
 from halimede.training.aggregation import create
 from halimede.training.checkpoint import Checkpoint
+from halimede.training.child_messages import TrainingResult
 from halimede.training.child_process import run_step
+from halimede.training.earlier_weights import FOLDER as TRAINED
+from halimede.training.earlier_weights import EarlierWeights
 from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import RoundPlan, UpdateVerdict
 from halimede.training.settings import TrainingSettings
@@ -102,6 +105,7 @@ class Aggregator:
         self._aggregation = create(job.aggregation, job.aggregation_parameters)
         self._checkpoint = Checkpoint(worker.state / FOLDER, AggregatorMemory)
         self._memory = AggregatorMemory(job=settings.identity)
+        self._earlier = EarlierWeights(worker.state / TRAINED)
         self._weights: Weights = {}
         self._sizes: dict[str, int] = {}
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
@@ -184,16 +188,21 @@ class Aggregator:
         result = await run_step(self._settings, "initial", shape=shape)
         if result.reason:
             raise WorkerError(result.reason, result.message)
+        self._weights = await asyncio.to_thread(self._first_weights, result)
+        await asyncio.to_thread(self._store)
+
+    def _first_weights(self, made: TrainingResult) -> Weights:
+        """Return the weights of the present version, of the job's file, or of the trainer. Raises WorkerError."""
         path = self._settings.job.initial_weights
+        if earlier := self._earlier.of(self._settings.job.base, made.specs):
+            return earlier
         try:
-            content = await asyncio.to_thread(Path(path).read_bytes) if path else result.content
-            self._weights = await asyncio.to_thread(_read_tensors, content, result.specs)
+            return _read_tensors(Path(path).read_bytes() if path else made.content, made.specs)
         except (OSError, WeightsError) as error:
             if path:
                 text = f"initialWeights {path}: {error}: give a file of tensors that fit the trainer and the samples"
                 raise WorkerError("InitialWeightsInvalid", text) from error
             raise WorkerError("TrainerInvalid", f"initial_weights: {error}") from error
-        await asyncio.to_thread(self._store)
 
     async def _open(self, invited: list[str]) -> RoundPlan:
         """Open a round. It is stored first, so that the next process repeats the same one."""
@@ -329,6 +338,7 @@ class Aggregator:
         if result.reason:
             raise WorkerError("ExportFailed", f"{result.reason}: {result.message}")
         memory.model = await asyncio.to_thread(self._add, result.content)
+        await asyncio.to_thread(self._earlier.keep, memory.model, content)
         await asyncio.to_thread(self._save)
 
     # --- states -----------------------------------------------------------------------------------------------------

@@ -29,8 +29,11 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     ``trainers``: the node of each worker that may take part. ``clients_per_round`` of them are drawn for each round;
     0: all. A round needs updates of ``min_clients``. ``initial_weights``: a file of tensors on the aggregator's node to
     begin with; empty: those of the trainer's class. ``run`` identifies a training within the life of its resource:
-    another one begins from the start. ``since_s``: kept samples of services count from this time on, in
-    seconds since 1970. ``compares``: trainers compare the trained model with that of MODEL_URL, for a learning loop.
+    another one begins from the start.
+
+    For a learning loop: ``since_s``: kept samples of services count from this time on, in seconds since 1970. ``base``:
+    the version of the present model; if an earlier training of this job made it, its weights are the first ones.
+    ``compares``: trainers compare the trained model with that of MODEL_URL.
     """
 
     trainers: Annotated[dict[Name, Name], Meta(min_length=1, max_length=MOST_TRAINERS)]
@@ -49,6 +52,7 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     seed: NonNegative = 0
     limits: TrainingLimits = msgspec.field(default_factory=TrainingLimits)
     since_s: Annotated[float, Meta(ge=0)] = 0.0
+    base: str = ""
     compares: bool = False
 
 

@@ -29,7 +29,7 @@ EXPORTERS = {
 #: who exports a metric, by its name: the first match counts
 ROLES = (
     (r"bus_|build_info", "all"),
-    (r"(gm|service)_", "GM"),
+    (r"(gm|service|loop)_", "GM"),
     (r"lc_", "LC"),
     (r"serve_", "serve"),
     (r"router_", "router"),

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
 from halimede.api.placement import SERVICES
+from halimede.api.trainingmodel import PLURAL as TRAINING_MODELS
 from halimede.bus import Bus
+from halimede.learning_loop.states import State
 from halimede.messages.counters import Count, ExportedBy
 from halimede.names import Key
 from halimede.observe import Health
@@ -23,9 +25,12 @@ from halimede.stats.histogram import merge
 from services.gm.api import ApiServer
 from services.gm.cluster.port import Cluster, StoredResource
 from services.gm.control_plane import ControlPlane
+from services.gm.controllers.training_loop import state_of
 from services.gm.dashboard.feed import total
 from services.gm.upstream import Upstream
 from services.gm.workqueue import WorkQueue
+
+STATES = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class GmMetrics:
         yield from self._of_nodes()
         yield from self._of_work()
         yield from self._of_services()
+        yield from self._of_loops()
 
     def add_to(self, application: web.Application) -> None:
         """Register ``/targets``: Prometheus' HTTP service discovery."""
@@ -160,6 +166,29 @@ class GmMetrics:
             [(_labels(key), merge(i.compute_latency for i in found), None) for key, found in work.items()],
         )
 
+    def _of_loops(self) -> Iterator[Metric]:
+        stored = [each for each in self.cluster.resources(TRAINING_MODELS) if each.status and each.status.loop]
+        loops = [(_loop_labels(each), state_of(each.status)) for each in stored]
+        states = [(labels | {"state": state}, int(loop.state == state)) for labels, loop in loops for state in STATES]
+        yield gauge("loop_state", "State of a learning loop: 1 for the present one.", states)
+        yield counter("loop_rounds", "Rounds of a learning loop that have begun.", [(k, v.round) for k, v in loops])
+        ended = [(labels | {"outcome": "rolled-out"}, loop.rolled_out) for labels, loop in loops]
+        ended += [(labels | {"outcome": "refused"}, loop.refused) for labels, loop in loops]
+        yield counter("loop_candidates", "Candidates of a learning loop, by outcome.", ended)
+        last = [(labels, loop.history[-1]) for labels, loop in loops if loop.history]
+        yield gauge(
+            "loop_gain_ratio",
+            "Gain of the last candidate that was judged, on held-out samples.",
+            [(labels, record.gain.value) for labels, record in last if record.gain],
+        )
+        shares = [(labels | {"when": "before"}, record.before) for labels, record in last]
+        shares += [(labels | {"when": "after"}, record.after) for labels, record in last]
+        yield gauge(
+            "loop_agreement_ratio",
+            "Share of answers that agree with the big model's before and after the last round, by audits.",
+            [(labels, found.value) for labels, found in shares if found],
+        )
+
     def _services(self) -> Iterator[StoredResource]:
         for plural in SERVICES:
             yield from self.cluster.resources(plural)
@@ -179,6 +208,15 @@ class GmMetrics:
                         labels |= _labels(stored.key)
                         found.append(_target(worker.http, **labels))
         return web.json_response(found)
+
+
+def _loop_labels(stored: StoredResource) -> dict[str, str]:
+    loop = stored.resource.spec.loop
+    return {
+        "namespace": stored.key.namespace,
+        "training_model": stored.key.name,
+        "service": loop.service.name if loop else "",
+    }
 
 
 def _labels(key: Key) -> dict[str, str]:

@@ -61,7 +61,7 @@ def looped(training: Resource[TrainingModelSpec], status: Status | None) -> Reso
     if not running(loop):
         return training
     spec = dict(training.body["spec"])
-    spec["loop"] = {**spec["loop"], "run": {"round": loop.round, "sinceS": loop.begins_s}}
+    spec["loop"] = {**spec["loop"], "run": {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base}}
     generation = training.metadata.generation + loop.round
     metadata = {**training.body["metadata"], "generation": generation}
     made = parse({**training.body, "metadata": metadata, "spec": spec})

@@ -11,15 +11,17 @@ import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import structlog
 
 from halimede import __version__
 from halimede.api.placement import SERVICES, camera_readers
+from halimede.api.trainingmodel import PLURAL as TRAINING_MODELS
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError
+from halimede.learning_loop.states import State
 from halimede.messages import CameraStatus, HardSample, Histogram, TaskInfo
 from halimede.names import Key
 from halimede.stats import histogram
@@ -34,10 +36,12 @@ EVERY, KEPT, WINDOW = 1.0, 120, 10
 MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS = 50, 200, 100, 24, 64
 #: statuses of cameras that are kept
 KEPT_CAMERAS = 1000
+#: rounds of a loop that a page shows
+SHOWN_ROUNDS = 5
 #: pages that may be open at a time
 MOST_WATCHERS = 16
 #: order of rows: those with problems first
-URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3, "Done": 4}
+URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, **dict.fromkeys(get_args(State), 3), "Running": 3, "Done": 4}
 #: order of cameras: those with problems first; a camera without a status publishes frames itself
 CAMERA_URGENCY = {"failed": 0, "gone": 1, "stalled": 2, "connecting": 3, "running": 4, "": 5, "stopped": 6}
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
@@ -151,6 +155,7 @@ class DashboardFeed:
             "cameras": self._camera_rows(),
             "samples": self._previews(),
             "events": self._events(),
+            "loops": self._loops(),
         }
 
     def picture(self, sample_id: str) -> tuple[str, bytes] | None:
@@ -206,6 +211,27 @@ class DashboardFeed:
                 for n in (status.nodes[:MOST_NODES] if status else [])
             ],
         }
+
+    def _loops(self) -> list[Row]:
+        """Return the learning loops, each with its last rounds."""
+        found = [each for each in self._cluster.resources(TRAINING_MODELS) if each.status and each.status.loop]
+        rows = []
+        for stored in found[:MOST_SERVICES]:
+            assert stored.status is not None  # noqa: S101  # selected above
+            loop, current = stored.status.loop or {}, stored.status.conditions[-1]
+            rows.append(
+                {
+                    "namespace": stored.key.namespace,
+                    "name": stored.key.name,
+                    "service": stored.resource.spec.loop.service.name if stored.resource.spec.loop else "",
+                    "phase": stored.status.phase,
+                    "reason": current.reason,
+                    "message": current.message,
+                    **{name: loop.get(name) for name in ("round", "base", "version", "rolledOut", "refused")},
+                    "history": list(reversed(loop.get("history") or []))[:SHOWN_ROUNDS],
+                }
+            )
+        return rows
 
     def _nodes(self) -> list[Row]:
         nodes = sorted(self._plane.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]

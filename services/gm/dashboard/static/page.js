@@ -5,7 +5,7 @@ import { chart, short } from "/charts.js";
 const KEPT = 120;
 const byId = (id) => document.getElementById(id);
 const UNKNOWN = [];  // nothing has been heard yet, which is not the same as nothing
-const seen = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN };
+const seen = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN, loops: UNKNOWN };
 let wanted = "";
 
 function make(name, className, ...content) {
@@ -124,7 +124,21 @@ function event(row) {
     make("span", "about", row.about), make("span", "message", row.message), row.n > 1 ? make("span", "dim", `×${row.n}`) : null);
 }
 
-const MAKERS = { services: service, nodes: node, cameras: camera, samples: sample, events: event };
+const share = (found, digits = 3) => found ? `${found.value.toFixed(digits)} (${found.low.toFixed(digits)} to ${found.high.toFixed(digits)})` : "";
+
+function loop(row) {
+  const kind = row.phase === "Withdrawn" || row.phase === "Pending" ? "warn" : "good";
+  const told = (round) => [`round ${round.round}`, round.trigger, round.version, round.reason, round.gain && `gain ${share(round.gain)}`,
+    round.before && `agreement ${share(round.before)}`, round.after && `then ${share(round.after)}`].filter(Boolean).join(" · ");
+  return make("article", `tile ${kind}`,
+    make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", pill(row.phase, kind)),
+    make("p", "dim", [`service ${row.service}`, `round ${row.round || 0}`, row.base && `version ${row.base}`,
+      row.version && `candidate ${row.version}`, `${row.rolledOut || 0} rolled out`, `${row.refused || 0} refused`].filter(Boolean).join(" · ")),
+    row.message ? make("p", "why", `${row.reason}: ${row.message}`) : null,
+    ...row.history.map((round) => make("p", "", pill(round.outcome, round.outcome === "RolledOut" ? "good" : "warn"), " ", told(round))));
+}
+
+const MAKERS = { services: service, nodes: node, cameras: camera, samples: sample, events: event, loops: loop };
 
 function show(section) {
   const rows = seen[section].filter((row) => !wanted || JSON.stringify(row).toLowerCase().includes(wanted));

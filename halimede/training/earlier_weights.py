@@ -1,0 +1,47 @@
+"""Final weights of a job's earlier trainings: those of the present version begin the next training of a loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from halimede.messages import TensorSpec
+from halimede.system.files import write_atomic
+from halimede.training.tensor_file import decode
+from halimede.training.weights import Weights, WeightsError, check_finite
+
+log = structlog.get_logger()
+FOLDER = "trained"
+#: characters of a model's digest that end the name of its version, and files that are kept
+SHORT, MOST = 12, 8
+
+
+class EarlierWeights:
+    """Weights in ``folder``, by the digest of the model that was exported of them. All methods block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, digest: str, content: bytes) -> None:
+        """Keep the weights of a model; the oldest ones go. A disk that refuses them costs only the next training."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._folder / digest[:SHORT], content, durable=True)
+            for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("weights not kept", folder=str(self._folder), error=error.strerror)
+
+    def of(self, version: str, specs: list[TensorSpec]) -> Weights | None:
+        """Return the weights of a version, None if they are not there or are those of another trainer."""
+        path = self._folder / version[-SHORT:]
+        if not version or not path.is_file():
+            return None
+        try:
+            weights = decode(path.read_bytes(), specs)
+            check_finite(weights)
+        except (OSError, WeightsError) as error:
+            log.warning("weights of the present version not used", version=version, error=str(error))
+            return None
+        return weights

@@ -1,0 +1,234 @@
+"""A TrainingModel with a loop in GM: what nodes receive in each state, what GM fetches and edits, and the status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede import api
+from halimede.api.trainingmodel import run_of
+from halimede.errors import InvalidFieldError
+from halimede.learning_loop.states import LoopState
+from halimede.messages import ModelInUse, NodeStatus, Output, Status, TaskInfo, TrainingProgress, WorkerReport
+from halimede.names import Key
+from services.gm.cluster.port import NodeReport
+from services.gm.controllers import CONTROLLERS, Observed, plan
+from services.gm.controllers.base import Edit, Forget, Pull, RecordEvent, Send, WriteStatus
+from services.gm.controllers.training_loop import state_of
+from services.gm.nodes import Nodes
+from services.gm.reference_index import ReferenceIndex
+from services.gm.service_status import Readiness, conclude
+from tests.unit.api.samples import SAMPLES
+from tests.unit.api.test_resources import put
+from tests.unit.gm.test_plan import stored
+from tests.unit.gm.test_training_model import CODE, DATA, FILE, MODEL, PLACED, WEIGHTS, as_stored, node
+
+NOW = "2026-01-01T00:00:00Z"
+SERVICE = Key("jointinferenceservices", "default", "digits")
+LOOP = {"service": {"name": "digits"}, "command": 1, "labelled": 10, "easy": 0, "leastStratum": 0}
+KEPT = {"service": "digits"}
+
+
+def body(**loop: Any) -> dict[str, Any]:
+    found = put(put(SAMPLES["a training"], "spec.minClients", 1), "spec.clientsPerRound", 0)
+    for i in (0, 1):
+        found = put(found, f"spec.trainers.{i}.hardSamples", KEPT)
+    found = put(found, "spec.trainers.1.template.spec.nodeName", "edge1")
+    return put(found, "spec.loop", {**LOOP, **loop})
+
+
+TRAINING = stored(body())
+STARTED = LoopState(
+    state="Training",
+    round=3,
+    base="aaaaaaaaaaaa",
+    begins_s=5.0,
+    since_s=1_767_225_590.0,
+    served=1,
+    reason="Drift",
+    trigger="Drift",
+)
+
+
+def entry(loop: LoopState | None) -> Any:
+    return CONTROLLERS["trainingmodels"].entry(TRAINING, status_of(loop))
+
+
+def status_of(loop: LoopState | None) -> Status | None:
+    if loop is None:
+        return None
+    return conclude(Status(loop=msgspec.to_builtins(loop)), Readiness(loop.state, "Drift", ""), None, 1, NOW)
+
+
+def edge(version: str = "aaaaaaaaaaaa", **info: Any) -> dict[str, NodeReport]:
+    told = NodeStatus(
+        phase="Running",
+        output=Output(task_info=TaskInfo(inference_number=100, **info)),
+        workers=[WorkerReport(name="w", role="edge", phase="Running", model=ModelInUse(digest="a", version=version))],
+    )
+    return {"edge0": NodeReport(SERVICE, "edge0", told, live=True, edge=True)}
+
+
+def reports(loop: LoopState, *, done: bool, compared: bool = False, reason: str = "") -> dict[str, NodeReport]:
+    resource = entry(loop).resource
+    run = f"{TRAINING.metadata.uid}.{run_of(resource.spec)}"
+    found = {}
+    for on, part in (("cloud0", "aggregator"), ("edge0", "edge0"), ("edge1", "edge1")):
+        told = TrainingProgress(run=run, rounds=30, reason=reason if part != "aggregator" else "")
+        if part == "aggregator" and done:
+            told = msgspec.structs.replace(told, state="done", model=FILE)
+        elif compared and part != "aggregator":
+            told = msgspec.structs.replace(told, compared=FILE.digest, evidence='{"error": "no"}', samples=3)
+        worker = WorkerReport(
+            name=part, role="cloud" if part == "aggregator" else "edge", part=part, phase="Running", training=told
+        )
+        status = NodeStatus(phase="Running", uid=TRAINING.metadata.uid, observed_generation=99, workers=[worker])
+        found[on] = NodeReport(TRAINING.key, on, status)
+    return found
+
+
+def seen(loop: LoopState | None, **changes: Any) -> Observed:
+    fresh = Observed(
+        now=NOW,
+        status=status_of(loop),
+        placed=PLACED,
+        holders=frozenset(PLACED),
+        nodes={name: node(name) for name in PLACED},
+        references={each.key: each for each in (MODEL, DATA, CODE, WEIGHTS)},
+        edited={MODEL.key: as_stored(MODEL)},
+        watched={SERVICE: edge()},
+    )
+    return replace(fresh, **changes)
+
+
+def actions(loop: LoopState | None, **changes: Any) -> list[Any]:
+    return plan(entry(loop).resource, seen(loop, **changes))
+
+
+def written(found: list[Any]) -> Status:
+    [write] = [each for each in found if isinstance(each, WriteStatus)]
+    return write.status
+
+
+@pytest.mark.parametrize("state", ["Collecting", "Labelling", "Canary", "RolledOut", "Withdrawn"])
+def test_nodes_hold_nothing_of_a_loop_that_trains_nothing(state: Any) -> None:
+    found = actions(msgspec.structs.replace(STARTED, state=state))
+    assert not [each for each in found if isinstance(each, Send)]
+    assert {each.node for each in found if isinstance(each, Forget)} == set(PLACED)
+
+
+@pytest.mark.parametrize("state", ["Training", "Judging"])
+def test_nodes_receive_the_round_with_a_generation_that_grows_with_it(state: Any) -> None:
+    found = actions(msgspec.structs.replace(STARTED, state=state))
+    sent = {each.node: each.resource for each in found if isinstance(each, Send) and each.resource.key == TRAINING.key}
+    assert set(sent) == set(PLACED)
+    resource = sent["edge0"]
+    assert resource.metadata.generation == TRAINING.metadata.generation + 3
+    assert (resource.spec.loop.run.round, resource.spec.loop.run.since_s) == (3, 5.0)
+    assert run_of(resource.spec).endswith("r3")
+    later = entry(msgspec.structs.replace(STARTED, round=4)).resource
+    assert later.metadata.generation > resource.metadata.generation
+    assert run_of(later.spec) != run_of(resource.spec)
+
+
+def test_a_command_begins_a_round_and_the_phase_is_the_state() -> None:
+    status = written(actions(None))
+    assert (status.phase, status.conditions[-1].reason) == ("Labelling", "Command")
+    assert state_of(status).round == 1
+    assert [each for each in actions(None) if isinstance(each, RecordEvent) and each.reason == "Labelling"]
+
+
+def test_labels_of_the_service_lead_to_a_training() -> None:
+    loop = state_of(written(actions(None)))
+    waiting = written(actions(loop, watched={SERVICE: edge(labelled=9)}))
+    assert (waiting.phase, waiting.conditions[-1].message) == (
+        "Labelling",
+        "9 of 10 labelled samples, 0 of 0 audited easy ones",
+    )
+    assert written(actions(loop, watched={SERVICE: edge(labelled=12)})).phase == "Training"
+
+
+def test_a_service_that_is_not_there_is_named() -> None:
+    status = written(actions(None, watched={SERVICE: None}))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "ServiceNotFound")
+    assert "digits" in status.conditions[-1].message
+
+
+def test_the_model_is_fetched_while_the_aggregator_has_it_then_judged() -> None:
+    told = reports(STARTED, done=True)
+    assert [each.file.digest for each in actions(STARTED, reports=told) if isinstance(each, Pull)] == [FILE.digest]
+    found = actions(STARTED, reports=told, pulled={FILE.digest: ""})
+    assert not [each for each in found if isinstance(each, Pull)]
+    status = written(found)
+    assert (status.phase, state_of(status).version) == ("Judging", f"digits-{FILE.digest[:12]}")
+
+
+def test_a_candidate_is_a_version_before_it_is_judged_and_gone_after_a_refusal() -> None:
+    judging = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    told = reports(judging, done=True, compared=True)
+    model = as_stored(MODEL, versions=[{"version": "aaaaaaaaaaaa", "url": "/a"}], targetVersion="aaaaaaaaaaaa")
+    changes: dict[str, Any] = {"reports": told, "pulled": {FILE.digest: ""}, "edited": {MODEL.key: model}}
+    found = actions(judging, **changes)
+    [edit] = [each for each in found if isinstance(each, Edit)]
+    assert list(edit.fields) == ["rollout", "versions"]
+    assert [each["version"] for each in edit.fields["versions"]] == ["aaaaaaaaaaaa", judging.version]
+    assert written(found).phase == "Judging"  # the evidence counts once the Model has the version
+    model = as_stored(MODEL, versions=edit.fields["versions"], targetVersion="aaaaaaaaaaaa")
+    status = written(actions(judging, **{**changes, "edited": {MODEL.key: model}}))
+    assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "CandidateNotLoaded")
+    [edit] = [each for each in actions(state_of(status), edited={MODEL.key: model}) if isinstance(each, Edit)]
+    assert [each["version"] for each in edit.fields["versions"]] == ["aaaaaaaaaaaa"]
+
+
+def test_trainers_without_usable_samples_end_the_round_with_their_reason() -> None:
+    status = written(actions(STARTED, reports=reports(STARTED, done=False, reason="DatasetOneClass")))
+    assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "TrainingFailed")
+    assert "DatasetOneClass" in status.conditions[-1].message
+    contested = written(actions(STARTED, reports=reports(STARTED, done=False, reason="LabelsContested")))
+    assert contested.conditions[-1].reason == "LabelsContested"
+
+
+def test_a_canary_is_an_edit_of_the_model_with_its_percentage() -> None:
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
+    versions = [{"version": "aaaaaaaaaaaa", "url": "/a"}, {"version": "digits-new", "url": "/b", "sha256": "b" * 64}]
+    model = as_stored(MODEL, versions=versions, targetVersion="aaaaaaaaaaaa")
+    [edit] = [each for each in actions(canary, edited={MODEL.key: model}) if isinstance(each, Edit)]
+    assert edit.fields == {
+        "rollout": {"canaryPercent": 20, "auditShare": 0.2},
+        "targetVersion": "digits-new",
+    }
+
+
+def test_a_state_that_cannot_be_read_is_the_first_one() -> None:
+    assert state_of(Status(loop={"state": "Dreaming"})) == LoopState()
+    assert state_of(None) == LoopState()
+
+
+def test_reports_on_the_service_concern_the_training() -> None:
+    index = ReferenceIndex(Nodes())
+    index.put(TRAINING.key, entry(None))
+    assert set(index.watchers(SERVICE)) == {TRAINING.key}
+    index.put(TRAINING.key, None)
+    assert set(index.watchers(SERVICE)) == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "fix"),
+    [
+        ("spec.loop.service.name", "other", "spec.trainers[0].hardSamples.service", "name that service"),
+        ("spec.trainers.1.hardSamples", None, "spec.trainers[1]", "hardSamples"),
+        ("spec.loop.run", {"round": 1}, "spec.loop.run", "GM sets it"),
+        ("spec.loop.canary.percent", 100, "spec.loop.canary.percent", "<= 99"),
+        ("spec.loop.canary.percents", 10, "spec.loop.canary.percents", "did you mean percent"),
+        ("spec.loop.labelled", 0, "spec.loop.labelled", ">= 1"),
+        ("spec.loop.service", None, "spec.loop.service", "required"),
+    ],
+)
+def test_a_mistake_in_a_loop_is_an_error_that_names_the_field(path: str, value: Any, field: str, fix: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        api.admit(put(put(body(), "spec.loop.canary", {}), path, value))
+    assert caught.value.field == field
+    assert fix in str(caught.value)
