@@ -40,7 +40,7 @@ async def test_fault_36_a_version_for_a_drift_that_is_over_is_withdrawn(state: s
         stream.drift = False
         found = await until(system, "Never", rounds=1)
         first = found["loop"]["history"][0]
-        # its samples are drifted ones, but for a few: on these it is better, and on the stream that is there it is worse
+        # it is better on its samples, which are drifted but for a few, and worse on the stream that is there
         assert (first["outcome"], found["loop"]["rolledOut"]) == ("Withdrawn", 0), first
         assert first["reason"].startswith("Ca"), first
         await until(system, "Collecting")
