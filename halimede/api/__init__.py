@@ -3,7 +3,17 @@
 Only ``parse`` creates resources: it checks them field by field. ``admit`` checks those that a user writes further.
 """
 
-from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune
+from halimede.api import (
+    dataset,
+    federatedlearning,
+    incrementallearning,
+    inferencemodel,
+    jointinference,
+    model,
+    multiedge,
+    neptune,
+    trainingmodel,
+)
 from halimede.api.base import Kind, Resource, admit, kind_of, kinds, parse, plurals
 from halimede.api.placement import matches, placements
 
@@ -12,6 +22,8 @@ __all__ = [
     "Resource",
     "admit",
     "dataset",
+    "federatedlearning",
+    "incrementallearning",
     "inferencemodel",
     "jointinference",
     "kind_of",
@@ -23,4 +35,5 @@ __all__ = [
     "parse",
     "placements",
     "plurals",
+    "trainingmodel",
 ]

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from halimede.api.deferral import Deferral
+from halimede.api.federatedlearning import PLURAL as FEDERATED
+from halimede.api.incrementallearning import PLURAL as INCREMENTAL
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.jointinference import (
     RESERVED,
@@ -21,15 +23,15 @@ from halimede.api.jointinference import (
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
-from halimede.api.trainingmodel import AGGREGATOR, GROUP, AggregatorSpec, TrainerSpec, TrainingModelSpec
+from halimede.api.trainingmodel import AGGREGATOR, AggregatorSpec, TrainerSpec, TrainingSpec
 from halimede.api.trainingmodel import PLURAL as TRAINING
 
 Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `halimede worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint", "aggregator", "trainer"]
 HOSTNAME = "kubernetes.io/hostname"
-#: the word in the names of workers that users name, by program; others have none
-GROUPS = {"tier": "tier", "aggregator": GROUP, "trainer": GROUP}
+#: the word in the names of tiers
+TIER = "tier"
 #: beginnings of the URLs of cameras that every node of a network reaches
 NETWORK = ("rtsp://", "rtsps://", "http://", "https://")
 
@@ -45,6 +47,7 @@ class Placement:
         pod: its pod.
         at: its path in the resource.
         dataset: the name of the Dataset that its node needs; empty if it needs none.
+        group: the word in the names of such workers on nodes, which users name; empty: there is none.
         training: the Models of its training, by purpose; ``model`` is the one that gets a new version.
         compares: it compares the trained model with the present one, in a learning loop.
 
@@ -56,6 +59,7 @@ class Placement:
     pod: PodSpec
     at: str
     dataset: str = ""
+    group: str = ""
     training: Mapping[str, str] = field(default_factory=dict)
     compares: bool = False
 
@@ -83,7 +87,7 @@ class Placement:
 
     def on(self, service: str, node: str) -> str:
         """Return the name of this worker of a service on a node."""
-        return worker_name(service, self.name, node, group=GROUPS.get(self.program, ""))
+        return worker_name(service, self.name, node, group=self.group)
 
     @property
     def model(self) -> str:
@@ -154,14 +158,14 @@ class Placement:
         return {what: name for what, name in self.training.items() if what == "model" and not self.compares}
 
 
-Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingModelSpec
+Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec | TrainingSpec
 #: plurals of the kinds whose workers are placed on nodes
-SERVICES = (JOINT_INFERENCE, MULTI_EDGE, TRAINING)
+SERVICES = (JOINT_INFERENCE, MULTI_EDGE, TRAINING, FEDERATED, INCREMENTAL)
 
 
 def placements(spec: Service) -> tuple[Placement, ...]:
     """Return the workers of a service."""
-    if isinstance(spec, TrainingModelSpec):
+    if isinstance(spec, TrainingSpec):
         return _of_training(spec)
     data = spec.dataset.name if spec.dataset else ""
     if isinstance(spec, MultiEdgeInferenceServiceSpec):
@@ -173,18 +177,22 @@ def placements(spec: Service) -> tuple[Placement, ...]:
         )
     return (
         Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker", data),
-        *(Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]") for i, t in enumerate(spec.tiers)),
+        *(
+            Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]", group=TIER)
+            for i, t in enumerate(spec.tiers)
+        ),
         Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
     )
 
 
-def _of_training(spec: TrainingModelSpec) -> tuple[Placement, ...]:
+def _of_training(training: TrainingSpec) -> tuple[Placement, ...]:
     """Return the workers of a training: the aggregator alone needs the first weights."""
+    spec, group = training.as_training(), training.group
     used = {"model": spec.model.name} | ({"archive": spec.trainer.archive.name} if spec.trainer.archive else {})
     first = used | ({"initial": spec.initial.name} if spec.initial else {})
     opens = spec.aggregator
     return (
-        Placement(AGGREGATOR, "cloud", opens, _pod(opens.template), "spec.aggregator", training=first),
+        Placement(AGGREGATOR, "cloud", opens, _pod(opens.template), "spec.aggregator", group=group, training=first),
         *(
             Placement(
                 each.name,
@@ -193,6 +201,7 @@ def _of_training(spec: TrainingModelSpec) -> tuple[Placement, ...]:
                 _pod(each.template),
                 f"spec.trainers[{i}]",
                 each.dataset.name if each.dataset else "",
+                group,
                 used,
                 compares=spec.loop is not None,
             )
@@ -201,7 +210,7 @@ def _of_training(spec: TrainingModelSpec) -> tuple[Placement, ...]:
     )
 
 
-def training_workers(service: str, spec: TrainingModelSpec) -> dict[str, str]:
+def training_workers(service: str, spec: TrainingSpec) -> dict[str, str]:
     """Return the node of each trainer of a job, by the name of its worker."""
     places = [place for place in placements(spec) if place.program == "trainer"]
     return {place.on(service, place.pod.node_name): place.pod.node_name for place in places}
@@ -247,7 +256,7 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
 
 
 def worker_name(service: str, name: str, node: str, *, group: str = "") -> str:
-    """Return the name of a service's worker on a node: the same at each start. ``group``: see ``GROUPS``.
+    """Return the name of a service's worker on a node: the same at each start. ``group``: see ``Placement.group``.
 
     Names that users give to workers follow a dot, which they cannot contain, and their suffix depends on the kind of
     service. So no two services of a namespace, of one kind or two, have workers of one name on a node.

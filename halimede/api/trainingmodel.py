@@ -22,7 +22,7 @@ from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.inferencemodel import KUBEEDGE
 from halimede.api.jointinference import DatasetRef, Template, check_pods
 from halimede.api.learning_loop import LoopSettings
-from halimede.api.podtemplate import PodTemplate
+from halimede.api.podtemplate import OWN_IMAGE, PodTemplate
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, ObjectName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all
 from halimede.messages import Compression, Label
@@ -35,8 +35,8 @@ NAMES = (PLURAL, "tm", "trainingmodel")
 KIND = "trainingmodel"
 #: on Kubernetes objects are named after it and its workers, with suffixes
 NAME_LIMIT = 40
-#: the name of the worker that opens rounds, and the word in the names of all its workers on nodes
-AGGREGATOR, GROUP = "aggregator", "training"
+#: the name of the worker that opens rounds
+AGGREGATOR = "aggregator"
 NAME_FIX = f"give it another name than {AGGREGATOR}"
 UNIQUE_FIX = "give each trainer a different name"
 SAMPLES_FIX = "give a dataset, or hardSamples, or both"
@@ -56,6 +56,16 @@ COLUMNS = (
     AGE,
     MESSAGE,
 )
+
+
+class TrainingSpec(Spec, kw_only=True):
+    """Base of the kinds that train. ``group`` is the word in the names of their workers on nodes."""
+
+    group: ClassVar[str]
+
+    def as_training(self) -> TrainingModelSpec:
+        """Return the same training as a TrainingModel."""
+        raise NotImplementedError
 
 
 class TrainerCode(Spec, kw_only=True):
@@ -206,7 +216,7 @@ def check(spec: TrainingModelSpec) -> None:
     models |= {"spec.initial.name": spec.initial}
     check_all(
         *(partial(check_name, at, model.name) for at, model in models.items() if model),
-        partial(_check_pod, "spec.aggregator", spec.aggregator.template),
+        partial(check_pod, "spec.aggregator", spec.aggregator.template),
         *(partial(_check_trainer, f"spec.trainers[{i}]", each, names[:i]) for i, each in enumerate(spec.trainers)),
         partial(_check_code, spec.trainer),
         partial(check_aggregation, spec.aggregation.name, parameters(spec.aggregation.parameters), AGGREGATION),
@@ -219,7 +229,7 @@ def _check_trainer(at: str, trainer: TrainerSpec, before: list[str]) -> None:
     check_all(
         partial(_check_trainer_name, at, trainer.name, before),
         partial(_check_samples, at, trainer),
-        partial(_check_pod, at, trainer.template),
+        partial(check_pod, at, trainer.template),
     )
 
 
@@ -240,7 +250,8 @@ def _check_samples(at: str, trainer: TrainerSpec) -> None:
         check_name(f"{at}.hardSamples.service", trainer.hard_samples.service)
 
 
-def _check_pod(at: str, template: dict[str, Any]) -> None:
+def check_pod(at: str, template: dict[str, Any]) -> None:
+    """Check a worker's pod template, which must name its node. Raises InvalidFieldError."""
     check_pods(at, template, None)
     if not node_of(template):
         raise InvalidFieldError(f"{at}.template.spec.nodeName", None, NODE_FIX)
@@ -279,6 +290,12 @@ def node_of(template: dict[str, Any]) -> str:
     return convert(template, PodTemplate, "template").spec.node_name
 
 
+def brings_program(template: dict[str, Any]) -> bool:
+    """Whether a worker's container runs another program than halimede's worker: its script, or that of its image."""
+    container = convert(template, PodTemplate, "template").spec.containers[0]
+    return bool(container.command or (container.image and not OWN_IMAGE.fullmatch(container.image)))
+
+
 def parameters(given: list[Parameter]) -> dict[str, str]:
     """Return parameters as a mapping."""
     return {each.key: each.value for each in given}
@@ -290,8 +307,10 @@ def _register(group: str) -> Callable[[type[TrainingModelSpec]], type[TrainingMo
 
 @_register(SEDNA)
 @_register(KUBEEDGE)
-class TrainingModelSpec(Spec, kw_only=True):
+class TrainingModelSpec(TrainingSpec, kw_only=True):
     """Federated training: nodes train on their own samples, and a Model gets a new version."""
+
+    group: ClassVar[str] = "training"
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule("self.trainers.all(a, self.trainers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".trainers"),
@@ -343,6 +362,10 @@ class TrainingModelSpec(Spec, kw_only=True):
         LoopSpec | None,
         Meta(description="Trains again whenever a service needs it, and tries each version there. Default: once."),
     ] = None
+
+    def as_training(self) -> TrainingModelSpec:
+        """Return itself."""
+        return self
 
 
 def run_of(spec: TrainingModelSpec) -> str:

@@ -25,7 +25,7 @@ from halimede.api.jointinference import (
 from halimede.api.model import ModelSpec, about_file
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement, training_workers
-from halimede.api.trainingmodel import TrainerSpec, TrainingModelSpec, job_settings
+from halimede.api.trainingmodel import TrainerSpec, TrainingSpec, job_settings
 
 #: stands in the spec for the path of a Model whose file the worker does not need
 NO_FILE = "/none"
@@ -95,8 +95,9 @@ def common(
         facts |= _tier(service.spec, placement)
     if isinstance(service.spec, MultiEdgeInferenceServiceSpec):
         facts |= _part(service.spec, placement)
-    if isinstance(service.spec, TrainingModelSpec):
-        facts["TRAINING"] = _json(job_settings(service.spec, training_workers(service.metadata.name, service.spec)))
+    if isinstance(service.spec, TrainingSpec):
+        trainers = training_workers(service.metadata.name, service.spec)
+        facts["TRAINING"] = _json(job_settings(service.spec.as_training(), trainers))
     if isinstance(placement.worker, TrainerSpec):
         facts |= {"TRAIN_DATASET_URL": data} | ({"TRAIN_REFERENCE_URL": reference} if reference else {})
     return WorkerEnvironment(facts, {"LC_PERIOD": LC_PERIOD})

@@ -50,8 +50,8 @@ NODE_KINDS = frozenset({"nodes", "node", "no"})
 CAMERA_KINDS = frozenset({"cameras", "camera", "cam"})
 #: the help of KIND: each kind by its short name, and what else `get` lists
 KINDS = (
-    "ji (JointInferenceService), mei (MultiEdgeInferenceService), im (InferenceModel), tm (TrainingModel), model, "
-    "dataset; for get also nodes, cameras and events. KIND/NAME works too."
+    "ji (JointInferenceService), mei (MultiEdgeInferenceService), im (InferenceModel), tm (TrainingModel), fl and il "
+    "(Sedna's jobs that train), model, dataset; for get also nodes, cameras and events. KIND/NAME works too."
 )
 #: units of a time in the past
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

@@ -149,6 +149,24 @@ STATUS = TableColumn("STATUS", phase)
 AGE = TableColumn("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
 WHY = TableColumn("MESSAGE", condition, wide=True)
 
+
+def _training(*model: str) -> tuple[TableColumn, ...]:
+    """Return the columns of a kind that trains; ``model`` is the path of the Model that gets a version."""
+    return (
+        NAME,
+        STATUS,
+        TableColumn("MODEL", _at(*model)),
+        TableColumn("ROUND", _round),
+        TableColumn("TRAINERS", lambda body: str(dig(body, "status", "training", "trainers") or 0)),
+        TableColumn("METRICS", _trained),
+        TableColumn("VERSION", _at("status", "training", "version")),
+        AGE,
+        TableColumn("SENT", lambda body: size(dig(body, "status", "training", "bytes") or 0), wide=True),
+        TableColumn("NODES", _nodes, wide=True),
+        WHY,
+    )
+
+
 COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     "jointinferenceservices": (
         NAME,
@@ -204,19 +222,9 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("NODES", _nodes, wide=True),
         WHY,
     ),
-    "trainingmodels": (
-        NAME,
-        STATUS,
-        TableColumn("MODEL", _at("spec", "model", "name")),
-        TableColumn("ROUND", _round),
-        TableColumn("TRAINERS", lambda body: str(dig(body, "status", "training", "trainers") or 0)),
-        TableColumn("METRICS", _trained),
-        TableColumn("VERSION", _at("status", "training", "version")),
-        AGE,
-        TableColumn("SENT", lambda body: size(dig(body, "status", "training", "bytes") or 0), wide=True),
-        TableColumn("NODES", _nodes, wide=True),
-        WHY,
-    ),
+    "trainingmodels": _training("spec", "model", "name"),
+    "federatedlearningjobs": _training("spec", "aggregationWorker", "model", "name"),
+    "incrementallearningjobs": _training("spec", "deploySpec", "model", "name"),
     "datasets": (
         NAME,
         STATUS,

@@ -95,6 +95,7 @@ class TrainingStatus(Message, kw_only=True):
     size: Annotated[NonNegative, Meta(description="Its bytes.")] = 0
     version: Annotated[Short, Meta(description="The version of the Model that it is.")] = ""
     reason: Annotated[Short, Meta(description="Why the training ended, in one word.")] = ""
+    withheld: Annotated[Text, Meta(description="Why the Model does not get a version of it.")] = ""
 
 
 class Status(Message, kw_only=True, omit_defaults=False):

@@ -33,7 +33,7 @@ from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer_worker import TrainerWorker
 from halimede.training.weights import Weights, difference, specs_of
 from halimede.worker.main import connect_to
-from halimede.worker.settings import Role, WorkerSettings
+from halimede.worker.settings import Role, WorkerSettings, read_json
 from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
@@ -48,6 +48,13 @@ def script_settings(role: Role) -> WorkerSettings:
     """Return the settings of a script of a federated job. Raises InvalidFieldError."""
     name = os.environ.get("SERVICE_NAME", "")
     return environment.settings(role, {"SERVICE_UID": f"script-{name}"[:64], **os.environ})
+
+
+def run_of_job() -> str:
+    """Return the run of the job if a FederatedLearningJob has started the script, else empty text."""
+    if not os.environ.get("TRAINING"):
+        return ""
+    return read_json(os.environ, "TRAINING", JobSettings).run
 
 
 class ScriptAggregator(Aggregator):
@@ -91,7 +98,7 @@ class ScriptAggregator(Aggregator):
 async def aggregate(aggregation: str, rounds: int, participants: int) -> None:
     """Run the aggregator of a job until its last round is done. Raises HalimedeError."""
     worker = script_settings("cloud")
-    job = JobSettings(trainers={}, aggregation=aggregation, rounds=rounds, min_clients=participants)
+    job = JobSettings(trainers={}, aggregation=aggregation, rounds=rounds, min_clients=participants, run=run_of_job())
     broker = MqttSettings.from_url(worker.broker, credentials=worker.credentials)
     async with connect_to(broker, worker.node)(worker.client_id()) as bus, asyncio.TaskGroup() as group:
         reporter = StatusReporter(bus, worker, owner_kind=OWNER_KIND)
@@ -188,7 +195,9 @@ class ScriptTrainer:
 
     async def _take_part(self) -> None:
         worker = self._worker
-        settings = TrainingSettings(worker, JobSettings(trainers={worker.worker: worker.node}), Path())
+        settings = TrainingSettings(
+            worker, JobSettings(trainers={worker.worker: worker.node}, run=run_of_job()), Path()
+        )
         names = {"ns": worker.namespace, "job": worker.service}
         state = topics.TRAINER_STATE.at(node=worker.node, trainer=worker.worker, **names)
         gone = Announcement(will=Packet(topic=state.text, payload=b"", qos=1, retain=True))
@@ -223,7 +232,7 @@ class LeavingTrainer(TrainerWorker):
 
     async def _published(self, delivery: Delivery[TrainingRound]) -> None:
         await super()._published(delivery)
-        if delivery.body.job == self._settings.worker.uid and delivery.body.state in {"done", "failed"}:
+        if delivery.body.job == self._settings.identity and delivery.body.state in {"done", "failed"}:
             self._leave()
 
 

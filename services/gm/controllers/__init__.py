@@ -1,6 +1,6 @@
 """The controllers of all kinds; ``plan`` selects one by the resource's plural."""
 
-from services.gm.controllers import dataset, inferencemodel, model, trainingmodel, worker_service
+from services.gm.controllers import dataset, inferencemodel, model, training_jobs, trainingmodel, worker_service
 from services.gm.controllers.base import CONTROLLERS, Controller, Observed, plan
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "inferencemodel",
     "model",
     "plan",
+    "training_jobs",
     "trainingmodel",
     "worker_service",
 ]

@@ -20,7 +20,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, ModelVersion
 from halimede.api.neptune import native
 from halimede.api.placement import placements
-from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, run_of
+from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, brings_program, run_of
 from halimede.blobs.uris import GM, url
 from halimede.messages import (
     Metric,
@@ -65,9 +65,9 @@ class TrainingModelController(WorkersController):
         """
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
         if made.spec.loop is None:
-            return ReferenceEntry(made, roles_of(made), edits=(_model_of(made),))
+            return ReferenceEntry(made, roles_of(made), edits=(model_of(made),))
         made = training_loop.looped(made, status)
-        return ReferenceEntry(made, roles_of(made), edits=(_model_of(made),), watches=(training_loop.service_of(made),))
+        return ReferenceEntry(made, roles_of(made), edits=(model_of(made),), watches=(training_loop.service_of(made),))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to its nodes, and what its workers need before; a training that is done leaves them."""
@@ -87,30 +87,40 @@ class TrainingModelController(WorkersController):
 
         In a loop the state of the loop decides what the Model must be.
         """
-        progress, model = _aggregator(desired, observed), observed.edited.get(_model_of(desired))
+        progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
         if desired.spec.loop:
             if progress and progress.model and observed.pulled.get(progress.model.digest) != "":
-                yield _pull(desired, progress.model)
+                yield _pull(desired, progress.model, observed)
             if model:
                 yield from training_loop.model_edits(desired, observed, model, _identity(desired))
             return
         if progress is None or progress.model is None or model is None or _finished(desired, observed):
+            return
+        if self.withheld(desired, observed, progress):
             return
         if _version_of(model, progress.model.digest):
             return
         if _has(model, progress.model.digest):
             yield Edit(model, with_version(model.resource.spec, desired, progress))
         elif observed.pulled.get(progress.model.digest) != "":
-            yield _pull(desired, progress.model)
+            yield _pull(desired, progress.model, observed)
         elif fields := with_version(model.resource.spec, desired, progress):
             yield Edit(model, fields)
+
+    def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:  # noqa: ARG002
+        """Return why the Model does not get the model of a training that is done; empty: it gets it."""
+        return "its script writes the model" if _scripted(desired) else ""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Return the progress, and the state of each worker."""
         asked = observed.asked or desired
-        training = progress_of(desired, observed)
+        training, progress = progress_of(desired, observed), _aggregator(desired, observed)
+        if progress and progress.state == DONE and not training.version:
+            training = msgspec.structs.replace(training, withheld=self.withheld(desired, observed, progress))
         places = placements(desired.spec)
-        finished = training_loop.idle(desired) or (training.state == DONE and bool(training.version))
+        finished = training_loop.idle(desired) or (
+            training.state == DONE and bool(training.version or training.withheld)
+        )
         shown = [] if finished else workers(desired, places, observed, pods=built is not None)
         before = observed.status
         status = Status(
@@ -129,21 +139,22 @@ class TrainingModelController(WorkersController):
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
         if desired.spec.loop:
             absent += training_loop.missing(desired, observed)
-            model = observed.edited.get(_model_of(desired))
+            model = observed.edited.get(model_of(desired))
             loop = training_loop.stepped(desired, observed, model, _identity(desired), verdict)
             status.loop = msgspec.to_builtins(loop)
             verdict = training_loop.verdict(loop, verdict, absent, shown)
         return conclude(status, verdict, before, asked.metadata.generation, observed.now)
 
 
-def _pull(desired: Resource[TrainingModelSpec], file: TensorFile) -> Pull:
+def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
     """Return the action that brings the trained model from the aggregator into GM's store of files."""
     meta = desired.metadata
-    source = next(place.on(meta.name, place.pod.node_name) for place in placements(desired.spec))
+    source = next(each.name for each in _reports(observed) if part_of(each) == AGGREGATOR)
     return Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
 
 
-def _model_of(training: Resource[TrainingModelSpec]) -> Key:
+def model_of(training: Resource[TrainingModelSpec]) -> Key:
+    """Return the Model that gets a version."""
     return Key(MODELS, training.metadata.namespace, training.spec.model.name)
 
 
@@ -166,19 +177,25 @@ def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
     for worker in _reports(observed):
         told = worker.training
         if part_of(worker) == AGGREGATOR and told and told.run == _identity(desired):
-            return (
-                told if told.rounds == desired.spec.rounds else msgspec.structs.replace(told, state="open", model=None)
-            )
+            same = told.rounds == desired.spec.rounds or _scripted(desired)
+            return told if same else msgspec.structs.replace(told, state="open", model=None)
     return None
 
 
 def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
     """Whether this training is done and its Model has the version, by the last status that was written."""
     before = observed.status.training if observed.status else None
-    if before is None or before.state != DONE or not before.version or before.run != run_of(desired.spec):
+    if before is None or before.state != DONE or not (before.version or before.withheld):
+        return False
+    if before.run != run_of(desired.spec):
         return False
     # more rounds than those that were done, or another target, begin anew
     return observed.status is not None and observed.status.observed_generation == desired.metadata.generation
+
+
+def _scripted(desired: Resource[TrainingModelSpec]) -> bool:
+    """Whether the aggregator is a user's program, such as a script written for Sedna."""
+    return brings_program(desired.spec.aggregator.template)
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
@@ -230,7 +247,7 @@ def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
         same = before and before.run == run and before.state != DONE
         return before if before and same else TrainingStatus(run=run, rounds=desired.spec.rounds)
     trainers = [each for each in _reports(observed) if part_of(each) != AGGREGATOR]
-    model = observed.edited.get(_model_of(desired))
+    model = observed.edited.get(model_of(desired))
     version = _version_of(model, told.model.digest) if told.model and model else ""
     return TrainingStatus(
         run=run,
@@ -255,9 +272,9 @@ def _trouble(desired: Resource[TrainingModelSpec], observed: Observed) -> Proble
     progress = _aggregator(desired, observed)
     if progress is None or progress.model is None:
         return None
-    model = observed.edited.get(_model_of(desired))
+    model = observed.edited.get(model_of(desired))
     if model is None:
-        return Problem("ModelNotFound", f"{_model_of(desired)} does not exist: apply it")
+        return Problem("ModelNotFound", f"{model_of(desired)} does not exist: apply it")
     if why := observed.pulled.get(progress.model.digest):
         return Problem("ModelNotFetched", f"the trained model is not in GM's store of files yet: {why}")
     if observed.pulled.get(progress.model.digest) == "" and not with_version(model.resource.spec, desired, progress):
@@ -283,6 +300,8 @@ def judge(
     after = f" after {max(0, training.evaluated - 1)} rounds{metrics and ': '}{metrics}"
     if training.state == DONE and training.version:
         return Readiness("Done", training.reason, f"version {training.version} of Model {spec.model.name}{after}")
+    if training.state == DONE and training.withheld:
+        return Readiness("Done", "NotAdded", f"no version of Model {spec.model.name}{after}: {training.withheld}")
     if absent:
         return Readiness("Pending", absent[0].reason, "; ".join(dict.fromkeys(each.message for each in absent)))
     if training.state == DONE:

@@ -11,7 +11,17 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge, trainingmodel
+from halimede.api import (
+    Resource,
+    dataset,
+    federatedlearning,
+    incrementallearning,
+    inferencemodel,
+    jointinference,
+    model,
+    multiedge,
+    trainingmodel,
+)
 from halimede.api.dataset import is_copy
 from halimede.blobs.uris import url
 from services.lc.models.lookup import Models, output
@@ -67,7 +77,7 @@ class NodeKind:
 
     #: the roles after which its workers are named
     roles: ClassVar[tuple[Role, ...]] = ()
-    #: whether users name its workers, and the word in those names (``halimede.api.placement.GROUPS``)
+    #: whether users name its workers, and the word in those names (``Placement.group``)
     names_workers: ClassVar[bool] = False
     group: ClassVar[str] = ""
 
@@ -119,7 +129,21 @@ class JointInferenceOnNode(ServiceOnNode):
 class TrainingModelOnNode(ServiceOnNode):
     """A training: the node has its aggregator, or trainers, or both."""
 
-    group = trainingmodel.GROUP
+    group = trainingmodel.TrainingModelSpec.group
+
+
+@register(federatedlearning.PLURAL)
+class FederatedLearningOnNode(ServiceOnNode):
+    """A training in Sedna's form."""
+
+    group = federatedlearning.FederatedLearningSpec.group
+
+
+@register(incrementallearning.PLURAL)
+class IncrementalLearningOnNode(ServiceOnNode):
+    """A training of one trainer, in Sedna's form."""
+
+    group = incrementallearning.IncrementalLearningSpec.group
 
 
 @register(inferencemodel.PLURAL)

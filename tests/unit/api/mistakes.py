@@ -17,6 +17,7 @@ NORTH = SEVERAL["spec"]["edgeWorkers"][0]
 TIERS = SAMPLES["several tiers"]
 GATE = TIERS["spec"]["tiers"][0]
 TRAINING = SAMPLES["a training"]
+FEDERATED, INCREMENTAL = SAMPLES["a federated job of Sedna's"], SAMPLES["an incremental job of Sedna's"]
 TRAINER, OTHER = TRAINING["spec"]["trainers"]
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 SCRIPTED = put(
@@ -105,6 +106,16 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (DATASET, "spec.nodeName", "a b"),
     (MODEL, "spec.nodeName", "a b"),
     (DATASET, "spec.format", None),
+    (FEDERATED, "spec.aggregationWorker.model", None),
+    (FEDERATED, "spec.trainingWorkers", []),
+    (FEDERATED, "spec.trainingWorkers.0.dataset", None),
+    (FEDERATED, "spec.trainingWorkers.1.template", None),
+    (FEDERATED, "spec.transmitter.ws", "yes"),
+    (INCREMENTAL, "spec.dataset.trainProb", 2),
+    (INCREMENTAL, "spec.initialModel", None),
+    (INCREMENTAL, "spec.trainSpec.trigger.condition.operator", "over"),
+    (INCREMENTAL, "spec.trainSpec.trigger.timer.start", "25:00"),
+    (INCREMENTAL, "spec.deploySpec.model.pollPeriodSeconds", 0),
     (TRAINING, "metadata.name", "a" * 41),
     (TRAINING, "spec.model", None),
     (TRAINING, "spec.trainers", []),
@@ -159,7 +170,6 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (TIERS, "spec.tiers", [{**GATE, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TRAINING, "spec.trainers", [TRAINER, TRAINER], ""),
     (TRAINING, "spec.trainers", [{**TRAINER, "name": "aggregator"}, OTHER], "[0].name"),
-    (TRAINING, "spec.trainers", [{**TRAINER, "hardSamples": {"service": "a"}}, OTHER], "[0]"),
     (TRAINING, "spec.trainers", [{k: v for k, v in TRAINER.items() if k != "dataset"}, OTHER], "[0]"),
     (TRAINING, "spec.minClients", 3, ""),
     (SERVED, "spec.manifest", [], ""),

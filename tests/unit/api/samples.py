@@ -280,6 +280,64 @@ spec:
   seed: 7
 """
 
+FEDERATED = """
+apiVersion: sedna.io/v1alpha1
+kind: FederatedLearningJob
+metadata:
+  name: defects
+  namespace: default
+spec:
+  pretrainedModel: {name: first-weights}
+  transmitter: {ws: {}}
+  aggregationWorker:
+    model: {name: defects}
+    template:
+      spec:
+        nodeName: cloud0
+        containers:
+          - name: aggregation
+            image: halimede/worker
+            env: [{name: exit_round, value: "3"}]
+  trainingWorkers:
+    - dataset: {name: defects-0}
+      template: &training
+        spec:
+          nodeName: edge0
+          containers:
+            - name: training
+              image: halimede/worker
+              env: [{name: batch_size, value: "16"}, {name: learning_rate, value: "0.05"}, {name: epochs, value: "2"}]
+    - dataset: {name: defects-1}
+      template: *training
+"""
+
+INCREMENTAL = """
+apiVersion: sedna.io/v1alpha1
+kind: IncrementalLearningJob
+metadata:
+  name: helmets
+  namespace: default
+spec:
+  initialModel: {name: first-weights}
+  dataset: {name: helmets, trainProb: 0.8}
+  trainSpec:
+    template: &pod
+      spec: {nodeName: edge0, containers: [{name: worker, image: halimede/worker}]}
+    trigger:
+      checkPeriodSeconds: 60
+      timer: {start: "02:00", end: "24:00"}
+      condition: {operator: ">", threshold: 50, metric: num_of_samples}
+  evalSpec:
+    template: *pod
+  deploySpec:
+    model: {name: helmets, hotUpdateEnabled: true, pollPeriodSeconds: 60}
+    trigger:
+      condition: {operator: ">", threshold: 0.1, metric: accuracy_delta}
+    hardExampleMining: {name: IBT, parameters: [{key: threshold_img, value: "0.9"}]}
+    template: *pod
+  outputDir: /output
+"""
+
 
 def read(text: str) -> dict[str, Any]:
     """Return a sample as plain data; an anchor's parts are separate, as they are after JSON."""
@@ -298,5 +356,7 @@ SAMPLES = {
     "several tiers": read(TIERS),
     "the model operator's": read(SERVED),
     "a training": read(TRAINING),
+    "a federated job of Sedna's": read(FEDERATED),
+    "an incremental job of Sedna's": read(INCREMENTAL),
     "the model operator's in its first group": read(SERVED_FIRST),
 }

@@ -64,6 +64,7 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         if worker.get("hpa"):
             least = worker["hpa"].setdefault("minReplicas", 1)  # it stays plain data: nobody fills it in here
             worker["hpa"]["maxReplicas"] = max(least, worker["hpa"]["maxReplicas"])
+    _jobs(spec)
     return spec | _training(spec, data)
 
 
@@ -80,6 +81,18 @@ def _training(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         trainer.pop("hardSamples" if chosen == "dataset" else "dataset", None)
     made = {"trainer": {"entry": "mine:Digits"}, "aggregation": {"name": "Median"}}
     return made | {"minClients": 1, "clientsPerRound": data.draw(st.integers(0, 1))}
+
+
+def _jobs(spec: dict[str, Any]) -> None:
+    """Make the parts of Sedna's jobs that train fit together."""
+    image = [{"image": "halimede/worker"}]
+    for step in ("trainSpec", "evalSpec", "aggregationWorker"):
+        for worker in (*([spec[step]] if step in spec else []), *spec.get("trainingWorkers", ())):
+            worker["template"]["spec"] |= {"nodeName": "edge0", "containers": image}
+    if "deploySpec" in spec:
+        spec["dataset"]["trainProb"] = 0.8
+        spec["trainSpec"]["trigger"]["condition"]["metric"] = "num_of_samples"
+        spec["deploySpec"]["trigger"]["condition"]["metric"] = "accuracy_delta"
 
 
 def _postprocess(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:

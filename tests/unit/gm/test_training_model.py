@@ -177,7 +177,7 @@ def test_a_trained_model_is_fetched_then_added_then_done() -> None:
     told = {"reports": reports(done())}
     [pull] = steps(**told)
     assert isinstance(pull, Pull)
-    assert (pull.file.source, pull.file.digest) == ("digits.aggregator-training-cloud0", FILE.digest)
+    assert (pull.file.source, pull.file.digest) == ("digits.aggregator", FILE.digest)
     assert verdict(status(**told)) == ("Running", "AddingVersion")
     # GM is killed here or anywhere below: the next one decides the same by what is there
     failed = {**told, "pulled": {FILE.digest: "the worker is not reached"}}
