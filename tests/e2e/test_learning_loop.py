@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
+import shlex
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +26,8 @@ from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
-from tests.e2e.running import System, running
+from tests.e2e.running import ROOT, System, running
+from tests.e2e.test_documentation import commands
 from tests.training_world import LABELS, digits
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -108,14 +114,14 @@ def service() -> dict[str, Any]:
     )
 
 
-def training(**changes: Any) -> dict[str, Any]:
+def training(loop: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> dict[str, Any]:
     spec = {
         "model": {"name": "small"},
         "trainer": {"parameters": [{"key": "hidden", "value": "32"}, {"key": "epochs", "value": "20"}]},
         "aggregator": {"template": template("cloud0")},
         "trainers": [{"name": "edge0", "hardSamples": {"service": "digits"}, "template": template("edge0")}],
         "rounds": 1,
-        "loop": {"service": {"name": "digits"}, "command": 1, **SETTINGS},
+        "loop": {"service": {"name": "digits"}, **SETTINGS, **loop},
     }
     return resource("TrainingModel", "again", **{**spec, **changes})
 
@@ -163,6 +169,15 @@ async def answering(tmp_path: Path, stream: Stream) -> AsyncIterator[System]:
             sending.cancel()
 
 
+def halimede(system: System, line: str) -> str:
+    """Type a command as a document has it; return what it shows."""
+    words = [sys.executable, "-m", *shlex.split(line)]
+    environment = {**os.environ, "HALIMEDE_HOME": str(system.home)}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 async def status(system: System) -> dict[str, Any]:
     for _ in range(100):  # GM may be restarting
         with contextlib.suppress(Exception):
@@ -186,6 +201,10 @@ async def until(system: System, *states: str, rounds: int = 0) -> dict[str, Any]
 async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_path: Path) -> None:
     async with answering(tmp_path, Stream(drift=True)) as system:
         await system.client.apply(training())
+        await until(system, "Collecting")
+        for words in commands("docs/learning-loop.md"):
+            shown = await asyncio.to_thread(halimede, system, words)
+            assert "again" in shown, shown
         for state in ("Labelling", "Training", "Judging", "Canary"):
             await until(system, state, "RolledOut", "Withdrawn", rounds=1)
             system.processes()["gm"].kill()
@@ -210,7 +229,7 @@ async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothin
     async with answering(tmp_path, Stream(drift=False)) as system:
         await system.client.apply(model("worse", tmp_path / "worse.py", "python"))
         trainer = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
-        await system.client.apply(training(trainer=trainer))
+        await system.client.apply(training({"command": 1}, trainer=trainer))
         found = await until(system, "Never", rounds=1)
         record = found["loop"]["history"][0]
         assert record["outcome"] == "Withdrawn"
