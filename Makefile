@@ -19,7 +19,7 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup up demo demo-multi-edge demo-federated test test-all test-kubernetes test-cluster faults fuzz mutations check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -38,6 +38,9 @@ demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one clo
 
 demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
 	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)
+
+demo-loop: setup ## A stream drifts, and the service learns it; a bad candidate is refused; ends with a page
+	@$(BIN)/python -m examples.learning_loop.demo $(ARGS)
 
 demo-federated: setup ## Five nodes with two digits each train one model; with drop-outs and compression; ends with a page
 	@$(BIN)/python -m examples.federated.demo $(ARGS)

@@ -39,11 +39,11 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def system(home: Path, options: Sequence[str]) -> AsyncIterator[System]:
-    """Run ``halimede up`` with three nodes."""
+async def system(home: Path, options: Sequence[str], nodes: Sequence[str] = NODES) -> AsyncIterator[System]:
+    """Run ``halimede up`` with these nodes."""
     home_folder.clear(home)
     log = home / "services.log"
-    command = programs.command("up", "--nodes", ",".join(NODES), "--home", str(home), *options)
+    command = programs.command("up", "--nodes", ",".join(nodes), "--home", str(home), *options)
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)
     try:

@@ -61,9 +61,11 @@ class GateSettings(Spec, kw_only=True, frozen=True):  # type: ignore[misc]
     most_group_loss: Annotated[
         Share, Meta(description="Loss in a class that refuses a candidate, if the class is surely worse.")
     ] = 0.05
-    most_ms: Annotated[Factor, Meta(description="Longest median time of an answer in milliseconds; 0: no limit.")] = 0.0
+    most_ms: Annotated[
+        Factor, Meta(description="Longest median processor time of an answer in milliseconds; 0: no limit.")
+    ] = 0.0
     most_slowdown: Annotated[
-        Factor, Meta(description="Largest factor of the median time against the present model; 0: no limit.")
+        Factor, Meta(description="Largest factor of that time against the present model; 0: no limit.")
     ] = 2.0
     floor_ms: Annotated[
         Factor, Meta(description="A median below this is never too slow against the present model.")

@@ -200,8 +200,12 @@ def curve(
     *,
     levels: Mapping[str, tuple[float, str]],
     dot: tuple[float, float, str] | None = None,
+    marks: Mapping[float, str] | None = None,
 ) -> str:
-    """Draw a line of (x, y), with ``levels`` (height and colour by name) across it, and a dot with its name."""
+    """Draw a line of (x, y), with ``levels`` (height and colour by name) across it, and a dot with its name.
+
+    ``marks`` are named lines upright at their x.
+    """
     left, top, bottom, width = 56, 12, 210, HALF
 
     def x(value: float) -> float:
@@ -220,6 +224,11 @@ def curve(
         more = f'stroke="{fill}" stroke-width="1.5" stroke-dasharray="5 4"'
         parts += [line(left, y(value), width - 12, y(value), more=more)]
         parts += [text(width - 12, y(value) - 6, name, anchor="end", css="ink")]
+    for i, (at, name) in enumerate((marks or {}).items()):
+        parts += [line(x(at), top, x(at), bottom, more='stroke="var(--ink)" stroke-width="1" stroke-dasharray="2 3"')]
+        late = at > across.low + 0.8 * (across.high - across.low)
+        side = x(at) - 4 if late else x(at) + 4
+        parts.append(text(side, bottom - 8 - 15 * (i % 5), name, anchor="end" if late else "start", css="ink"))
     drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
     parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
     if dot:

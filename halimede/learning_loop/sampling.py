@@ -46,9 +46,8 @@ class SampleSets(Struct, kw_only=True, frozen=True):
 
     training: list[str]
     held_out: list[LabelledSample]
-    #: different samples in ``training``, and how many of equal weight would be worth as much (Kish 1965)
+    #: different samples in ``training``
     distinct: int
-    effective: float
 
 
 def held_out(group: str, share: float, salt: str = "") -> bool:
@@ -68,12 +67,6 @@ def weights(stream: Strata, samples: Sequence[LabelledSample]) -> list[float]:
     kept = Counter((sample.period, sample.stratum) for sample in samples)
     of = {stratum: max(1.0, stream.get(stratum, 0) / count) for stratum, count in kept.items()}
     return [of[sample.period, sample.stratum] for sample in samples]
-
-
-def effective_size(of: Sequence[float]) -> float:
-    """Return the number of equally weighted samples that are worth as much: (sum w)^2 / sum w^2."""
-    squares = sum(weight * weight for weight in of)
-    return sum(of) ** 2 / squares if squares else 0.0
 
 
 def resampled(of: Sequence[float], size: int, seed: int) -> list[int]:
@@ -107,5 +100,4 @@ def split(
         training=[rest[i].id for i in chosen],
         held_out=judged,
         distinct=len(set(chosen)),
-        effective=effective_size(of),
     )

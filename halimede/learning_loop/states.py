@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from halimede.api.learning_loop import LoopSettings
 from halimede.learning_loop import canary, gate, triggers
@@ -31,7 +31,6 @@ from halimede.stats.differences import z_of
 State = Literal["Collecting", "Labelling", "Training", "Judging", "Canary", "RolledOut", "Withdrawn"]
 
 #: reasons of a round's end, in addition to those of the gate, the canary and the triggers
-TOO_FEW_LABELS = "TooFewLabels"
 CONTESTED = "LabelsContested"
 TRAINING_FAILED = "TrainingFailed"
 TIMED_OUT = "TimedOut"
@@ -226,7 +225,7 @@ def _limit(state: State, settings: LoopSettings) -> float:
 
 def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
     if facts.contested:
-        return msgspec.structs.replace(loop, reason=CONTESTED, message=facts.contested)
+        return replace(loop, reason=CONTESTED, message=facts.contested)
     why = triggers.due(
         TriggerFacts(
             drifting=facts.drifting,
@@ -240,16 +239,14 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
         settings.triggers,
     )
     if loop.drifted and not facts.drifting:
-        loop = msgspec.structs.replace(loop, drifted=False)
+        loop = replace(loop, drifted=False)
     if not why:
         if loop.reason != CONTESTED:
             return loop
-        return msgspec.structs.replace(loop, reason="", message="")
+        return replace(loop, reason="", message="")
     if why == triggers.DRIFT and not loop.drifted:
-        loop = msgspec.structs.replace(
-            loop, drifted=True, begins_s=now_s, begins=facts.labelled, begins_easy=facts.easy
-        )
-    return msgspec.structs.replace(
+        loop = replace(loop, drifted=True, begins_s=now_s, begins=facts.labelled, begins_easy=facts.easy)
+    return replace(
         _enter(loop, "Labelling", why, "", now_s),
         round=loop.round + 1,
         trigger=why,
@@ -274,8 +271,8 @@ def _labelling(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s:
     hard = settings.least_stratum if 1 - share >= gate.SMALL else 0
     if new < settings.labelled * growth or easy < needed or new - easy < hard:
         text = f"{new} of {settings.labelled * growth} labelled samples, {easy} of {needed} audited easy ones"
-        return msgspec.structs.replace(loop, message=text)
-    return msgspec.structs.replace(
+        return replace(loop, message=text)
+    return replace(
         _enter(loop, "Training", loop.trigger, f"{new} new labelled samples, {easy} of them easy", now_s),
         used=facts.labelled,
     )
@@ -287,7 +284,7 @@ def _training(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s:
         return loop
     if report.error or not report.version:
         return _withdraw(loop, facts, TRAINING_FAILED, report.error or "the training reported no version", now_s)
-    return msgspec.structs.replace(
+    return replace(
         _enter(loop, "Judging", loop.trigger, f"version {report.version} is trained", now_s),
         version=report.version,
         candidates=loop.candidates + 1,
@@ -300,10 +297,10 @@ def _judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: f
         return loop
     attempts = loop.attempts + 1
     found = gate.decide(report.evidence, settings.gate, attempt=attempts)
-    judged = msgspec.structs.replace(loop, attempts=attempts, gain=found.gain)
+    judged = replace(loop, attempts=attempts, gain=found.gain)
     if not found.accepted:
         return _withdraw(judged, facts, found.reason, found.message, now_s)
-    return msgspec.structs.replace(
+    return replace(
         _enter(judged, "Canary", found.reason, found.message, now_s),
         looks=0,
         start=facts.counts,
@@ -319,9 +316,9 @@ def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: fl
     if found.step == "withdraw":
         return _withdraw(loop, facts, found.reason, found.message, now_s)
     if found.step == "wait":
-        return loop if found.looks == loop.looks else msgspec.structs.replace(loop, looks=found.looks)
+        return loop if found.looks == loop.looks else replace(loop, looks=found.looks)
     ended = _enter(loop, "RolledOut", found.reason, found.message, now_s)
-    return msgspec.structs.replace(
+    return replace(
         ended,
         rolled_out=loop.rolled_out + 1,
         refusals=0,
@@ -340,13 +337,13 @@ def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
             return _enter(loop, "Collecting", SUPERSEDED, f"version {facts.present} is in use", now_s)
         return loop
     if not loop.start.answered:
-        return msgspec.structs.replace(loop, start=facts.counts, drifted=False)
+        return replace(loop, start=facts.counts, drifted=False)
     recent = facts.counts.since(loop.start)
     if recent.audited < settings.after_audits:
         return loop
     after = recent.agreement(z_of(CONFIDENCE))
-    last = msgspec.structs.replace(loop.history[-1], after=after)
-    changed = msgspec.structs.replace(loop, history=[*loop.history[:-1], last])
+    last = replace(loop.history[-1], after=after)
+    changed = replace(loop, history=[*loop.history[:-1], last])
     text = f"agreement {after.value:.3f} ({after.low:.3f} to {after.high:.3f})"
     return _enter(changed, "Collecting", loop.reason, text, now_s)
 
@@ -360,7 +357,7 @@ def _withdrawn(loop: LoopState, facts: LoopFacts, _settings: LoopSettings, now_s
 
 def _withdraw(loop: LoopState, facts: LoopFacts, reason: str, message: str, now_s: float) -> LoopState:
     ended = _enter(loop, "Withdrawn", reason, message, now_s)
-    return msgspec.structs.replace(
+    return replace(
         ended,
         refused=loop.refused + bool(loop.version),
         refusals=loop.refusals + 1,
@@ -385,7 +382,7 @@ def _record(ended: LoopState, facts: LoopFacts, outcome: Literal["RolledOut", "W
 
 
 def _enter(loop: LoopState, state: State, reason: str, message: str, now_s: float) -> LoopState:
-    return msgspec.structs.replace(loop, state=state, reason=reason, message=message[:4096], since_s=now_s)
+    return replace(loop, state=state, reason=reason, message=message[:4096], since_s=now_s)
 
 
 _STEPS = {

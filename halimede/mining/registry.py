@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 import zlib
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from halimede.api.mining import FIELD, GROUP, instead, own_rule, read_parameters
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.mining.miner import Miner
 from halimede.mining.pre_inference import check_mode
+from halimede.system.modules import import_siblings
 
 M = TypeVar("M", bound=type[Miner])
 
@@ -49,7 +49,7 @@ def register(name: str) -> Callable[[M], M]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, plug-ins included, in alphabetical order."""
-    discover()
+    import_siblings(__name__)
     for point in entry_points(group=GROUP):
         _load(point)
     return tuple(sorted(name for name, _ in _algorithms.values()))
@@ -101,18 +101,10 @@ def parameters_at(miner: Miner, cut: float) -> dict[str, str]:
     return found
 
 
-@cache
-def discover() -> None:
-    """Import every module of this package once, so that each registers its algorithm."""
-    package = importlib.import_module(__name__.rpartition(".")[0])
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
-
-
 def _find(name: str) -> type[Miner]:
     if ":" in name:
         return _own(name)
-    discover()
+    import_siblings(__name__)
     failures = []
     if name.lower() not in _algorithms:
         # load plug-ins only now: they cost import time, and a broken one must not stop a service that does not use it

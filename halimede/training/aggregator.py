@@ -130,18 +130,7 @@ class Aggregator:
         self._reporter.training = self._progress
         states = topics.TRAINER_STATE.filter(**self._names)
         await self._bus.subscribe(states, self._published, cleared=self._cleared)
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._exchange.serve(), name="tensors"),
-                group.create_task(self._publisher.run(), name="round"),
-                group.create_task(self._rounds(), name="rounds"),
-            ]
-            ready()
-            await stop.wait()
-            tasks[2].cancel()
-            await self._publisher.withdraw()
-            for task in tasks:
-                task.cancel()
+        await self._exchange.run_party(self._publisher, self._rounds(), ready, stop)
 
     async def _rounds(self) -> None:
         """Do rounds until the target or their number is reached, then export the model."""

@@ -6,9 +6,11 @@ nobody requests anything from cannot send anything.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from halimede import topics
 from halimede.blobs.channel import BlobChannel
@@ -16,6 +18,7 @@ from halimede.blobs.client import BlobClient
 from halimede.blobs.download import BlobDownload
 from halimede.blobs.server import BlobServer, FileProvider
 from halimede.bus import Bus
+from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.messages import TensorFile
 from halimede.models.source_types import TransferLimits
 from halimede.training.weights import WeightsError, digest_of
@@ -24,7 +27,7 @@ LIMITS = TransferLimits(connect_s=20.0, inactivity_s=20.0)
 
 
 class TensorExchange:
-    """Serves the files of one worker, and fetches those of others. ``start``, then ``serve``.
+    """Serves the files of one worker, and fetches those of others. ``start``, then ``serve``, or ``run_party``.
 
     Attributes:
         offered: the path of each file that others may get, by digest.
@@ -53,6 +56,27 @@ class TensorExchange:
     async def serve(self) -> None:
         """Send requested pieces until cancelled."""
         await self._server.run()
+
+    async def run_party(
+        self,
+        publisher: RetainedPublisher[Any],
+        work: Coroutine[Any, Any, None],
+        ready: Callable[[], None],
+        stop: asyncio.Event,
+    ) -> None:
+        """Serve files, publish a party's state and do its work until ``stop`` is set; then withdraw the state."""
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work, name="training")
+            others = [
+                group.create_task(self.serve(), name="tensors"),
+                group.create_task(publisher.run(), name="state"),
+            ]
+            ready()
+            await stop.wait()
+            working.cancel()
+            await publisher.withdraw()
+            for task in others:
+                task.cancel()
 
     async def fetch(self, source: str, file: TensorFile, most_bytes: int) -> bytes:
         """Return a file of another worker. Raises WeightsError for wrong bytes, FetchError, BusError."""

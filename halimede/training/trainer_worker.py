@@ -102,21 +102,7 @@ class TrainerWorker:
         await self._exchange.start()
         await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._published)
         with contextlib.closing(self._process):
-            await self._until(ready, stop)
-
-    async def _until(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._exchange.serve(), name="tensors"),
-                group.create_task(self._publisher.run(), name="state"),
-                group.create_task(self._work(), name="training"),
-            ]
-            ready()
-            await stop.wait()
-            tasks[2].cancel()
-            await self._publisher.withdraw()
-            for task in tasks:
-                task.cancel()
+            await self._exchange.run_party(self._publisher, self._work(), ready, stop)
 
     def _restore(self) -> None:
         found = self._checkpoint.load()

@@ -45,6 +45,7 @@ RUN = {
     "docs/first-steps.md": "tests/e2e/test_documentation.py",
     "docs/hard-samples.md": "tests/integration/test_hard_samples.py",
     "docs/install.md": "tests/e2e/test_wheel.py",
+    "docs/learning-loop.md": "tests/e2e/test_learning_loop.py",
     "docs/kubeedge.md": "tests/kubernetes/test_deploy_documentation.py",
     "docs/kubernetes.md": "tests/kubernetes/test_deploy_documentation.py",
     "docs/multi-edge.md": "tests/e2e/test_multi_edge_documentation.py",

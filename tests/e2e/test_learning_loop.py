@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
+import shlex
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +26,8 @@ from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
-from tests.e2e.running import System, running
+from tests.e2e.running import ROOT, System, running
+from tests.e2e.test_documentation import commands
 from tests.training_world import LABELS, digits
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -107,37 +114,47 @@ def service() -> dict[str, Any]:
     )
 
 
-def training(**changes: Any) -> dict[str, Any]:
+def training(loop: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> dict[str, Any]:
     spec = {
         "model": {"name": "small"},
         "trainer": {"parameters": [{"key": "hidden", "value": "32"}, {"key": "epochs", "value": "20"}]},
         "aggregator": {"template": template("cloud0")},
         "trainers": [{"name": "edge0", "hardSamples": {"service": "digits"}, "template": template("edge0")}],
         "rounds": 1,
-        "loop": {"service": {"name": "digits"}, "command": 1, **SETTINGS},
+        "loop": {"service": {"name": "digits"}, **SETTINGS, **loop},
     }
     return resource("TrainingModel", "again", **{**spec, **changes})
 
 
-async def stream(system: System, *, drift: bool) -> None:
-    """Publish digits, each with some noise, until cancelled."""
-    rows, _ = digits()
-    rows, chance, number = drifted(rows[900:]) if drift else rows[900:], np.random.default_rng(0), 0
-    while True:
-        row = rows[chance.integers(len(rows))] + chance.normal(0, 0.02, 64)
-        picture = io.BytesIO()
-        Image.fromarray((row.clip(0, 1) * 240).astype(np.uint8).reshape(8, 8)).save(picture, format="PNG")
-        camera = CAMERAS[number % len(CAMERAS)]
-        frame = Frame(id=new_id(), camera=camera, sequence=number, encoding="png", data=memoryview(picture.getvalue()))
-        system.sent[frame.id.hex()] = number
-        await system.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
-        number += 1
-        await asyncio.sleep(0.012)
+@dataclass
+class Stream:
+    """Digits from several cameras, which drift as long as ``drift`` is set."""
+
+    drift: bool
+    #: the digit of each frame, and whether it was drifted
+    truth: dict[str, tuple[str, bool]] = field(default_factory=dict)
+
+    async def run(self, system: System) -> None:
+        """Publish digits, each with some noise, until cancelled."""
+        rows, labels = digits()
+        rows, labels, chance = rows[900:], labels[900:], np.random.default_rng(0)
+        while True:
+            chosen, number = chance.integers(len(rows)), len(self.truth)
+            row = (drifted(rows[chosen]) if self.drift else rows[chosen]) + chance.normal(0, 0.02, 64)
+            picture = io.BytesIO()
+            Image.fromarray((row.clip(0, 1) * 240).astype(np.uint8).reshape(8, 8)).save(picture, format="PNG")
+            camera = CAMERAS[number % len(CAMERAS)]
+            data = memoryview(picture.getvalue())
+            frame = Frame(id=new_id(), camera=camera, sequence=number, encoding="png", data=data)
+            system.sent[frame.id.hex()] = number
+            self.truth[frame.id.hex()] = LABELS[labels[chosen]], self.drift
+            await system.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
+            await asyncio.sleep(0.012)
 
 
 @contextlib.asynccontextmanager
-async def answering(tmp_path: Path, *, drift: bool) -> AsyncIterator[System]:
-    """Run a service whose stream has drifted, or has not."""
+async def answering(tmp_path: Path, stream: Stream) -> AsyncIterator[System]:
+    """Run a service that answers a stream."""
     write_models(tmp_path)
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         for name in ("small", "big"):
@@ -145,11 +162,20 @@ async def answering(tmp_path: Path, *, drift: bool) -> AsyncIterator[System]:
         await system.client.apply(service())
         await system.follow("digits")
         await system.until("Running", lambda: system.phase == "Running")
-        sending = asyncio.create_task(stream(system, drift=drift))
+        sending = asyncio.create_task(stream.run(system))
         try:
             yield system
         finally:
             sending.cancel()
+
+
+def halimede(system: System, line: str) -> str:
+    """Type a command as a document has it; return what it shows."""
+    words = [sys.executable, "-m", *shlex.split(line)]
+    environment = {**os.environ, "HALIMEDE_HOME": str(system.home)}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 async def status(system: System) -> dict[str, Any]:
@@ -173,8 +199,12 @@ async def until(system: System, *states: str, rounds: int = 0) -> dict[str, Any]
 
 
 async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_path: Path) -> None:
-    async with answering(tmp_path, drift=True) as system:
+    async with answering(tmp_path, Stream(drift=True)) as system:
         await system.client.apply(training())
+        await until(system, "Collecting")
+        for words in commands("docs/learning-loop.md"):
+            shown = await asyncio.to_thread(halimede, system, words)
+            assert "again" in shown, shown
         for state in ("Labelling", "Training", "Judging", "Canary"):
             await until(system, state, "RolledOut", "Withdrawn", rounds=1)
             system.processes()["gm"].kill()
@@ -196,10 +226,10 @@ async def test_a_round_from_the_trigger_to_the_rollout_survives_kills_of_gm(tmp_
 
 async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothing(tmp_path: Path) -> None:
     (tmp_path / "worse.py").write_text(WORSE)
-    async with answering(tmp_path, drift=False) as system:
+    async with answering(tmp_path, Stream(drift=False)) as system:
         await system.client.apply(model("worse", tmp_path / "worse.py", "python"))
         trainer = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
-        await system.client.apply(training(trainer=trainer))
+        await system.client.apply(training({"command": 1}, trainer=trainer))
         found = await until(system, "Never", rounds=1)
         record = found["loop"]["history"][0]
         assert record["outcome"] == "Withdrawn"

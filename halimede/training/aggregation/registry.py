@@ -6,10 +6,7 @@ its parameters; those of this package inherit them from ``halimede.api.aggregati
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -17,6 +14,7 @@ import numpy as np
 from halimede.api.aggregation import FIELD, read_parameters
 from halimede.api.mining import instead
 from halimede.errors import InvalidFieldError
+from halimede.system.modules import import_siblings
 from halimede.training.update_checks import Update
 from halimede.training.weights import Weights, add
 
@@ -64,13 +62,13 @@ def register(name: str) -> Callable[[A], A]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, in alphabetical order."""
-    _discover()
+    import_siblings(__name__)
     return tuple(sorted(_algorithms))
 
 
 def create(name: str, parameters: Mapping[str, str]) -> Aggregation:
     """Make the algorithm that a spec names. Raises InvalidFieldError for an unknown name or an invalid parameter."""
-    _discover()
+    import_siblings(__name__)
     found = _algorithms.get(name)
     if found is None:
         raise InvalidFieldError(f"{FIELD}.name", name, instead(name, _algorithms))
@@ -95,10 +93,3 @@ def moved(weights: Weights, delta: Weights) -> Weights:
     }
     fixed = {name: np.zeros_like(tensor) for name, tensor in weights.items() if tensor.dtype.kind == "b"}
     return add(weights, fitting | fixed)
-
-
-@cache
-def _discover() -> None:
-    package = importlib.import_module(__name__.rpartition(".")[0])
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)

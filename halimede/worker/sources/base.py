@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from halimede.api.jointinference import FrameSourceSpec
 from halimede.bus import Bus, Packet
 from halimede.errors import InvalidFieldError
+from halimede.system.modules import import_siblings
 from halimede.tracing import TraceContext
 from halimede.worker.sources.poison_journal import PoisonJournal
 
@@ -113,16 +111,8 @@ def register(name: str) -> Callable[[S], S]:
 
 def create(context: SourceContext) -> FrameSource:
     """Return the source that the service's spec specifies. Raises InvalidFieldError."""
-    discover()
+    import_siblings(__name__)
     for name in context.spec.__struct_fields__:
         if getattr(context.spec, name):
             return _sources[name](context)  # type: ignore[call-arg]  # registered classes take a SourceContext
     raise InvalidFieldError("spec.edgeWorker.source", context.spec, "give one of cameras, path and url")
-
-
-@cache
-def discover() -> None:
-    """Import every module of this package once, so that each registers its source."""
-    package = importlib.import_module(__name__.rpartition(".")[0])
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)

@@ -34,6 +34,8 @@ from services.gm.service_status import Problem, Readiness
 
 #: the reason of a loop that waits for its first trigger
 WAITING = "WaitingForTrigger"
+#: the reason of a loop in a cluster that runs workers as pods
+NOT_HERE = "LoopNotSupported"
 #: reasons of trainers whose samples cannot be used
 UNUSABLE = "Dataset"
 FAILED = "Failed"
@@ -116,8 +118,10 @@ def observe(
 
 
 def missing(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
-    """Return what the loop needs and the user has not applied."""
+    """Return what the loop needs: a service, whose workers can try a version on a part of their samples."""
     key = service_of(training)
+    if observed.as_pods:
+        return [Problem(NOT_HERE, "spec.loop: pods cannot try a version on a part of their samples: remove it")]
     if observed.watched.get(key) is None:
         return [Problem("ServiceNotFound", f"spec.loop.service: {key} does not exist: apply it")]
     return []
@@ -142,6 +146,8 @@ def stepped(
     """Return the next state of the loop."""
     assert training.spec.loop is not None  # noqa: S101  # callers check it
     loop = state_of(observed.status)
+    if observed.as_pods:
+        return loop
     seen = observe(training, observed, model, identity, trouble if running(loop) else None)
     return advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
 

@@ -139,7 +139,7 @@ def test_post_processing_that_contradicts_itself_is_refused(kind: str, spec: dic
 class TestOneDeclaration:
     """Algorithms have no parameters beside those that are checked."""
 
-    registry.discover()
+    registry.names()
     OWN = {
         name: algorithm
         for name, algorithm in registry._algorithms.values()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from halimede import api
 from halimede.api.trainingmodel import run_of
@@ -26,6 +29,7 @@ from tests.unit.api.test_resources import put
 from tests.unit.gm.test_plan import stored
 from tests.unit.gm.test_training_model import CODE, DATA, FILE, MODEL, PLACED, WEIGHTS, as_stored, node
 
+ROOT = Path(__file__).parents[3]
 NOW = "2026-01-01T00:00:00Z"
 SERVICE = Key("jointinferenceservices", "default", "digits")
 LOOP = {"service": {"name": "digits"}, "command": 1, "labelled": 10, "easy": 0, "leastStratum": 0}
@@ -155,6 +159,19 @@ def test_a_service_that_is_not_there_is_named() -> None:
     status = written(actions(None, watched={SERVICE: None}))
     assert (status.phase, status.conditions[-1].reason) == ("Pending", "ServiceNotFound")
     assert "digits" in status.conditions[-1].message
+
+
+def test_where_workers_are_pods_a_loop_is_a_condition_and_begins_nothing() -> None:
+    status = written(actions(None, as_pods=True))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "LoopNotSupported")
+    assert state_of(status) == LoopState()
+
+
+def test_the_manifests_of_the_documentation_are_valid() -> None:
+    text = (ROOT / "docs" / "learning-loop.md").read_text()
+    found = [api.admit(yaml.safe_load(block)) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    assert [each.kind.kind for each in found] == ["JointInferenceService", "TrainingModel"]
+    assert found[1].spec.loop.service.name == found[0].metadata.name
 
 
 def test_the_model_is_fetched_while_the_aggregator_has_it_then_judged() -> None:

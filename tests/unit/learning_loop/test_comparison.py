@@ -33,7 +33,9 @@ class Answers:
         self._answer, self._seconds = answer, seconds
 
     def predict(self, samples: list[Array]) -> list[Prediction]:
-        time.sleep(self._seconds * len(samples))
+        until = time.thread_time() + self._seconds * len(samples)
+        while self._seconds and time.thread_time() < until:
+            pass
         return [self._answer(sample) for sample in samples]
 
 

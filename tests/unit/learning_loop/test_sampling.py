@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.learning_loop.sampling import LabelledSample, Strata, effective_size, held_out, resampled, split, weights
+from halimede.learning_loop.sampling import LabelledSample, Strata, held_out, resampled, split, weights
 
 
 def sample(i: int, *, hard: bool, group: str = "") -> LabelledSample:
@@ -61,11 +61,6 @@ def test_each_sample_is_repeated_within_one_of_its_share(of: list[float], size: 
 def test_without_weights_nothing_is_drawn() -> None:
     assert resampled([], 10, 0) == []
     assert resampled([0.0], 10, 0) == []
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=40))
-def test_unequal_weights_are_worth_fewer_samples(of: list[float]) -> None:
-    assert 1 - 1e-9 <= effective_size(of) <= len(of) + 1e-9
 
 
 @given(st.text(max_size=20))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.api.learning_loop import LoopSettings
+from halimede.api.learning_loop import LoopSettings, TriggerSettings
 from halimede.learning_loop import states, triggers
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.gate import Evidence
@@ -61,7 +61,7 @@ def test_the_audits_estimate_before_and_after_is_in_the_history() -> None:
 
 
 def test_the_next_round_trains_and_judges_on_all_samples_since_the_drift() -> None:
-    settings = msgspec.structs.replace(SETTINGS, triggers=triggers.TriggerSettings(samples=3000))
+    settings = msgspec.structs.replace(SETTINGS, triggers=TriggerSettings(samples=3000))
     found = drifted(settings=settings)
     found.until("Training")
     began = desired(found.loop, settings).begins_s
@@ -89,6 +89,14 @@ def test_pauses_after_refusals_grow_so_that_a_service_that_cannot_learn_does_not
     found.run(4000)  # 22 hours
     assert found.loop.rolled_out == 0
     assert 3 <= found.loop.round <= 10
+
+
+@pytest.mark.parametrize(("refusals", "least_s"), [(0, 100.0), (1, 200.0), (3, 800.0), (60, 6400.0)])
+def test_the_pause_between_rounds_doubles_after_each_refusal(refusals: int, least_s: float) -> None:
+    settings = TriggerSettings(pause_s=100.0)
+    facts = triggers.TriggerFacts(drifting=True, labelled=10**6, refusals=refusals, since_s=least_s - 1)
+    assert triggers.due(facts, settings) == ""
+    assert triggers.due(msgspec.structs.replace(facts, since_s=least_s), settings) == triggers.DRIFT
 
 
 def test_a_command_starts_a_round_once() -> None:

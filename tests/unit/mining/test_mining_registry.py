@@ -14,6 +14,7 @@ from halimede import mining
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import create, names, register, registry
+from halimede.system.modules import import_siblings
 
 NAME = "spec.edgeWorker.hardExampleMining.name"
 PARAMETERS = "spec.edgeWorker.hardExampleMining.parameters"
@@ -59,7 +60,7 @@ def _registry_as_before(monkeypatch):
     for name in set(sys.modules) - modules:
         if name.startswith(("halimede.mining.", "plugin_")):
             del sys.modules[name]
-    registry.discover.cache_clear()
+    import_siblings.cache_clear()
     registry._load.cache_clear()
 
 
@@ -195,7 +196,7 @@ class TestNewAlgorithms:
     def test_a_file_in_the_package_is_enough(self, tmp_path, monkeypatch):
         (tmp_path / "new_one.py").write_text(NEW_ALGORITHM.format(name="NewOne"))
         monkeypatch.setattr(mining, "__path__", [*mining.__path__, str(tmp_path)])
-        registry.discover.cache_clear()
+        import_siblings.cache_clear()
         assert create("NewOne", {"level": "1"})(Prediction()) is False
         assert "NewOne" in names()
 
