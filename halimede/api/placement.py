@@ -10,7 +10,9 @@ import msgspec
 
 from halimede.api.deferral import Deferral
 from halimede.api.federatedlearning import PLURAL as FEDERATED
+from halimede.api.federatedlearning import FederatedLearningSpec
 from halimede.api.incrementallearning import PLURAL as INCREMENTAL
+from halimede.api.incrementallearning import IncrementalLearningSpec
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.jointinference import (
     RESERVED,
@@ -23,15 +25,16 @@ from halimede.api.jointinference import (
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
-from halimede.api.trainingmodel import AGGREGATOR, AggregatorSpec, TrainerSpec, TrainingSpec
+from halimede.api.trainingmodel import AGGREGATOR, AggregatorSpec, TrainerSpec, TrainingModelSpec, TrainingSpec
 from halimede.api.trainingmodel import PLURAL as TRAINING
 
 Role = Literal["edge", "cloud"]
 #: the program of a worker's process: `halimede worker PROGRAM`
 Program = Literal["edge", "tier", "cloud", "member", "joint", "aggregator", "trainer"]
 HOSTNAME = "kubernetes.io/hostname"
-#: the word in the names of tiers
+#: the word in the names of tiers, and those of workers that train
 TIER = "tier"
+GROUPS = tuple(spec.group for spec in (TrainingModelSpec, FederatedLearningSpec, IncrementalLearningSpec))
 #: beginnings of the URLs of cameras that every node of a network reaches
 NETWORK = ("rtsp://", "rtsps://", "http://", "https://")
 
@@ -134,6 +137,16 @@ class Placement:
         """The name of the service whose hard samples on its node it trains on; empty if it does not."""
         kept = self.worker.hard_samples if isinstance(self.worker, TrainerSpec) else None
         return kept.service if kept else ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is never a second process of it: its name is part of what all workers of the job know."""
+        return bool(self.training)
+
+    @property
+    def objects(self) -> str:
+        """The word in the names of its objects in a cluster; empty: there is none."""
+        return self.group if self.training else ""
 
     @property
     def needs_data(self) -> bool:

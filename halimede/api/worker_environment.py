@@ -97,6 +97,7 @@ def common(
         facts |= _part(service.spec, placement)
     if isinstance(service.spec, TrainingSpec):
         trainers = training_workers(service.metadata.name, service.spec)
+        facts["TIER"] = placement.name
         facts["TRAINING"] = _json(job_settings(service.spec.as_training(), trainers))
     if isinstance(placement.worker, TrainerSpec):
         facts |= {"TRAIN_DATASET_URL": data} | ({"TRAIN_REFERENCE_URL": reference} if reference else {})

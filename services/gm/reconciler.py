@@ -352,6 +352,7 @@ class Reconciler:
                 self._snapshots.files.pull(key, file)
             case Edit(edited, fields):
                 await self._cluster.edit(edited, fields)
+                await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
             case Ensure():
                 await self._ensure(action, stored.key, work)
             case Remove():
@@ -368,10 +369,11 @@ class Reconciler:
 
 
 def _settled(status: Status | None) -> object:
-    """Return the part of a status that changes what nodes receive: chosen Models, and the round of a loop."""
+    """Return the part of a status that changes what nodes receive: chosen Models, a loop's round, a training's end."""
     if status is None:
-        return [], None
-    return status.chosen, status.loop and (status.loop.get("state"), status.loop.get("round"))
+        return [], None, None
+    ended = status.training and (status.training.version, status.training.withheld)
+    return status.chosen, status.loop and (status.loop.get("state"), status.loop.get("round")), ended
 
 
 @dataclass(slots=True)

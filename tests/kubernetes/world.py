@@ -33,7 +33,8 @@ from tests.simulated import eventually
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PLURALS = {
     "Model": "models", "Dataset": "datasets", "JointInferenceService": SERVICES, "InferenceModel": "inferencemodels",
-    "MultiEdgeInferenceService": "multiedgeinferenceservices",
+    "MultiEdgeInferenceService": "multiedgeinferenceservices", "TrainingModel": "trainingmodels",
+    "FederatedLearningJob": "federatedlearningjobs", "IncrementalLearningJob": "incrementallearningjobs",
 }  # fmt: skip
 PATIENCE = 30.0
 

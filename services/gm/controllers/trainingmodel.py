@@ -19,7 +19,7 @@ from halimede.api.inferencemodel import to_sedna
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, ModelVersion
 from halimede.api.neptune import native
-from halimede.api.placement import placements
+from halimede.api.placement import Placement, placements
 from halimede.api.trainingmodel import AGGREGATOR, PLURAL, TrainingModelSpec, brings_program, run_of
 from halimede.blobs.uris import GM, url
 from halimede.messages import (
@@ -123,7 +123,7 @@ class TrainingModelController(WorkersController):
         finished = training_loop.idle(desired) or (
             training.state == DONE and bool(training.version or training.withheld)
         )
-        shown = [] if finished else workers(desired, places, observed, pods=built is not None)
+        shown = [] if finished else explained(workers(desired, places, observed, pods=built is not None), observed)
         before = observed.status
         status = Status(
             active=sum(each.phase == "Running" for each in shown),
@@ -138,6 +138,7 @@ class TrainingModelController(WorkersController):
             absent = list(lacking(desired, observed))
         else:
             absent = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
+            absent += uncontrolled(places, observed)
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
         if desired.spec.loop:
             absent += training_loop.missing(desired, observed)
@@ -153,6 +154,25 @@ def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Obse
     meta = desired.metadata
     source = next(each.name for each in _reports(observed) if part_of(each) == AGGREGATOR)
     return Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
+
+
+def explained(shown: Sequence[WorkerSummary], observed: Observed) -> list[WorkerSummary]:
+    """Return workers with what they report themselves: of a pod that runs the cluster knows no more."""
+    told = {part_of(each): each for each in _reports(observed)}
+    return [
+        msgspec.structs.replace(each, reason=told[each.name].reason, message=told[each.name].message)
+        if each.phase == "Running" and not each.reason and each.name in told
+        else each
+        for each in shown
+    ]
+
+
+def uncontrolled(places: Sequence[Placement], observed: Observed) -> Iterator[Problem]:
+    """Yield nodes without a local controller: nobody would report the progress of their pods."""
+    for node in sorted({place.pod.node_name for place in places} & observed.nodes.keys()):
+        if not observed.nodes[node].controlled:
+            text = f"node {node} has no local controller, which reports the training: label it halimede.io/node"
+            yield Problem("NoLocalController", text)
 
 
 def model_of(training: Resource[TrainingModelSpec]) -> Key:

@@ -22,7 +22,7 @@ from services.gm.cluster.port import Ref
 from services.gm.model_selection import described, selectors
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
-from services.gm.workloads.model_init_container import WAYS, Brought, deliver, host_file, needs_secret
+from services.gm.workloads.model_init_container import WAYS, Brought, ModelDelivery, deliver, host_file, needs_secret
 from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, worker_of
 from services.gm.workloads.pod_history import PodHold
 from services.gm.workloads.pod_settings import PodSettings
@@ -153,11 +153,13 @@ class _Worker:
             # by default Deployments keep ten old templates; one suffices for inspection
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": object_names.selector(self.service, self.place.role, self.place.part)},
-            "template": pod_template(self.service, self.place, self._brought(), self.settings),
+            "template": pod_template(self.service, self.place, self._brought(), self.settings, self._data()),
         }
         if hpa is None:
             spec["replicas"] = 1
-        name = object_names.deployment_name(self.service.metadata.name, self.place.name)
+        if self.place.alone:
+            spec["strategy"] = {"type": "Recreate"}
+        name = object_names.deployment_name(self.service.metadata.name, self.place.name, self.place.objects)
         yield made(self.service, self.place.role, "Deployment", name, spec, worker=self.place.part)
         if hpa is not None:
             target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
@@ -178,6 +180,10 @@ class _Worker:
             if model is not None:
                 secret, unpack = self.secrets.get(needs_secret(model.spec)), model.spec.is_onnx
                 found[what] = model, deliver(model.spec, worker, secret, self.settings, unpack=unpack, way=WAYS[what])
+        for what, name in self.place.described.items():
+            model = self.references.get(self._model(name))
+            if model is not None:
+                found[what] = model, ModelDelivery("")
         return found
 
     def problems(self) -> Iterator[Problem]:
@@ -193,10 +199,10 @@ class _Worker:
                 # the file's whole folder is mounted
                 folder = posixpath.dirname(posixpath.normpath(path))
                 yield from check_host_path(f"{at}.{what}.name: Model {name}: spec.url", folder, self.settings)
-        if self.place.dataset:
-            key = Key(DATASETS, self.service.metadata.namespace, self.place.dataset)
-            if self.references.get(key) is None:
-                yield _missing("DatasetNotFound", "spec.dataset.name", key)
+        for what, name in self.place.described.items():
+            if self.references.get(self._model(name)) is None:
+                yield _missing("ModelNotFound", f"{at}.{what}.name", self._model(name))
+        yield from self._data_problems()
         for what, name in self.secret_names().items():
             if self.secrets.get(name) is None:
                 fix = f"there is no Secret {self.service.metadata.namespace}/{name}: create it"
@@ -207,13 +213,38 @@ class _Worker:
         yield from check_template(self.place.worker.template, f"{at}.template", self.settings, table)
         yield from check_mounts(self.place, self._brought(), f"{at}.template", self.settings)
 
+    def _data_problems(self) -> Iterator[Problem]:
+        """Yield the problems with the samples that a worker needs on its node."""
+        if self.place.keeper:
+            text = "a pod does not see the hard samples of another pod: export them, and name a Dataset"
+            yield Problem("HardSamplesNotShared", f"{self.place.at}.hardSamples: {text}")
+        if not self.place.dataset:
+            return
+        key = Key(DATASETS, self.service.metadata.namespace, self.place.dataset)
+        dataset = self.references.get(key)
+        if dataset is None:
+            yield _missing("DatasetNotFound", "spec.dataset.name", key)
+        elif self.place.needs_data:
+            path = host_file(dataset.spec.url)
+            if path is None:
+                text = f"Dataset {self.place.dataset}: its url names no file of the node: training needs one"
+                yield Problem("DatasetNotOnNode", f"{self.place.at}.dataset.name: {text}")
+            else:
+                at = f"{self.place.at}.dataset.name: Dataset {self.place.dataset}: spec.url"
+                yield from check_host_path(at, path, self.settings)
+
+    def _data(self) -> str:
+        """Return the path of the samples that it trains on, on its node; empty: it does not train."""
+        dataset = self.references.get(Key(DATASETS, self.service.metadata.namespace, self.place.dataset))
+        return (host_file(dataset.spec.url) or "") if dataset and self.place.needs_data else ""
+
     def secret_names(self) -> dict[str, str]:
         """Return the Secrets that a worker needs, by purpose."""
         names = {}
         if self.settings.credentials:
             name = self.settings.edge_secret if self.place.role == "edge" else self.settings.cloud_secret
             names["credentials of its workers"] = name
-        for needed in self.place.models:
+        for needed in self.place.needs.values():
             model = self.references.get(self._model(needed))
             if model is not None and (name := needs_secret(model.spec)):
                 names[f"Model {needed}: spec.credentialName"] = name
@@ -292,7 +323,7 @@ def _held(body: Body, hold: PodHold | None, existing: Mapping[str, Any] | None) 
 def _is_named(body: Mapping[str, Any], worker: str) -> bool:
     """Whether a Deployment has the name that GM gives: a copy that a user made has another one."""
     owners = {owner["name"] for owner in body["metadata"].get("ownerReferences") or []}
-    return body["metadata"]["name"] in owners | {object_names.deployment_name(name, worker) for name in owners}
+    return body["metadata"]["name"] in owners.union(*(object_names.deployment_names(name, worker) for name in owners))
 
 
 def _kept(existing: Mapping[str, Any], hold: PodHold | None, number: int, *, scaled: bool) -> Iterator[Body]:

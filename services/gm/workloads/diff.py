@@ -28,7 +28,7 @@ from services.gm.workloads.object_names import (
     WORKER,
     Body,
     autoscaler_name,
-    deployment_name,
+    deployment_names,
     owned_by,
     worker_of,
 )  # fmt: skip
@@ -148,7 +148,7 @@ def _is_unkept(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
         return "serve" not in built.kept and ref.name in owners
     if ref.kind == "Deployment":
         named = {worker} if (worker := (body["metadata"].get("labels") or {}).get(WORKER)) else set()
-        return any(ref.name == deployment_name(name, worker) for name in owners for worker in named - built.kept)
+        return any(ref.name in deployment_names(name, worker) for name in owners for worker in named - built.kept)
     named = {worker_of(body), *ROLES}
     return any(ref.name == autoscaler_name(name, worker) for name in owners for worker in named - built.kept)
 

@@ -19,7 +19,7 @@ from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from services.gm.workloads.object_names import Body
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_status import FETCH, FETCH_CALIBRATION, FETCH_DETECTOR
+from services.gm.workloads.pod_status import FETCH, FETCH_ARCHIVE, FETCH_CALIBRATION, FETCH_DETECTOR, FETCH_INITIAL
 
 DATA = "/home/data"
 DOWNLOADS = "/downloads"
@@ -61,6 +61,8 @@ WAYS = {
     "model": MODEL,
     "detector": ModelVolume(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
     "calibration": ModelVolume(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
+    "archive": ModelVolume(FETCH_ARCHIVE, "halimede-archive", f"{DOWNLOADS}/archive"),
+    "initial": ModelVolume(FETCH_INITIAL, "halimede-initial", f"{DOWNLOADS}/initial"),
 }
 
 
@@ -112,10 +114,13 @@ def deliver(
     return _downloaded(spec, secret or {}, settings, way, unpack=unpack)
 
 
-def mounted(path: str, volume: str) -> tuple[Body, Body]:
-    """Return the volume and the read-only mount of a node's folder, at the path where Sedna's workers look for it."""
+def mounted(path: str, volume: str, kind: str = "Directory") -> tuple[Body, Body]:
+    """Return the volume and the read-only mount of a node's folder, at the path where Sedna's workers look for it.
+
+    ``kind``: what it must be; empty: a folder or a file.
+    """
     return (
-        {"name": volume, "hostPath": {"path": path, "type": "Directory"}},
+        {"name": volume, "hostPath": {"path": path, "type": kind}},
         {"name": volume, "mountPath": DATA + path.rstrip("/"), "readOnly": True},
     )
 

@@ -16,6 +16,7 @@ import msgspec
 from halimede.api import Resource, plurals
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import ORIGIN
+from halimede.api.placement import GROUPS
 
 Role = Literal["edge", "cloud", "serve"]
 ROLES: tuple[Role, ...] = ("edge", "cloud", "serve")
@@ -44,18 +45,26 @@ APP = "app.sedna.io"
 TEMPLATE = "halimede.io/template"
 #: annotation of objects: the digest of their desired content
 DIGEST = "halimede.io/digest"
+#: labels of pods with their owner's uid
+UIDS = tuple(uid for _, uid in OWNER_LABELS.values())
 #: labels of pods that GM sets, even if a template has them
-OURS = frozenset({
-    MANAGED_BY, NAME, UID, MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, WORKER_TYPE, WORKER, APP, TEMPLATE,
-})  # fmt: skip
+OURS = frozenset({MANAGED_BY, WORKER_TYPE, WORKER, APP, TEMPLATE}.union(*OWNER_LABELS.values()))
 
 #: valid names of services: a Service's name begins with them
 name_pattern = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
-def deployment_name(service: str, worker: str) -> str:
-    """Return the name of a worker's Deployment; in joint inference a worker is named by its role or its tier."""
-    return f"{service}-deployment-{worker}"
+def deployment_name(service: str, worker: str, group: str = "") -> str:
+    """Return the name of a worker's Deployment; in joint inference a worker is named by its role or its tier.
+
+    ``group`` is that of workers that train: so a training may have the name of a service.
+    """
+    return f"{service}-deployment-{group}-{worker}" if group else f"{service}-deployment-{worker}"
+
+
+def deployment_names(service: str, worker: str) -> frozenset[str]:
+    """Return all names that GM may give to the Deployment of a worker."""
+    return frozenset(deployment_name(service, worker, group) for group in ("", *GROUPS))
 
 
 def autoscaler_name(service: str, worker: str) -> str:
@@ -82,7 +91,7 @@ def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, st
 def selector(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
     """Return the labels that select a worker's pods: only those that no edit changes."""
     known = labels(service, role, worker)
-    return {name: known[name] for name in (APP, WORKER, UID, MODEL_UID, MULTI_UID) if name in known}
+    return {name: known[name] for name in (APP, WORKER, *UIDS) if name in known}
 
 
 def worker_of(body: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ from services.gm.workloads.object_names import ROLES, TEMPLATE, WORKER, WORKER_T
 Phase = Literal["Running", "Pending", "Failed"]
 #: the init containers that bring the model, the detector and the calibration
 FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
-FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION})
+FETCH_ARCHIVE, FETCH_INITIAL = "fetch-archive", "fetch-initial"
+FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION, FETCH_ARCHIVE, FETCH_INITIAL})
 MAX_MESSAGE = 1024
 #: phases of pods that are never restarted
 ENDED = frozenset({"Failed", "Succeeded"})

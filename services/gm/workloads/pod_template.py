@@ -35,7 +35,8 @@ from services.gm.workloads.template_policy import writable
 
 STATE = "/var/lib/halimede/state"
 #: a worker's state is a few kilobytes; a joint also stores the findings that it compares with
-STATE_SIZE, JOINT_STATE_SIZE = "16Mi", "1Gi"
+#: a training keeps some files of all weights
+STATE_SIZE, JOINT_STATE_SIZE, TRAINING_STATE_SIZE = "16Mi", "1Gi", "8Gi"
 BROKER = "/etc/halimede/broker"
 #: the port of Sedna's cloud workers
 BIG_MODEL_PORT = 5000
@@ -46,13 +47,15 @@ GRACE_SHARE = 0.8
 WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
-def pod_template(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Body:
-    """Return the template of a worker's pods, with its digest as a label."""
+def pod_template(
+    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, data: str = ""
+) -> Body:
+    """Return the template of a worker's pods, with its digest as a label. ``data``: samples on its node to train on."""
     deliveries = _deliveries(brought)
     given = _pruned(place.worker.template)
     pod: Body = given["spec"]
     _protect_node(pod, settings)
-    volumes, mounts = _volumes(place, settings)
+    volumes, mounts = _volumes(place, settings, data)
     worker: Body = pod["containers"][0]
     worker["name"] = worker.get("name") or "worker"
     worker["image"] = _image(service, worker, settings)
@@ -63,7 +66,7 @@ def pod_template(service: Resource[Any], place: Placement, brought: Brought, set
     if _ours(worker, settings):
         _make_ours(worker, pod, place.program, settings)
         volumes += _writable(worker)
-    told = _worker_environment(service, place, brought, settings)
+    told = _worker_environment(service, place, brought, settings, data)
     worker["env"] = list(_environment(told, worker.get("env", [])))
     init = [copy.deepcopy(container) for each in deliveries for container in each.init]
     pod["initContainers"] = [*init, *pod.get("initContainers", [])]
@@ -152,15 +155,24 @@ def _locate_images(pod: Body, settings: PodSettings) -> None:
 
 
 def _worker_environment(
-    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings
+    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, data: str
 ) -> WorkerEnvironment:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
     models = {what: worker_environment.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
     told = common(
-        service, place, models, broker=broker, state=STATE, grace_s=grace, fetch_allow=",".join(settings.fetch_allow)
+        service,
+        place,
+        models,
+        broker=broker,
+        state=STATE,
+        grace_s=grace,
+        fetch_allow=",".join(settings.fetch_allow),
+        data=DATA + data if data else "",
     )
     facts = dict(told.facts)
+    if place.alone:
+        facts["WORKER_NAME"] = place.on(service.metadata.name, place.pod.node_name)
     if settings.credentials:
         facts["HALIMEDE_CREDENTIALS"] = BROKER
     defaults = {"DATA_PATH_PREFIX": DATA, "HALIMEDE_HTTP": f"0.0.0.0:{settings.port}", **settings.env}
@@ -181,7 +193,7 @@ def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
     """Yield GM's variables first, so that the user's may refer to them; GM's values are escaped."""
     theirs = {variable.get("name") for variable in given}
     facts = {"WORKER_NAME", "NODE_NAME", *told.facts}
-    yield from (WORKER_NAME, NODE_NAME)
+    yield from (each for each in (WORKER_NAME, NODE_NAME) if each["name"] not in told.facts)
     for name, value in told.facts.items():
         yield {"name": name, "value": literal(value)}
     for name, value in told.defaults.items():
@@ -235,11 +247,13 @@ def _state_size(place: Placement) -> str:
     """Return the size of a worker's state with hard samples: 2**20 bytes for each megabyte, so some space is left."""
     if place.program in {"member", "joint"}:
         return JOINT_STATE_SIZE
+    if place.alone:
+        return TRAINING_STATE_SIZE
     keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorkerSpec) else None
     return f"{int(STATE_SIZE.removesuffix('Mi')) + keep.max_megabytes}Mi" if keep else STATE_SIZE
 
 
-def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
+def _volumes(place: Placement, settings: PodSettings, data: str = "") -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts, without those of its model."""
     volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(place)}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
@@ -247,10 +261,11 @@ def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[
         secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret
         volumes.append({"name": "halimede-broker", "secret": {"secretName": secret}})
         mounts.append({"name": "halimede-broker", "mountPath": BROKER, "readOnly": True})
-    if place.folder:
-        volume, mount = mounted(place.folder, "halimede-source")
-        volumes.append(volume)
-        mounts.append(mount)
+    for path, name, kind in ((place.folder, "halimede-source", "Directory"), (data, "halimede-samples", "")):
+        if path:
+            volume, mount = mounted(path, name, kind)
+            volumes.append(volume)
+            mounts.append(mount)
     return volumes, mounts
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from halimede.api import Resource, dataset, kind_of, matches, multiedge, placements
+from halimede.api import Resource, dataset, matches, multiedge, placements
 from halimede.api.placement import SERVICES, Placement
 from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
@@ -41,8 +41,6 @@ LOOK_S, WRITE_S = 1.0, 5.0
 LAST_WORDS = frozenset({"completed", "failed"})
 #: services that have left this node and may return, with their counts here
 MAX_LEFT = 64
-#: the plural for each kind of owner that pods report
-OWNERS = {kind_of(plural).kind.lower(): plural for plural in SERVICES}
 #: ended pods whose names are remembered, because one of their containers may be restarted
 KEPT = 32
 #: seconds of silence after which a pod that has not completed is over for good
@@ -129,12 +127,10 @@ class PodWorkers:
 
     def receive(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Process a pod's report."""
-        plural = OWNERS.get(info.owner_kind)
-        if plural is None:
-            return None
-        key = Key(plural, info.namespace, info.owner_name)
-        held = self._store.held.get(key)
-        if not info.role or held is None or held.uid != info.owner_uid:
+        keys = (Key(plural, info.namespace, info.owner_name) for plural in SERVICES)
+        found = ((key, held) for key in keys if (held := self._store.held.get(key)) and held.uid == info.owner_uid)
+        key, held = next(found, (None, None))
+        if not info.role or key is None or held is None:
             return None
         owner = (key, held.uid)
         service = self._services.setdefault(owner, PodCounts())

@@ -1,0 +1,102 @@
+"""Which objects stand for a training: a Deployment a worker, with its samples, its class and its first weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from halimede.api import Resource, parse
+from halimede.training.settings import read_training
+from services.gm.workloads.deployments import Built, build
+from tests.unit.api.samples import SAMPLES
+from tests.unit.api.test_resources import put
+from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons
+
+MODEL = model("digits-small", labels=["0", "1"])
+CODE = model("digits-trainer", "/data/code/train.zip", format="python")
+WEIGHTS = model("digits-weights", "https://models.example/weights", format="tensors")
+
+
+def dataset(url: str = "/data/digits") -> Resource[Any]:
+    metadata = {"name": "digits-0", "namespace": "default", "uid": "d"}
+    spec = {"url": url, "format": "images", "nodeName": "edge0"}
+    return parse({"apiVersion": "sedna.io/v1alpha1", "kind": "Dataset", "metadata": metadata, "spec": spec})
+
+
+def training(**changes: Any) -> Resource[Any]:
+    body = put(SAMPLES["a training"], "spec.trainers.1", None)
+    body["spec"] |= {"minClients": 1, "clientsPerRound": 0, **changes}
+    body["metadata"] |= {"uid": UID, "generation": 1}
+    return parse(body)
+
+
+def made(of: Resource[Any] | None = None, *more: Resource[Any], settings: Any = SETTINGS) -> Built:
+    return build(of or training(), known(MODEL, CODE, WEIGHTS, *(more or (dataset(),))), SECRETS, settings)
+
+
+def pods(of: Built) -> dict[str, dict[str, Any]]:
+    found = objects(of)
+    return {name.rpartition("-training-")[2]: body["spec"]["template"]["spec"] for name, body in found.items()}
+
+
+def environment(pod: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each.get("value", "edge0") for each in pod["containers"][0]["env"]}
+
+
+def test_a_worker_is_one_pod_that_is_replaced_only_after_its_end() -> None:
+    found = objects(made())
+    assert set(found) == {
+        "Deployment/digits-deployment-training-aggregator",
+        "Deployment/digits-deployment-training-edge0",
+    }
+    for body in found.values():
+        assert (body["spec"]["replicas"], body["spec"]["strategy"]) == (1, {"type": "Recreate"})
+        labels = body["spec"]["template"]["metadata"]["labels"]
+        assert labels["trainingmodel.sedna.io/name"] == "digits"
+        selector = body["spec"]["selector"]["matchLabels"]
+        assert selector["trainingmodel.sedna.io/uid"] == UID
+        assert selector.items() <= labels.items()
+
+
+def test_pods_can_read_their_job_and_have_the_names_that_it_knows() -> None:
+    found = pods(made())
+    for part, program in (("aggregator", "aggregator"), ("edge0", "trainer")):
+        pod = found[part]
+        assert pod["containers"][0]["args"] == [program]
+        told = environment(pod)
+        assert told["WORKER_NAME"] == f"digits.{part}-training-{'cloud0' if part == 'aggregator' else 'edge0'}"
+        told["NODE_NAME"] = "cloud0" if part == "aggregator" else "edge0"
+        settings: Any = read_training(program, told)  # type: ignore[arg-type]
+        assert settings.job.trainers == {"digits.edge0-training-edge0": "edge0"}
+        assert settings.worker.model.labels == ["0", "1"]
+        assert settings.archive == "/home/data/data/code/train.zip"
+        assert settings.worker.tier == part
+    assert settings.data.as_posix() == "/home/data/data/digits"
+    assert environment(found["aggregator"])["INITIAL_URL"] == "/downloads/initial/models.example/weights"
+    assert "INITIAL_URL" not in environment(found["edge0"])
+    assert "MODEL_URL" not in environment(found["edge0"]), "the Model has no file to train from"
+
+
+def test_samples_are_mounted_read_only_and_class_and_weights_are_brought_before() -> None:
+    found = pods(made())
+    [volume] = [each for each in found["edge0"]["volumes"] if each["name"] == "halimede-samples"]
+    assert volume["hostPath"] == {"path": "/data/digits", "type": ""}
+    mounts = {each["name"]: each for each in found["edge0"]["containers"][0]["volumeMounts"]}
+    assert mounts["halimede-samples"] == {
+        "name": "halimede-samples", "mountPath": "/home/data/data/digits", "readOnly": True,
+    }  # fmt: skip
+    assert [each["name"] for each in found["edge0"]["initContainers"]] == ["fetch-archive"]
+    assert [each["name"] for each in found["aggregator"]["initContainers"]] == ["fetch-archive", "fetch-initial"]
+
+
+def test_samples_must_be_on_the_node_in_a_folder_that_the_operator_allows() -> None:
+    assert reasons(made(None, dataset("https://data.example/digits"))) == ["DatasetNotOnNode"]
+    assert reasons(made(None, dataset("/secret"))) == ["HostPathNotAllowed"]
+    strict = made(settings=replace(SETTINGS, host_paths=()))
+    assert set(reasons(strict)) == {"HostPathNotAllowed"}
+
+
+def test_hard_samples_of_another_pod_are_not_there() -> None:
+    kept = put(training().body, "spec.trainers.0.hardSamples", {"service": "digits"})
+    del kept["spec"]["trainers"][0]["dataset"]
+    assert reasons(made(parse(kept))) == ["HardSamplesNotShared"]
