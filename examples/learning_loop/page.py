@@ -39,7 +39,7 @@ def page(found: Mapping[str, Any], run: FinishedRun) -> str:
         _section("All figures of this run", table(report.table(found)) + f'<p class="soft">{HONEST}</p>'),
     ]
     intro = (
-        "Six cameras send digits to a small model at the edge and a big one in the cloud. Then the cameras see mirror "
+        "24 cameras send digits to a small model at the edge and a big one in the cloud. Then the cameras see mirror "
         "images. The loop trains on the node, proves the new version, and rolls it out; a bad candidate is refused."
     )
     return render(TITLE, intro, _tiles(found), "\n".join(body), style=STYLE)

@@ -19,7 +19,7 @@ from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result, StatusDocument
 
 NAMESPACE, SERVICE, TRAINING = "default", "loop", "loop"
-CAMERAS = tuple(f"loop{number}" for number in range(6))
+CAMERAS = tuple(f"loop{number}" for number in range(24))
 #: frames a second of all cameras together
 RATE = 60.0
 #: states in which a round is over, and in the history

@@ -17,7 +17,7 @@ from msgspec import Meta
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.deferral import HardExampleMining, ModelRef
 from halimede.api.federatedlearning import trainer_of, variables
-from halimede.api.jointinference import DatasetRef, Template
+from halimede.api.jointinference import DatasetRef, Template, check_pods
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, ObjectName, PrinterColumn
 from halimede.api.trainingmodel import (
     NAME_LIMIT,
@@ -130,6 +130,7 @@ def check(spec: IncrementalLearningSpec) -> None:
         *(partial(check_name, at, name) for at, name in names.items()),
         partial(check_pod, "spec.trainSpec", train.template),
         partial(check_pod, "spec.evalSpec", spec.eval_spec.template),
+        partial(check_pods, "spec.deploySpec", deploy.template, None),
         partial(_check_meaning, spec),
     )
 
