@@ -92,6 +92,8 @@ class HardSampleStore:
         self.bytes = 0
         #: samples written since this object was made
         self.added = 0
+        #: called with each sample that a person labels first
+        self.first_labelled: Callable[[KeptSample], None] | None = None
         self._most_bytes = most_bytes
         self._most_samples = most_samples
         self._places: OrderedDict[str, SampleLocation] = OrderedDict()
@@ -176,7 +178,9 @@ class HardSampleStore:
             write_atomic(self._path(id_, place, "json"), text)
             self._places[id_] = SampleLocation(place.number, place.form, place.room + more)
             self.bytes += more
-            return labelled
+        if self.first_labelled and not sample.labels:
+            self.first_labelled(labelled)
+        return labelled
 
     def page(self, wanted: KeptRequest) -> SamplePage:
         """Return the newest matching samples, as many as requested or readable in a moment."""

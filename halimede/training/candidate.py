@@ -27,6 +27,8 @@ from halimede.training.kept_data import KeptData
 
 #: samples of a calibration, repeated as the stream has them
 CALIBRATED = 1000
+#: groups of held-out samples in the evidence, the largest ones; characters of a calibration
+MOST_GROUPS, MOST_CALIBRATION = 256, 65_536
 #: reference samples that both models answer
 MOST_REFERENCE = 2000
 
@@ -87,8 +89,10 @@ def compare_step(
             found = calibrated(candidate, spec, kept)
         except HalimedeError as error:
             evidence = Evidence(error=f"it cannot be calibrated: {error}"[:1024])
-    text = msgspec.json.encode(evidence).decode()
-    return text, msgspec.json.encode(found).decode() if found else ""
+    largest = sorted(evidence.groups.items(), key=lambda item: -item[1].samples)[:MOST_GROUPS]
+    evidence = msgspec.structs.replace(evidence, groups=dict(largest))
+    calibration = msgspec.json.encode(found).decode() if found else ""
+    return msgspec.json.encode(evidence).decode(), calibration if len(calibration) <= MOST_CALIBRATION else ""
 
 
 def _present(path: str, spec: ModelSpec) -> FileModel:

@@ -70,6 +70,7 @@ class HardSampleWriter:
         )
         self._labels = LabelSettings(temperature=self._mining.temperature)
         self._stream = StreamCounts(store.folder)
+        store.first_labelled = self._labelled_by_person
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(WAITING + 1)
         self._bytes = 0
         self._lock = threading.Lock()
@@ -143,9 +144,8 @@ class HardSampleWriter:
         try:
             sample.image, data = picture(frame)
             self.store.add(sample, data)
-            if sample.result.by == "cloud" and sure_label(sample.result.prediction, self._labels) is not None:
-                self.labelled += 1
-                self.labelled_easy += sample.result.audit
+            if self._is_sure(sample):
+                self._count_label(sample)
         except (OSError, DecodeError, TooLargeError) as error:
             self.dropped["disk"] += 1
             self._refused(error)
@@ -156,6 +156,21 @@ class HardSampleWriter:
         finally:
             with self._lock:
                 self._bytes -= frame.data.nbytes
+
+    def _is_sure(self, sample: KeptSample) -> bool:
+        """Whether the next tier's answer is a label."""
+        result = sample.result
+        return result.by == "cloud" and sure_label(result.prediction, self._labels) is not None
+
+    def _labelled_by_person(self, sample: KeptSample) -> None:
+        """Count a sample that has its first label from a person."""
+        if not self._is_sure(sample):
+            self._count_label(sample)
+
+    def _count_label(self, sample: KeptSample) -> None:
+        with self._lock:  # of the writing thread, and of the one that stores persons' labels
+            self.labelled += 1
+            self.labelled_easy += sample.result.audit
 
     def _save(self, write: Callable[[], None]) -> None:
         try:

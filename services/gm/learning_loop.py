@@ -116,7 +116,10 @@ def advance(loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSetting
     now_s = seconds(now)
     if not loop.since_s:
         loop = msgspec.structs.replace(loop, since_s=now_s)
-    return step(loop, facts(loop, seen, job), settings, now_s)
+    found = facts(loop, seen, job)
+    if loop.state == "Collecting" and not found.present:
+        return loop  # a round needs a version to better: workers are starting, or differ
+    return step(loop, found, settings, now_s)
 
 
 def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:

@@ -58,11 +58,12 @@ def service_of(training: Resource[TrainingModelSpec]) -> Key:
 
 def looped(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
     """Return what nodes receive: with the present round, and a generation that counts the rounds."""
-    loop = state_of(status)
-    if not running(loop):
-        return training
-    spec = dict(training.body["spec"])
-    spec["loop"] = {**spec["loop"], "run": {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base}}
+    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    loop, spec = state_of(status), dict(training.body["spec"])
+    run = {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base} if running(loop) else None
+    spec["loop"] = {**spec["loop"], "run": run}
+    if run is None:
+        return training if training.spec.loop.run is None else parse({**training.body, "spec": spec})
     generation = training.metadata.generation + loop.round
     metadata = {**training.body["metadata"], "generation": generation}
     made = parse({**training.body, "metadata": metadata, "spec": spec})

@@ -328,3 +328,13 @@ def test_evidence_that_cannot_be_read_refuses_the_candidate(monkeypatch: Any) ->
     monkeypatch.setattr("tests.unit.gm.test_learning_loop.evidence", lambda *_: "{")
     world.run()
     assert world.loop.history[0].reason == "CandidateNotLoaded"
+
+
+def test_no_round_begins_while_the_workers_use_different_versions() -> None:
+    world = World(command=1)
+    world.in_use[0] = ModelInUse(digest=NEW, version="other")
+    world.reconcile()
+    assert world.loop.state == "Collecting"
+    world.in_use[0] = world.in_use[1]
+    world.reconcile()
+    assert world.loop.state == "Labelling"

@@ -167,6 +167,12 @@ def test_where_workers_are_pods_a_loop_is_a_condition_and_begins_nothing() -> No
     assert state_of(status) == LoopState()
 
 
+def test_a_round_that_a_user_writes_into_the_resource_runs_nothing() -> None:
+    theirs = api.parse(put(TRAINING.body, "spec.loop.run", {"round": 7}))
+    found = CONTROLLERS["trainingmodels"].entry(theirs, None).resource
+    assert found.spec.loop.run is None
+
+
 def test_the_manifests_of_the_documentation_are_valid() -> None:
     text = (ROOT / "docs" / "learning-loop.md").read_text()
     found = [api.admit(yaml.safe_load(block)) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]

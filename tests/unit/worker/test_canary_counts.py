@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from halimede.api.jointinference import KeepHardSamples
+from halimede.bus.memory import MemoryBus
+from halimede.hard_samples.client import KeptSamples
 from halimede.hard_samples.store import stored_samples
 from halimede.hard_samples.stream_counts import read_mining, read_stream
+from halimede.messages import PersonLabel
 from halimede.mining.calibration_file import CalibrationFile, Reference, write_artefact
 from halimede.models.desired_state import Desired, DesiredModel, write
 from tests.simulated import eventually, simulated
@@ -73,6 +76,30 @@ async def test_audited_easy_samples_are_kept_with_the_big_models_answer_and_coun
     assert (easy.result.by, easy.result.label, easy.result.hard, easy.audit_share) == ("cloud", "big", False, 1.0)
     assert easy.edge is not None
     assert (easy.edge.label, hard.result.hard) == ("small", True)
+
+
+@simulated
+async def test_a_persons_label_counts_where_the_big_model_is_not_sure(tmp_path: Path) -> None:
+    class Unsure:
+        def predict(self, data: Any) -> dict[str, Any]:
+            return {"label": "big", "probabilities": [0.6, 0.4]}
+
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c", Unsure),
+        w.worker("edge", "e", Small, keep=KEEP),
+    ):
+        id_ = await w.send(HARD)
+        await w.answer(id_)
+        await eventually(lambda: len(list((tmp_path / "e" / "hard").glob("*.json"))) == 1)
+        assert w.info("e").labelled == 0
+        async with MemoryBus("operator", w.broker) as bus:
+            await bus.wait_connected(1)
+            kept = KeptSamples(bus)
+            await kept.start()
+            for by in ("anna", "bert"):
+                await kept.label(id_, PersonLabel(label="7", by=by))
+        await eventually(lambda: w.info("e").labelled == 1)
 
 
 @simulated
