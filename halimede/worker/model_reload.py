@@ -7,6 +7,7 @@ the worker only reports that: the current model stays in use.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -35,6 +36,8 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 
 log = structlog.get_logger()
 
+#: characters of a digest that stand for a version without a name
+SHORT = 12
 #: seconds for which a new model may load while the old one answers
 OPEN_S = 600.0
 #: seconds until an unreadable file is read again

@@ -12,7 +12,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, TaskInfo, WorkerInfo
 from halimede.names import Key
 from halimede.stats import histogram
-from services.lc.paths import Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.pods.store import PodRecord
@@ -238,7 +238,7 @@ async def test_what_a_full_disk_keeps_is_forgotten_later(tmp_path: Path) -> None
     with NodeStore(tmp_path / "store") as store:
         store.pods.write([((HELMET, "u1"), PODS[0], PodRecord(info))])
     with NodeStore(tmp_path / "store") as store:
-        pods = PodWorkers("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
+        pods = PodWorkers(NodePaths(tmp_path, "edge0"), MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
         pods.adopt()
         plan = Plan((), (), {}, {HELMET: ResourceState(HELMET, "u2", 1)})
         for refuse in (True, False):
