@@ -116,7 +116,8 @@ def sections(names: Iterable[str], *folders: Path) -> dict[str, str]:
     """Return the section of each package, by what is installed here and in further folders."""
     found = distributions(path=[*sys.path, *map(str, folders)])
     installed = {canonicalize_name(each.metadata["Name"]): each for each in found}
-    extras = set(installed["halimede"].metadata.get_all("Provides-Extra") or ()) - {"dev", "docs", "tensorflow"}
+    without = {"dev", "docs", "tensorflow", "pytorch"}
+    extras = set(installed["halimede"].metadata.get_all("Provides-Extra") or ()) - without
     ours, tensorflow = closure(installed, extras), closure(installed, {"tensorflow"}) - closure(installed, {"dev"})
     return {name: EXTRAS if name in ours else TENSORFLOW if name in tensorflow else DEVELOPMENT for name in names}
 

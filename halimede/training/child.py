@@ -13,6 +13,7 @@ import contextlib
 import os
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,6 +49,7 @@ def main() -> None:
     run_when_idle(cores)
     forbid_writing()
     limit_memory(memory_bytes)
+    tempfile.tempdir = os.sep  # libraries such as PyTorch look for a folder, and fail if they may write to none
     samples = SampleCache()
     with socket.socket(fileno=os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)

@@ -28,13 +28,13 @@ class ErrorFeedback:
         The caller sets ``residual`` once the update counts: an update that is made again must be the same.
         """
         whole = {
-            name: tensor + self.residual[name] if self.residual and tensor.dtype.kind == "f" else tensor
+            name: np.asarray(tensor + self.residual[name]) if self.residual and tensor.dtype.kind == "f" else tensor
             for name, tensor in delta.items()
         }
         content = encode_update(whole, self.compression)
         sent = decode(content, specs_of(whole))
         left = {
-            name: tensor - sent[name] if tensor.dtype.kind == "f" else np.zeros_like(tensor)
+            name: np.asarray(tensor - sent[name]) if tensor.dtype.kind == "f" else np.zeros_like(tensor)
             for name, tensor in whole.items()
         }
         return content, left

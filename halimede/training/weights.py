@@ -72,13 +72,17 @@ def difference(new: Mapping[str, NDArray[Any]], old: Mapping[str, NDArray[Any]])
     """Return what was added to each tensor, in the type of the old one. Raises WeightsError if the specs differ."""
     if specs_of(new) != specs_of(old):
         raise WeightsError("Shape", "the trained weights have other names, types or shapes than those given to train")
-    return {name: new[name] - old[name] if old[name].dtype.kind != "b" else new[name] ^ old[name] for name in old}
+    # NumPy makes a number of arrays without dimensions
+    return {
+        name: np.asarray(new[name] - old[name] if old[name].dtype.kind != "b" else new[name] ^ old[name])
+        for name in old
+    }
 
 
 def add(weights: Mapping[str, NDArray[Any]], delta: Mapping[str, NDArray[Any]]) -> Weights:
     """Return weights with a difference added, in the types of the weights."""
     return {
-        name: (tensor ^ delta[name] if tensor.dtype.kind == "b" else (tensor + delta[name]).astype(tensor.dtype))
+        name: np.asarray(tensor ^ delta[name] if tensor.dtype.kind == "b" else tensor + delta[name], tensor.dtype)
         for name, tensor in weights.items()
     }
 

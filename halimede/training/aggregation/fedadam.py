@@ -35,7 +35,7 @@ class FedAdam(FedAdamParameters, Aggregation):
             second = self._moments.get(SECOND + name, np.full_like(mean, self.tau**2))
             first = self.beta1 * first + (1 - self.beta1) * mean
             second = self.beta2 * second + (1 - self.beta2) * np.square(mean)
-            self._moments |= {FIRST + name: first, SECOND + name: second}
+            self._moments |= {FIRST + name: np.asarray(first), SECOND + name: np.asarray(second)}
             step[name] = self.rate * first / (np.sqrt(second) + self.tau)
         return moved(weights, step)
 

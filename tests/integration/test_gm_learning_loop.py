@@ -1,0 +1,79 @@
+"""A learning loop in a whole GM: where its user sees it, and what a restart leaves of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from halimede.cli.commands.loop import find, line, state_of
+from tests.integration.gm_world import model, service, world
+from tests.integration.test_observed_gm import shown
+from tests.scraping import scrape, value
+from tests.simulated import eventually
+
+PLURAL = "trainingmodels"
+
+
+def training() -> dict[str, Any]:
+    def template(node: str) -> dict[str, Any]:
+        return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "TrainingModel",
+        "metadata": {"name": "again"},
+        "spec": {
+            "model": {"name": "small"},
+            "aggregator": {"template": template("cloud0")},
+            "trainers": [
+                {"name": "edge0", "hardSamples": {"service": "helmet"}, "template": template("edge0")},
+            ],
+            "loop": {"service": {"name": "helmet"}},
+        },
+    }
+
+
+class Listing:
+    """The resources of a GM, as the command line lists them."""
+
+    def __init__(self, w: Any) -> None:
+        self._w = w
+
+    async def list(self, plural: str, namespace: str) -> tuple[list[dict[str, Any]], bool]:
+        reply = await self._w.ask("list", plural=plural, namespace=namespace, limit=100)
+        return reply.items, False
+
+
+async def test_the_state_of_a_loop_is_in_the_status_the_metrics_and_on_the_page(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"), shown(w) as (session, url):
+        await w.apply(model("small"), training())
+        await w.reaches("Pending", "ServiceNotFound", name="again", plural=PLURAL)
+        await w.apply(model("big"), service())
+        await w.reaches("Collecting", "WaitingForTrigger", name="again", plural=PLURAL)
+        found = await scrape(session, url)
+        labels = {"namespace": "default", "training_model": "again", "service": "helmet"}
+        assert value(found, "halimede_loop_state", **labels, state="Collecting") == 1
+        assert value(found, "halimede_loop_state", **labels, state="Canary") == 0
+        assert value(found, "halimede_loop_rounds", **labels) == 0
+        (row,) = w.manager.feed.sections()["loops"]
+        assert (row["name"], row["service"], row["phase"], row["round"]) == ("again", "helmet", "Collecting", 0)
+        body = await find(Listing(w), "helmet", "default")  # type: ignore[arg-type]
+        assert (state_of(body).state, line(body)) == ("Collecting", "round 0 Collecting WaitingForTrigger")
+        events = await w.ask("events", limit=100)
+        assert "Collecting" in {event.reason for event in events.events}
+
+
+async def test_a_state_survives_a_restart_of_gm(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.node("edge0"), w.node("cloud0"):
+        async with w.gm():
+            await w.apply(model("small"), model("big"), service(), training())
+            await w.reaches("Collecting", name="again", plural=PLURAL)
+            document = w.status("again", PLURAL)
+            assert document is not None
+            since = (document.status.loop or {})["sinceS"]
+        async with w.gm():
+            await eventually(lambda: w.status("again", PLURAL) is not None)
+            await w.reaches("Collecting", name="again", plural=PLURAL)
+            document = w.status("again", PLURAL)
+            assert document is not None
+            assert (document.status.loop or {})["sinceS"] == since
