@@ -89,7 +89,7 @@ async def _run(
                     swapper = ModelReloader(slot, wish, opener, reporter.touch)
                     reporter.model = lambda: swapper.model
                     others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
-                elif wish.digest:  # a pod has one model from its start to its end
+                elif wish.digest and not settings.model_file:  # a pod has one model from its start to its end
                     loaded.desired = wish
                     reporter.model = slot.rollout.in_use
                 reporter.counts = lambda: metrics.info(ledger)

@@ -22,7 +22,6 @@ from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers.base import Edit, Observed
 from services.gm.learning_loop import (
-    EDGE,
     ObservedLoop,
     ObservedService,
     ObservedTraining,
@@ -120,9 +119,10 @@ def observe(
 
 
 def _failing(service: Status | None) -> str:
-    """Return why an edge worker of a service cannot run; empty: none is known that cannot."""
-    failed = (each for each in (service.workers if service else ()) if each.role == EDGE and each.phase == FAILED)
-    return next((f"{each.reason}: {each.message}" for each in failed), "")
+    """Return why a pod of a service has failed; empty: none has."""
+    if service is None or not service.failed or not service.conditions:
+        return ""
+    return f"{service.conditions[-1].reason}: {service.conditions[-1].message}"
 
 
 def missing(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:

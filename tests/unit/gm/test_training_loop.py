@@ -15,7 +15,7 @@ from halimede import api
 from halimede.api.trainingmodel import run_of
 from halimede.errors import InvalidFieldError
 from halimede.learning_loop.states import LoopState
-from halimede.messages import ModelInUse, NodeStatus, Output, Status, TaskInfo, TrainingProgress, WorkerReport, WorkerSummary
+from halimede.messages import ModelInUse, NodeStatus, Output, Status, TaskInfo, TrainingProgress, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
@@ -172,8 +172,8 @@ def test_where_workers_are_pods_a_canary_is_the_version_of_all_samples() -> None
 
 def test_a_pod_of_the_service_that_cannot_run_ends_a_canary_where_workers_are_pods() -> None:
     canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
-    fails = [WorkerSummary(name="edge", role="edge", phase="Failed", reason="CrashLoopBackOff", message="no model")]
-    told = {"statuses": {SERVICE: Status(workers=fails)}}
+    fails = conclude(Status(failed=1), Readiness("Degraded", "CrashLoopBackOff", "no model"), None, 1, NOW)
+    told: dict[str, Any] = {"statuses": {SERVICE: fails}}
     status = written(actions(canary, **told, as_pods=True))
     assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "CanaryFailed")
     assert status.conditions[-1].message == "CrashLoopBackOff: no model"

@@ -10,6 +10,7 @@ from halimede.api import Resource, parse
 from halimede.training.settings import read_training
 from services.gm.workloads.deployments import Built, build
 from services.lc.paths import NodePaths
+from tests.integration.gm_world import service
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
 from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons
@@ -103,15 +104,17 @@ def looped(**trainer: Any) -> Resource[Any]:
     return parse(put(body, "spec.trainers.0", {**body["spec"]["trainers"][0], "hardSamples": {"service": "digits"}}))
 
 
+def keeping(node: str) -> dict[str, Any]:
+    body = put(service("digits", edge=node or {"pool": "edge"}), "spec.edgeWorker.keepHardSamples", {})
+    body["metadata"] |= {"namespace": "default", "uid": UID, "generation": 1}
+    built = build(parse(body), known(model("small"), model("big")), SECRETS, SETTINGS)
+    assert reasons(built) == []
+    pod: dict[str, Any] = objects(built)["Deployment/digits-deployment-edge"]["spec"]["template"]["spec"]
+    return pod
+
+
 def test_a_trainer_of_a_loop_reads_the_folder_where_the_pod_on_its_node_keeps_hard_samples() -> None:
-    body = put(SAMPLES["a service"], "spec.edgeWorker.keepHardSamples", {})
-    body = put(body, "spec.edgeWorker.template.spec.nodeName", "edge0")
-    body["metadata"] |= {"name": "digits", "uid": UID, "generation": 1}
-    names = {body["spec"][worker]["model"]["name"] for worker in ("edgeWorker", "cloudWorker")}
-    body["spec"].pop("dataset", None)
-    service = build(parse(body), known(*(model(name) for name in names)), SECRETS, SETTINGS)
-    assert reasons(service) == []
-    edge = objects(service)["Deployment/digits-deployment-edge"]["spec"]["template"]["spec"]
+    edge = keeping("edge0")
     [volume] = [each for each in edge["volumes"] if each["name"] == "halimede-kept"]
     [mount] = [each for each in edge["containers"][0]["volumeMounts"] if each["name"] == "halimede-kept"]
     # the local controller on that node makes it, and belongs to the same user
@@ -133,13 +136,7 @@ def test_a_trainer_of_a_loop_reads_the_folder_where_the_pod_on_its_node_keeps_ha
 
 
 def test_an_edge_worker_without_a_node_of_its_own_shares_no_samples() -> None:
-    body = put(SAMPLES["a service"], "spec.edgeWorker.keepHardSamples", {})
-    body["spec"]["edgeWorker"]["template"]["spec"].pop("nodeName", None)
-    body["spec"].pop("dataset", None)
-    body["metadata"] |= {"uid": UID, "generation": 1}
-    names = {body["spec"][worker]["model"]["name"] for worker in ("edgeWorker", "cloudWorker")}
-    found = objects(build(parse(body), known(*(model(name) for name in names)), SECRETS, SETTINGS))
-    assert "halimede-kept" not in str(found)
+    assert "halimede-kept" not in str(keeping(""))
 
 
 def test_without_a_folder_of_the_nodes_pods_share_no_samples() -> None:
