@@ -22,6 +22,8 @@ from halimede.stats.agreement import wilson
 LabelSource = Literal["cloud", "person"]
 #: persons that a contested label needs
 CONFIRMED = 2
+#: samples with two labels from which on their share is judged
+LEAST_DOUBLY = 10
 
 
 class LabelSettings(Struct, kw_only=True, frozen=True):
@@ -75,12 +77,15 @@ def settle(cloud: str | None, persons: Sequence[str]) -> SettledLabel:
 
 
 def too_contested(labels: Iterable[SettledLabel], settings: LabelSettings) -> str:
-    """Return why the labels cannot be trusted; empty: they can. It takes the lower end of the share's interval."""
+    """Return why the labels cannot be trusted; empty: they can.
+
+    It takes the lower end of the share's interval, which means little for fewer than LEAST_DOUBLY samples.
+    """
     doubly = contested = 0
     for each in labels:
         doubly += each.doubly
         contested += each.contested
-    if wilson(contested, doubly)[0] <= settings.most_contested:
+    if doubly < LEAST_DOUBLY or wilson(contested, doubly)[0] <= settings.most_contested:
         return ""
     return (
         f"{contested} of {doubly} samples with labels from two sources have different ones: check the labels of persons"

@@ -131,6 +131,7 @@ class Stream:
     """Digits from several cameras, which drift as long as ``drift`` is set."""
 
     drift: bool
+    pause_s: float = 0.012
     #: the digit of each frame, and whether it was drifted
     truth: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
@@ -149,7 +150,7 @@ class Stream:
             system.sent[frame.id.hex()] = number
             self.truth[frame.id.hex()] = LABELS[labels[chosen]], self.drift
             await system.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
-            await asyncio.sleep(0.012)
+            await asyncio.sleep(self.pause_s)
 
 
 @contextlib.asynccontextmanager

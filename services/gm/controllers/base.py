@@ -258,7 +258,10 @@ class Controller(Protocol):
         raise NotImplementedError
 
     def edits(self, desired: Resource[Any], observed: Observed) -> Iterator[Pull | Edit]:  # noqa: ARG002
-        """Decide what GM fetches from workers, and which other resources it edits; by default nothing."""
+        """Decide what GM fetches from workers, and which other resources it edits; by default nothing.
+
+        Also called for a resource that is being deleted: it is gone once this yields nothing.
+        """
         yield from ()
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
@@ -363,6 +366,8 @@ def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Delete the resource from each node; finalize it once no online node holds it. Offline nodes learn it by sync."""
     meta, key = desired.metadata, desired.key
     actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]
+    if edits := list(CONTROLLERS[key.plural].edits(desired, observed)):
+        return [*actions, *edits]  # what it has changed elsewhere is taken back first
     if not any(observed.online(node) for node in observed.holders):
         # the topic first: if GM is killed in between, it repeats both
         actions += [ClearStatus(key), Finalize(key, meta.uid), RecordEvent("Normal", "Deleted", str(key), "")]

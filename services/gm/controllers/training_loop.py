@@ -16,7 +16,7 @@ import msgspec
 from halimede.api import Resource, parse
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.trainingmodel import AGGREGATOR, TrainingModelSpec
-from halimede.learning_loop.states import LoopState
+from halimede.learning_loop.states import LoopState, State
 from halimede.messages import Status, WorkerSummary
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
@@ -34,6 +34,8 @@ from services.gm.service_status import Problem, Readiness
 
 #: the reason of a loop that waits for its first trigger
 WAITING = "WaitingForTrigger"
+#: states in which the Model may have a candidate that nothing has proven
+UNPROVEN = frozenset({"Judging", "Canary", "Withdrawn"})
 #: reasons of trainers whose samples cannot be used
 UNUSABLE = "Dataset"
 FAILED = "Failed"
@@ -87,6 +89,14 @@ def model_edits(
         before, after = (msgspec.to_builtins(each) for each in (model.resource.spec, made))
         names = sorted(before.keys() | after.keys())
         yield Edit(model, {name: after.get(name) for name in names if before.get(name) != after.get(name)})
+
+
+def ended(observed: Observed) -> Observed:
+    """Return what is observed for a loop that is being deleted: a candidate that is on trial is withdrawn."""
+    loop, status = state_of(observed.status), observed.status or Status()
+    state: State = "Withdrawn" if loop.state in UNPROVEN else "Collecting"
+    told = msgspec.to_builtins(msgspec.structs.replace(loop, state=state))
+    return replace(observed, status=msgspec.structs.replace(status, loop=told))
 
 
 def observe(

@@ -91,13 +91,15 @@ class TrainingModelController(WorkersController):
         In a loop the state of the loop decides what the Model must be.
         """
         progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
+        deleting = desired.metadata.deletion_timestamp is not None
         if desired.spec.loop:
-            if progress and progress.model and observed.pulled.get(progress.model.digest) != "":
+            if not deleting and progress and progress.model and observed.pulled.get(progress.model.digest) != "":
                 yield _pull(desired, progress.model, observed)
             if model:
-                yield from training_loop.model_edits(desired, observed, model, _identity(desired))
+                seen = training_loop.ended(observed) if deleting else observed
+                yield from training_loop.model_edits(desired, seen, model, _identity(desired))
             return
-        if progress is None or progress.model is None or model is None or _finished(desired, observed):
+        if deleting or progress is None or progress.model is None or model is None or _finished(desired, observed):
             return
         if self.withheld(desired, observed, progress):
             return

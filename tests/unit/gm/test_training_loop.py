@@ -19,7 +19,7 @@ from halimede.messages import ModelInUse, NodeStatus, Output, Status, TaskInfo, 
 from halimede.names import Key
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
-from services.gm.controllers.base import Edit, Forget, Pull, RecordEvent, Send, WriteStatus
+from services.gm.controllers.base import Edit, Finalize, Forget, Pull, RecordEvent, Send, WriteStatus
 from services.gm.controllers.training_loop import state_of
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceIndex
@@ -230,6 +230,25 @@ def test_a_canary_is_an_edit_of_the_model_with_its_percentage() -> None:
         "rollout": {"canaryPercent": 20, "auditShare": 0.2},
         "targetVersion": "digits-new",
     }
+
+
+def test_the_canary_of_a_loop_that_is_deleted_is_withdrawn_before_the_loop_is_gone() -> None:
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
+    versions = [{"version": "aaaaaaaaaaaa", "url": "/a"}, {"version": "digits-new", "url": "/b", "sha256": "b" * 64}]
+    rollout = {"canaryPercent": 20, "auditShare": 0.2}
+    leaving = stored(put(body(), "metadata.deletionTimestamp", NOW))
+    fields: dict[str, Any] = {"versions": versions, "targetVersion": "digits-new", "rollout": rollout}
+    for expected in (["rollout", "targetVersion"], ["versions"]):
+        model = as_stored(MODEL, **fields)
+        found = plan(leaving, seen(canary, holders=frozenset(), edited={MODEL.key: model}))
+        [edit] = [each for each in found if isinstance(each, Edit)]
+        assert sorted(edit.fields) == expected
+        assert not [each for each in found if isinstance(each, Finalize)]
+        fields |= edit.fields
+    assert (fields["targetVersion"], fields["rollout"]) == ("aaaaaaaaaaaa", None)
+    assert [each["version"] for each in fields["versions"]] == ["aaaaaaaaaaaa"]
+    found = plan(leaving, seen(canary, holders=frozenset(), edited={MODEL.key: as_stored(MODEL, **fields)}))
+    assert [each for each in found if isinstance(each, Finalize)]
 
 
 def test_a_state_that_cannot_be_read_is_the_first_one() -> None:

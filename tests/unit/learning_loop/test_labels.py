@@ -63,3 +63,4 @@ def test_many_contested_labels_stop_the_loop_and_few_do_not() -> None:
     assert too_contested([*agreed, *[settle("3", ["5"])] * 30], LabelSettings())
     assert not too_contested([*agreed, *[settle("3", ["5"])] * 2], LabelSettings())
     assert not too_contested([settle("3", [])] * 30, LabelSettings())
+    assert not too_contested([settle("3", ["5"])] * 9, LabelSettings())
