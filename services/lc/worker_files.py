@@ -137,7 +137,7 @@ def put_aside(folders: NodePaths, service: Key) -> None:
 
 
 def move_away(folders: NodePaths, folder: Path) -> None:
-    """Move a folder for removal by ``remove``, if there is one, and remove the folder that has it once that is empty."""
+    """Move a folder, if there is one, for removal by ``remove``; remove its parent if that is empty then."""
     try:
         if folder.exists():
             folders.removed.mkdir(exist_ok=True)

@@ -22,7 +22,8 @@ from tests.kubernetes.world import PATIENCE, RunningGm, World, world
 from tests.simulated import eventually
 from tests.unit.gm.test_learning_loop import GOOD, evidence
 
-PLURAL, AGGREGATOR = "trainingmodels", "again-deployment-training-aggregator"
+PLURAL = "trainingmodels"
+AGGREGATOR, TRAINER = (f"again-deployment-training-{name}" for name in ("aggregator", "edge0"))
 BASE = "a" * 64
 FILE = TensorFile(digest="d" * 64, size=1000)
 CANDIDATE = f"again-{FILE.digest[:12]}"
@@ -72,7 +73,10 @@ class Reporter:
 
     def __init__(self, w: World, edge: FakeNode, cloud: FakeNode, agrees: dict[str, float]) -> None:
         self.w, self.edge, self.cloud, self.agrees = w, edge, cloud, agrees
-        self.service, self.training = Key("jointinferenceservices", w.namespace, "helmet"), Key(PLURAL, w.namespace, "again")
+        self.service, self.training = (
+            Key("jointinferenceservices", w.namespace, "helmet"),
+            Key(PLURAL, w.namespace, "again"),
+        )
         #: versions in use, in the order in which they were
         self.used: list[str] = []
         #: pods that trained, by worker
@@ -169,6 +173,10 @@ async def ended(w: World) -> Body:
     return record[0]
 
 
+async def made(w: World) -> bool:
+    return await w.object("Deployment", TRAINER) is not None
+
+
 async def gone(w: World) -> bool:
     return await w.object("Deployment", AGGREGATOR) is None
 
@@ -177,8 +185,9 @@ async def test_a_round_from_command_to_roll_out_replaces_the_pods_and_stands_res
     async with world(api) as w, reported(w, {BASE[:12]: 0.6, CANDIDATE: 1.0}) as nodes:
         async with w.gm("gm-0"):  # it does not get the file, so the round waits in this state
             await w.reaches("Training", name="again", plural=PLURAL)
+            await eventually(lambda: made(w), PATIENCE)
             edge = (await w.made("Deployment", "helmet-deployment-edge"))["spec"]["template"]["spec"]
-            trainer = (await w.made("Deployment", "again-deployment-training-edge0"))["spec"]["template"]["spec"]
+            trainer = (await w.made("Deployment", TRAINER))["spec"]["template"]["spec"]
             kept = [
                 each["hostPath"]["path"]
                 for pod, name in ((edge, "halimede-kept"), (trainer, "halimede-samples"))

@@ -109,8 +109,8 @@ class PodWorkers:
     def carry_out(self, plan: Plan) -> None:
         """Drop the pods of services whose name has another uid now, and of services that left long ago.
 
-        It makes the folders for hard samples, so that they belong to the user of the workers: kubelet's would be root's.
-        Services are not dropped at once: a pod that moves to another node may return, and its service's counts must never fall.
+        Not at once: a pod that moves to another node may return, and its service's counts must never fall. It also
+        makes the folders for hard samples, so that they belong to the user of the workers: kubelet's would be root's.
         """
         for folder in (standing.kept for standing in plan.standings.values() if standing.kept):
             try:

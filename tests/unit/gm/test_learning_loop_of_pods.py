@@ -1,4 +1,4 @@
-"""A loop where workers are pods, in simulated time: each pod is replaced by one of another version, one after another."""
+"""A loop where workers are pods, in simulated time: an update replaces one pod after another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pods(World):
     pace: int = 3
     broken: bool = False
     steps: int = 0
-    #: versions in use together, and counts of the loop at each step
+    #: steps in which two versions were in use
     mixed: int = 0
 
     def observed(self) -> ObservedLoop:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.messages import Histogram, TaskInfo, WorkerInfo
+from halimede.messages import Histogram, ModelInUse, TaskInfo, WorkerInfo
 from halimede.names import Key
 from halimede.stats import histogram
 from services.lc.paths import NodePaths, Worker
@@ -358,3 +358,22 @@ async def test_counts_that_grow_are_taken_while_the_clock_of_the_machine_is_behi
         await eventually(lambda: counted(node) == 104)
         await says(node, PODS[0], **life(109, at=20))
         await eventually(lambda: counted(node) == 109)
+
+
+@simulated
+async def test_the_folder_for_hard_samples_is_made_before_the_pod_and_goes_with_the_service(tmp_path: Path) -> None:
+    body = service()
+    body["spec"]["edgeWorker"]["keepHardSamples"] = {}
+    async with world(tmp_path) as node, node.lc():
+        folder = node.config.folders.kept("default", "helmet")
+        await node.gm.insert(model(), body)
+        await eventually(folder.is_dir)
+        (folder / "sample").write_text("1")
+        await node.gm.delete(HELMET, "u1")
+        await eventually(lambda: not folder.exists())
+
+
+def test_a_pod_reports_the_model_that_it_has() -> None:
+    using = ModelInUse(digest="a" * 64, version="v1")
+    info = WorkerInfo(name="pod", namespace="default", owner_name="helmet", status="running", role="edge", model=using)
+    assert Pod(info, "edge", 0.0).report().model == using
