@@ -48,6 +48,7 @@ PATTERNS = {
     FILE_PATTERN: st.sampled_from(["post.py", "lib/a-b_c.d/post.py"]),
     FUNCTION_PATTERN: st.sampled_from(["postprocess", "_read1"]),
     r"^([01]?[0-9]|2[0-4]):[0-5][0-9]$": st.sampled_from(["02:00", "9:30", "24:00"]),
+    r"^([<>]=?|==?)$": st.sampled_from([">", "<=", "="]),
     CODE: st.sampled_from(["Perceptron", "mine:Digits", "train.py:Digits"]),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -60,7 +60,7 @@ class TriggerTimer(Spec, kw_only=True):
 class TriggerCondition(Spec, kw_only=True):
     """A metric and the value that it is compared with."""
 
-    operator: Annotated[Literal[">", ">=", "<", "<=", "=", "=="], Meta(description="The comparison.")]
+    operator: Annotated[str, Meta(max_length=2, pattern=r"^([<>]=?|==?)$", description="One of > >= < <= = ==.")]
     threshold: Annotated[float, Meta(ge=-1e12, le=1e12, description="The value.")]
     metric: Annotated[str, Meta(min_length=1, max_length=128, description="The metric.")]
 
