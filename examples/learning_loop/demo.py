@@ -76,12 +76,13 @@ class Demo:
         await self._round(1, sending)
         canary_s = next((mark.at_s for mark in stream.marks if mark.state == "Canary"), stream.now)
         await self._settled()
+        await self._client.apply(worse(command=0))
         after_s = stream.now
         self._note(f"the stream with the new version, {self._seconds:.0f} s")
         await asyncio.sleep(self._seconds)
         worse_s = stream.now
-        self._note("the trainer is replaced by one with wrong labels")
-        await self._client.apply(worse())
+        self._note("a command begins a round, with a trainer that has wrong labels")
+        await self._client.apply(worse(command=1))
         stream.mark("bad trainer")
         await self._round(2, sending)
         sending.cancel()
@@ -131,12 +132,12 @@ class Demo:
             self._console.print(f"{manifest.resource.key} {outcome}")
 
 
-def worse() -> dict[str, Any]:
-    """Return the training with a trainer that makes worse models, and a command to begin a round."""
+def worse(command: int) -> dict[str, Any]:
+    """Return the training with a trainer that makes worse models, in a loop that only waits for a command."""
     *_, manifest = load_manifests([TRAINING])
     body: dict[str, Any] = copy.deepcopy(manifest.resource.body)
     body["spec"]["trainer"] |= {"entry": "worse.py:Worse", "archive": {"name": "loop-worse"}}
-    body["spec"]["loop"] |= {"command": 1}
+    body["spec"]["loop"] |= {"command": command, "triggers": {"pauseS": 0, "drift": False}}
     return body
 
 

@@ -101,7 +101,7 @@ class TrainingModelController(WorkersController):
             return
         if deleting or progress is None or progress.model is None or model is None or _finished(desired, observed):
             return
-        if self.withheld(desired, observed, progress):
+        if _scripted(desired) or self.withheld(desired, observed, progress):
             return
         if _version_of(model, progress.model.digest):
             return
@@ -114,7 +114,8 @@ class TrainingModelController(WorkersController):
 
     def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:  # noqa: ARG002
         """Return why the Model does not get the model of a training that is done; empty: it gets it."""
-        return "its script writes the model" if _scripted(desired) else ""
+        written = _scripted(desired) and (observed.as_pods or _scripts_ended(observed))
+        return "its script writes the model" if written else ""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Return the progress, and the state of each worker."""
@@ -221,6 +222,11 @@ def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
 def _scripted(desired: Resource[TrainingModelSpec]) -> bool:
     """Whether the aggregator is a user's program, such as a script written for Sedna."""
     return brings_program(desired.spec.aggregator.template)
+
+
+def _scripts_ended(observed: Observed) -> bool:
+    """Whether each trainer's script has ended at least once: it writes its model after the last round."""
+    return all(each.restarts or each.phase != "Running" for each in _reports(observed) if part_of(each) != AGGREGATOR)
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
