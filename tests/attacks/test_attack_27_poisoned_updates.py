@@ -88,6 +88,20 @@ class Attacker:
         return self.offer(content)
 
 
+class Lies(dict[str, Path]):
+    """Files of an impostor: other bytes under every digest."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = folder / "lies"
+        self.path.write_bytes(bytes(100_000))
+        self.asked = 0
+
+    def get(self, digest: str, default: Any = None) -> Any:  # noqa: ARG002  # of dict
+        self.asked += 1
+        return self.path
+
+
 @contextlib.asynccontextmanager
 async def attacker(world: TrainingWorld, name: str, node: str, *, serves: bool = True) -> AsyncIterator[Attacker]:
     """Connect an attacker. One that also serves files in another's name delays the rounds, and changes no result."""
@@ -150,3 +164,20 @@ async def test_attack_27_poisoned_updates_are_refused_and_hardly_move_a_robust_m
         assert done.metrics["accuracy"] > 0.8
         assert abs(done.metrics["accuracy"] - clean.metrics["accuracy"]) <= 0.02
         assert world.processes[AGGREGATOR].poll() is None
+
+
+async def test_attack_27_who_answers_for_another_trainer_costs_the_rounds_only_that_ones_updates(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(3, 150))}
+    async with training(mosquitto, unique, tmp_path, rounds=3, minClients=2, roundDeadlineS=20) as world:
+        world.plan(*data)
+        async with attacker(world, world.name("n0"), "elsewhere") as impostor:
+            impostor.exchange.offered = lies = Lies(tmp_path)
+            world.start("aggregator", AGGREGATOR)
+            for name, path in data.items():
+                world.start("trainer", name, path)
+            done = await world.done()
+    assert lies.asked, "the impostor has been asked"
+    assert set(done.dropped) <= {"Unreadable", "RoundRepeated"}
+    assert done.metrics["accuracy"] > 0.7
