@@ -138,6 +138,8 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
         contested: why the labels cannot be trusted.
         command: number of the last command to start a round.
         canary_error: why the nodes refused or withdrew the canary.
+        replaces: workers are pods, so a candidate answers all samples. Then ``counts`` are those of both versions, and
+            the samples that are answered while both are in use count for neither.
 
     """
 
@@ -153,6 +155,7 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
     training: TrainingReport | None = None
     evidence: EvidenceReport | None = None
     canary_error: Text = ""
+    replaces: bool = False
 
 
 class DesiredLoop(Struct, kw_only=True, frozen=True):
@@ -206,7 +209,8 @@ def _interrupted(loop: LoopState, facts: LoopFacts) -> tuple[str, str] | None:
     """Return why a round cannot go on, whatever its state is."""
     if facts.contested and loop.state != "Canary":
         return CONTESTED, facts.contested
-    if facts.present and loop.base and facts.present != loop.base:
+    tried = {loop.version} if facts.replaces and loop.state == "Canary" else set()
+    if facts.present and loop.base and facts.present not in {loop.base, *tried}:
         return SUPERSEDED, f"version {facts.present} took the place of {loop.base}, which the round set out to better"
     return None
 
@@ -304,15 +308,16 @@ def _judging(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: f
         _enter(judged, "Canary", found.reason, found.message, now_s),
         looks=0,
         start=facts.counts,
-        canary_start=facts.canary_counts,
+        canary_start=facts.counts if facts.replaces else facts.canary_counts,
     )
 
 
 def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
     if facts.canary_error:
         return _withdraw(loop, facts, CANARY_FAILED, facts.canary_error, now_s)
-    tried = facts.canary_counts.since(loop.canary_start)
-    found = canary.judge(tried, facts.counts.since(loop.start), settings.canary, looks=loop.looks)
+    if facts.replaces and facts.present != loop.version:
+        return replace(loop, canary_start=facts.counts)
+    found = canary.judge(*_compared(loop, facts), settings.canary, looks=loop.looks)
     if found.step == "withdraw":
         return _withdraw(loop, facts, found.reason, found.message, now_s)
     if found.step == "wait":
@@ -323,9 +328,16 @@ def _canary(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: fl
         rolled_out=loop.rolled_out + 1,
         refusals=0,
         attempts=0,
-        history=[*loop.history, _record(ended, facts, "RolledOut")][-HISTORY:],
+        history=[*loop.history, _record(ended, _before(loop, facts), "RolledOut")][-HISTORY:],
         start=VersionCounts(),
     )
+
+
+def _compared(loop: LoopState, facts: LoopFacts) -> tuple[VersionCounts, VersionCounts]:
+    """Return the counts of the candidate and of the present version: side by side, or one after the other."""
+    if facts.replaces:
+        return facts.counts.since(loop.canary_start), _before(loop, facts)
+    return facts.canary_counts.since(loop.canary_start), facts.counts.since(loop.start)
 
 
 def _rolled_out(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
@@ -361,13 +373,17 @@ def _withdraw(loop: LoopState, facts: LoopFacts, reason: str, message: str, now_
         ended,
         refused=loop.refused + bool(loop.version),
         refusals=loop.refusals + 1,
-        history=[*loop.history, _record(ended, facts, "Withdrawn")][-HISTORY:],
+        history=[*loop.history, _record(ended, _before(loop, facts), "Withdrawn")][-HISTORY:],
     )
 
 
-def _record(ended: LoopState, facts: LoopFacts, outcome: Literal["RolledOut", "Withdrawn"]) -> RoundRecord:
-    """Return the record of a round that has just ended."""
-    recent = facts.counts.since(ended.window)
+def _before(loop: LoopState, facts: LoopFacts) -> VersionCounts:
+    """Return the counts of the present version since the round began."""
+    return (loop.start if facts.replaces and loop.state == "Canary" else facts.counts).since(loop.window)
+
+
+def _record(ended: LoopState, recent: VersionCounts, outcome: Literal["RolledOut", "Withdrawn"]) -> RoundRecord:
+    """Return the record of a round that has just ended. ``recent``: counts of the version before."""
     return RoundRecord(
         round=ended.round,
         trigger=ended.trigger,

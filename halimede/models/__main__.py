@@ -30,7 +30,7 @@ from halimede.models.errors import FetchError, FetchReason, redact, retry_tempor
 from halimede.models.fetcher import fetch
 from halimede.models.materialize import deliver, deliver_folder, make_parent
 from halimede.models.source_registry import local_path, open_file
-from halimede.models.source_types import SourceRequest, TransferLimits, TransferRate
+from halimede.models.source_types import SourceRequest, Stream, TransferLimits, TransferRate
 
 TEMPORARY, MISTAKE = 1, 2
 #: exit code of shells for a process that SIGTERM ended
@@ -54,6 +54,8 @@ exit code: 0: success, 1: a temporary failure, after --patience, 2: a mistake th
 log = structlog.get_logger()
 #: seconds between two lines on a download's progress
 PROGRESS_S = 10.0
+#: the scheme of files on the bus
+BUS = "bus"
 #: a cache for one download, next to its target
 OWN_CACHE = ".halimede-models"
 
@@ -226,7 +228,30 @@ async def _fetch(wanted: RequestedModel, cache: Cache) -> Fetched:
             whole = f" of {total / 1e6:.0f}" if total else ""
             write_line(f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s")
 
-    return await fetch(wanted.url, wanted.sha256, cache, progress, limits=wanted.limits, policy=wanted.policy)
+    return await fetch(
+        wanted.url,
+        wanted.sha256,
+        cache,
+        progress,
+        limits=wanted.limits,
+        policy=wanted.policy,
+        openers={BUS: _LeftToNode},
+    )
+
+
+class _LeftToNode(contextlib.AbstractAsyncContextManager[Stream]):
+    """Opens no ``bus://`` URL: on the bus is the node's local controller, which fetches the file to the cache."""
+
+    def __init__(self, url: str, *_: object) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> Stream:
+        """Raise a temporary FetchError."""
+        text = f"{self._url}: the node's local controller has not fetched it to the node's cache yet"
+        raise FetchError(FetchReason.UNREACHABLE, text, temporary=True)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing."""
 
 
 if __name__ == "__main__":

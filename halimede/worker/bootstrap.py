@@ -77,7 +77,7 @@ async def _run(
         ledger = metrics.ledger = await open_ledger(settings, stack)
         reporter.troubles.append((DISK_FULL, lambda: ledger.trouble))
         try:
-            wish = _first(settings)
+            wish = await asyncio.to_thread(_first, settings)
             opened = await unless(stop, _open(settings, estimator, wish, job))
             if opened is not None:
                 opener, loaded = opened
@@ -89,6 +89,9 @@ async def _run(
                     swapper = ModelReloader(slot, wish, opener, reporter.touch)
                     reporter.model = lambda: swapper.model
                     others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
+                elif wish.digest and not settings.model_file:  # a pod has one model from its start to its end
+                    loaded.desired = wish
+                    reporter.model = slot.rollout.in_use
                 reporter.counts = lambda: metrics.info(ledger)
                 trace_buffer = TraceBuffer(await stack.enter_async_context(exporting(settings.role, settings.names())))
                 await TraceServer(bus, trace_buffer, settings.role, settings.names()).start()

@@ -7,6 +7,7 @@ the worker only reports that: the current model stays in use.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -35,6 +36,8 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 
 log = structlog.get_logger()
 
+#: characters of a digest that stand for a version without a name
+SHORT = 12
 #: seconds for which a new model may load while the old one answers
 OPEN_S = 600.0
 #: seconds until an unreadable file is read again
@@ -238,9 +241,29 @@ def _reason(error: HalimedeError) -> str:
 
 
 def desired_of(path: str, spec: ModelSpec) -> DesiredModel:
-    """Return the desired model of an environment without a desired-state file."""
+    """Return the desired model of an environment without a desired-state file: that of a pod.
+
+    Its digest is that of the file. Without a version it is named as on a node that starts workers itself.
+    """
     told: dict[str, Any] = msgspec.to_builtins(spec)
-    return DesiredModel(name="model", path=path, spec={k: v for k, v in told.items() if k != "url"})
+    digest = _digest(Path(path)) if path else ""
+    return DesiredModel(
+        name="model",
+        path=path,
+        version=spec.target_version or digest[:SHORT],
+        digest=digest,
+        spec={k: v for k, v in told.items() if k != "url"},
+        calibration=next((each.calibration for each in spec.versions if each.version == spec.target_version), ""),
+    )
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file; empty if there is no such file, such as for a folder or an address."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return ""
 
 
 async def _try(path: str, spec: ModelSpec) -> None:

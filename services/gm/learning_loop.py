@@ -94,7 +94,11 @@ class ObservedService:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoop:
-    """All that a loop depends on, besides its state and its settings."""
+    """All that a loop depends on, besides its state and its settings.
+
+    ``as_pods``: workers are pods. They change their model by an update of all pods, and have their shares of audits
+    from the service: so the trial of a candidate answers all samples.
+    """
 
     service: ObservedService = field(default_factory=ObservedService)
     training: ObservedTraining = field(default_factory=ObservedTraining)
@@ -102,6 +106,9 @@ class ObservedLoop:
     #: why nodes cannot get the version in force
     model_error: str = ""
     command: int = 0
+    as_pods: bool = False
+    #: why pods of the service cannot run
+    pods_error: str = ""
 
 
 def advance(loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSettings, now: str) -> LoopState:
@@ -144,6 +151,7 @@ def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:
         training=_training_report(loop, training, candidate),
         evidence=_evidence_report(seen, candidate),
         canary_error=_canary_error(loop, seen),
+        replaces=seen.as_pods,
     )
 
 
@@ -223,8 +231,8 @@ def _canary_error(loop: LoopState, seen: ObservedLoop) -> str:
     """Return why a node refused or withdrew the candidate, or cannot get it."""
     if not loop.version or loop.state not in {"Canary", "RolledOut"}:
         return ""
-    if seen.model_error:
-        return seen.model_error
+    if seen.model_error or seen.pods_error:
+        return seen.model_error or seen.pods_error
     digest = digest_of(loop.version, seen.model)
     refusals = (each for each in seen.service.models if digest and each.refused == digest)
     return next((f"{each.reason}: {each.message}" for each in refusals), "")
@@ -249,17 +257,20 @@ def edited(
         return None
     wanted = desired(loop, settings)
     made, before = spec, spec.rollout or RolloutSpec()
-    rollout = msgspec.structs.replace(before, audit_share=_audit_share(before, wanted.audit_share, settings))
-    if loop.state == "Judging":
+    percent = before.canary_percent
+    if loop.state == "Labelling" and seen.as_pods:  # a later change of its spec would replace the pods that train
+        made = _with_base(spec, loop, known) or spec
+    elif loop.state == "Judging":
         made = _with_candidate(spec, loop, seen.training, job, known)
     elif loop.state in {"Canary", "RolledOut"} and digest_of(loop.version, spec) and not _foreign(loop, spec):
-        made = msgspec.structs.replace(spec, target_version=loop.version)
-        rollout.canary_percent = wanted.percent
+        made, percent = msgspec.structs.replace(spec, target_version=loop.version), wanted.percent
     elif loop.state == "Withdrawn":
         made = _without(spec, loop)
-        if made.target_version != spec.target_version:
-            rollout.canary_percent = 100
-    if rollout != before:
+        percent = 100 if made.target_version != spec.target_version else percent
+    rollout = msgspec.structs.replace(
+        before, audit_share=_audit_share(before, wanted.audit_share, settings), canary_percent=percent
+    )
+    if rollout != before and not seen.as_pods:
         made = msgspec.structs.replace(made, rollout=rollout if rollout != RolloutSpec() else None)
     return made if made != spec else None
 
@@ -287,12 +298,10 @@ def _with_candidate(
         return spec
     if digest_of(loop.version, spec):
         return spec
-    versions = list(spec.versions)
-    if not any(each.version == loop.base for each in versions):
-        digest = spec.sha256 or (known.digest if known else "")
-        if spec.target_version or not spec.url or not loop.base or not digest.startswith(loop.base):
-            return spec  # somebody edits the Model: the round ends with Superseded
-        versions.append(ModelVersion(version=loop.base, url=spec.url, sha256=digest))
+    named = _with_base(spec, loop, known)
+    if named is None:
+        return spec  # somebody edits the Model: the round ends with Superseded
+    versions = list(named.versions)
     calibration = max(compared, key=lambda each: each.samples).calibration
     candidate = ModelVersion(
         version=loop.version, url=url(GM, model.digest), sha256=model.digest, calibration=calibration
@@ -302,9 +311,18 @@ def _with_candidate(
         versions.remove(oldest)
     if len(versions) >= MOST_VERSIONS:
         return spec
-    return msgspec.structs.replace(
-        spec, versions=[*versions, candidate], target_version=spec.target_version or loop.base
-    )
+    return msgspec.structs.replace(named, versions=[*versions, candidate])
+
+
+def _with_base(spec: ModelSpec, loop: LoopState, known: ModelFacts | None) -> ModelSpec | None:
+    """Return a Model with the present version in force by its name; None: its file is not known to be that."""
+    versions = list(spec.versions)
+    if not any(each.version == loop.base for each in versions):
+        digest = spec.sha256 or (known.digest if known else "")
+        if spec.target_version or not spec.url or not loop.base or not digest.startswith(loop.base):
+            return None
+        versions.append(ModelVersion(version=loop.base, url=spec.url, sha256=digest))
+    return msgspec.structs.replace(spec, versions=versions, target_version=spec.target_version or loop.base)
 
 
 def _without(spec: ModelSpec, loop: LoopState) -> ModelSpec:

@@ -123,6 +123,7 @@ class SnapshotReader:
             edited={each: self._stored(each) for each in entry.edits},
             pulled=self.files.states if entry.edits else {},
             watched={each: self.reports.of(each) if self._stored(each) else None for each in entry.watches},
+            statuses={each: found.status for each in entry.watches if (found := self._stored(each))},
         )
 
     def _stored(self, key: Key) -> StoredResource | None:

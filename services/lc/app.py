@@ -205,8 +205,8 @@ class _Components:
         self.workers: WorkerBackend
         self.logs: Logs
         if config.pods:
-            self.part = PodNode(config.node, config.labels)
-            self.workers = PodWorkers(config.node, bus, store, self._worker_changed)
+            self.part = PodNode(config.node, config.labels, folders)
+            self.workers = PodWorkers(folders, bus, store, self._worker_changed)
             self.logs = PodLogs(folders, bus)
         else:
             host = Host(python=sys.executable, library=str(programs.CHECKOUT or ""))

@@ -131,16 +131,21 @@ def put_aside(folders: NodePaths, service: Key) -> None:
     """
     for name in _names(folders, service):
         try:
-            folder = folders.worker(Worker(service.namespace, name))
-            if folder.exists():
-                folders.removed.mkdir(exist_ok=True)
-                folder.rename(folders.removed / secrets.token_hex(8))
-                with contextlib.suppress(OSError):  # the namespace has other workers
-                    folder.parent.rmdir()
+            move_away(folders, folders.worker(Worker(service.namespace, name)))
         except InvalidFieldError:  # a name too long for a worker never had a folder
             continue
-        except OSError as error:
-            log.warning("folder of a worker not removed", worker=name, error=str(error))
+
+
+def move_away(folders: NodePaths, folder: Path) -> None:
+    """Move a folder, if there is one, for removal by ``remove``; remove its parent if that is empty then."""
+    try:
+        if folder.exists():
+            folders.removed.mkdir(exist_ok=True)
+            folder.rename(folders.removed / secrets.token_hex(8))
+            with contextlib.suppress(OSError):  # the namespace has other workers
+                folder.parent.rmdir()
+    except OSError as error:
+        log.warning("folder not removed", folder=str(folder), error=str(error))
 
 
 def _names(folders: NodePaths, service: Key) -> list[str]:

@@ -180,6 +180,7 @@ class Observed:
         edited: the resources that it may edit, as their users wrote them; None: missing, or being deleted.
         pulled: files of workers: empty if GM's store has the file, else why it has not.
         watched: the reports on other resources that its rules depend on; None: there is no such resource.
+        statuses: the last statuses of those.
         heartbeat: whether the status must be written even if only its times differ.
 
     """
@@ -199,6 +200,7 @@ class Observed:
     edited: Mapping[Key, StoredResource | None] = field(default_factory=dict)
     pulled: Mapping[str, str] = field(default_factory=dict)
     watched: Mapping[Key, Mapping[str, NodeReport] | None] = field(default_factory=dict)
+    statuses: Mapping[Key, Status | None] = field(default_factory=dict)
     heartbeat: bool = False
 
     @property

@@ -34,8 +34,6 @@ from services.gm.service_status import Problem, Readiness
 
 #: the reason of a loop that waits for its first trigger
 WAITING = "WaitingForTrigger"
-#: the reason of a loop in a cluster that runs workers as pods
-NOT_HERE = "LoopNotSupported"
 #: states in which the Model may have a candidate that nothing has proven
 UNPROVEN = frozenset({"Judging", "Canary", "Withdrawn"})
 #: reasons of trainers whose samples cannot be used
@@ -125,14 +123,21 @@ def observe(
         model=model.resource.spec if model else None,
         model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
         command=training.spec.loop.command,
+        as_pods=observed.as_pods,
+        pods_error=_failing(observed.statuses.get(service_of(training))) if observed.as_pods else "",
     )
 
 
+def _failing(service: Status | None) -> str:
+    """Return why a pod of a service has failed; empty: none has."""
+    if service is None or not service.failed or not service.conditions:
+        return ""
+    return f"{service.conditions[-1].reason}: {service.conditions[-1].message}"
+
+
 def missing(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
-    """Return what the loop needs: a service, whose workers can try a version on a part of their samples."""
+    """Return what the loop needs: a service."""
     key = service_of(training)
-    if observed.as_pods:
-        return [Problem(NOT_HERE, "spec.loop: pods cannot try a version on a part of their samples: remove it")]
     if observed.watched.get(key) is None:
         return [Problem("ServiceNotFound", f"spec.loop.service: {key} does not exist: apply it")]
     return []
@@ -157,8 +162,6 @@ def stepped(
     """Return the next state of the loop."""
     assert training.spec.loop is not None  # noqa: S101  # callers check it
     loop = state_of(observed.status)
-    if observed.as_pods:
-        return loop
     seen = observe(training, observed, model, identity, trouble if running(loop) else None)
     return advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
 

@@ -41,6 +41,7 @@ from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude
 from services.gm.worker_file_store import WorkerFile
 from services.gm.workloads.deployments import Built
+from services.gm.workloads.pod_status import STARTING
 
 DONE = "done"
 #: versions and metrics that a Model can have; characters of a digest in the name of a version
@@ -50,6 +51,8 @@ TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
 #: reasons of trainers that end without an edit: when samples, or the hour, change
 PASSING = ("Dataset", "OutsideHours")
 TOO_FEW = "TooFewTrainers"
+#: reasons of workers that nothing prevents from starting
+BEGINNING = frozenset({"", "Starting", *STARTING})
 #: problems after the first that a message names
 NAMED = 3
 
@@ -370,7 +373,7 @@ class _Workers:
                 aggregator = None if up else Readiness(phase, each.reason or "WorkerNotUp", text)
             elif each.phase == "Running" and not each.reason:
                 able += 1
-            elif each.phase == "Pending" and each.reason in {"", "Starting"}:
+            elif each.phase == "Pending" and each.reason in BEGINNING:
                 problems.append(Problem("WorkerNotUp", text))
             else:
                 failed = failed or not each.reason.startswith((*PASSING, "Node"))

@@ -13,10 +13,11 @@ from typing import Any
 
 from halimede.api import Resource, placements
 from halimede.api.dataset import PLURAL as DATASETS
-from halimede.api.jointinference import NAME_LIMIT, JointInferenceServiceSpec
+from halimede.api.jointinference import NAME_LIMIT, EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.placement import Placement
 from halimede.errors import InvalidFieldError
+from halimede.hard_samples import kept_by
 from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.model_selection import described, selectors
@@ -26,7 +27,7 @@ from services.gm.workloads.model_init_container import WAYS, Brought, ModelDeliv
 from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, worker_of
 from services.gm.workloads.pod_history import PodHold
 from services.gm.workloads.pod_settings import PodSettings
-from services.gm.workloads.pod_template import BIG_MODEL_PORT, check_mounts, pod_template
+from services.gm.workloads.pod_template import BIG_MODEL_PORT, NodeFiles, check_mounts, pod_template
 from services.gm.workloads.template_policy import check_host_path, check_template
 
 References = Mapping[Key, Resource[Any] | None]
@@ -153,7 +154,7 @@ class _Worker:
             # by default Deployments keep ten old templates; one suffices for inspection
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": object_names.selector(self.service, self.place.role, self.place.part)},
-            "template": pod_template(self.service, self.place, self._brought(), self.settings, self._data()),
+            "template": pod_template(self.service, self.place, self._brought(), self.settings, self._files()),
         }
         if hpa is None:
             spec["replicas"] = 1
@@ -215,8 +216,8 @@ class _Worker:
 
     def _data_problems(self) -> Iterator[Problem]:
         """Yield the problems with the samples that a worker needs on its node."""
-        if self.place.keeper:
-            text = "a pod does not see the hard samples of another pod: export them, and name a Dataset"
+        if self.place.keeper and not self.settings.node_cache:
+            text = "GM's settings for pods have no nodeCache, so pods share no files: export them, and name a Dataset"
             yield Problem("HardSamplesNotShared", f"{self.place.at}.hardSamples: {text}")
         if not self.place.dataset:
             return
@@ -233,10 +234,21 @@ class _Worker:
                 at = f"{self.place.at}.dataset.name: Dataset {self.place.dataset}: spec.url"
                 yield from check_host_path(at, path, self.settings)
 
-    def _data(self) -> str:
-        """Return the path of the samples that it trains on, on its node; empty: it does not train."""
+    def _files(self) -> NodeFiles:
+        """Return the samples on its node that it uses."""
         dataset = self.references.get(Key(DATASETS, self.service.metadata.namespace, self.place.dataset))
-        return (host_file(dataset.spec.url) or "") if dataset and self.place.needs_data else ""
+        data = (host_file(dataset.spec.url) or "") if dataset and self.place.needs_data else ""
+        if self.place.keeper:
+            return NodeFiles(data=self._kept(self.place.keeper), reference=data)
+        edge = self.place.worker
+        keeps = isinstance(edge, EdgeWorkerSpec) and edge.keep_hard_samples is not None
+        shared = keeps and self.settings.node_cache and self.place.pod.node_name
+        return NodeFiles(data=data, kept=self._kept(self.service.metadata.name) if shared else "")
+
+    def _kept(self, service: str) -> str:
+        """Return the folder of its node with the hard samples of a service's edge worker."""
+        parts = kept_by(self.place.pod.node_name, self.service.metadata.namespace, service)
+        return posixpath.join(self.settings.node_cache, *parts)
 
     def secret_names(self) -> dict[str, str]:
         """Return the Secrets that a worker needs, by purpose."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from halimede.api import Resource, worker_environment
@@ -17,6 +18,7 @@ from halimede.api.placement import Placement, Program
 from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.worker_environment import WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
+from halimede.hard_samples import FOLDER as HARD_SAMPLES
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
 from services.gm.workloads.model_init_container import (
@@ -47,15 +49,35 @@ GRACE_SHARE = 0.8
 WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """The paths of samples on a worker's node; empty: it uses none.
+
+    Attributes:
+        data: samples to train on.
+        reference: samples of the stream as it was.
+        kept: the folder where an edge worker keeps hard samples for training. The local controller makes it before, so
+            that it belongs to the user of the workers: one that kubelet makes is root's.
+
+    """
+
+    data: str = ""
+    reference: str = ""
+    kept: str = ""
+
+
+NO_FILES = NodeFiles()
+
+
 def pod_template(
-    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, data: str = ""
+    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, files: NodeFiles = NO_FILES
 ) -> Body:
-    """Return the template of a worker's pods, with its digest as a label. ``data``: samples on its node to train on."""
+    """Return the template of a worker's pods, with its digest as a label."""
     deliveries = _deliveries(brought)
     given = _pruned(place.worker.template)
     pod: Body = given["spec"]
     _protect_node(pod, settings)
-    volumes, mounts = _volumes(place, settings, data)
+    volumes, mounts = _volumes(place, settings, files)
     worker: Body = pod["containers"][0]
     worker["name"] = worker.get("name") or "worker"
     worker["image"] = _image(service, worker, settings)
@@ -66,7 +88,7 @@ def pod_template(
     if _ours(worker, settings):
         _make_ours(worker, pod, place.program, settings)
         volumes += _writable(worker)
-    told = _worker_environment(service, place, brought, settings, data)
+    told = _worker_environment(service, place, brought, settings, files)
     worker["env"] = list(_environment(told, worker.get("env", [])))
     init = [copy.deepcopy(container) for each in deliveries for container in each.init]
     pod["initContainers"] = [*init, *pod.get("initContainers", [])]
@@ -155,7 +177,7 @@ def _locate_images(pod: Body, settings: PodSettings) -> None:
 
 
 def _worker_environment(
-    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, data: str
+    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings, files: NodeFiles
 ) -> WorkerEnvironment:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
@@ -168,7 +190,8 @@ def _worker_environment(
         state=STATE,
         grace_s=grace,
         fetch_allow=",".join(settings.fetch_allow),
-        data=DATA + data if data else "",
+        data=DATA + files.data if files.data else "",
+        reference=DATA + files.reference if files.reference else "",
     )
     facts = dict(told.facts)
     if place.alone:
@@ -253,7 +276,7 @@ def _state_size(place: Placement) -> str:
     return f"{int(STATE_SIZE.removesuffix('Mi')) + keep.max_megabytes}Mi" if keep else STATE_SIZE
 
 
-def _volumes(place: Placement, settings: PodSettings, data: str = "") -> tuple[list[Body], list[Body]]:
+def _volumes(place: Placement, settings: PodSettings, files: NodeFiles = NO_FILES) -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts, without those of its model."""
     volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(place)}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
@@ -261,7 +284,14 @@ def _volumes(place: Placement, settings: PodSettings, data: str = "") -> tuple[l
         secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret
         volumes.append({"name": "halimede-broker", "secret": {"secretName": secret}})
         mounts.append({"name": "halimede-broker", "mountPath": BROKER, "readOnly": True})
-    for path, name, kind in ((place.folder, "halimede-source", "Directory"), (data, "halimede-samples", "")):
+    if files.kept:
+        volumes.append({"name": "halimede-kept", "hostPath": {"path": files.kept, "type": "DirectoryOrCreate"}})
+        mounts.append({"name": "halimede-kept", "mountPath": f"{STATE}/{HARD_SAMPLES}"})
+    for path, name, kind in (
+        (place.folder, "halimede-source", "Directory"),
+        (files.data, "halimede-samples", "Directory" if place.keeper else ""),
+        (files.reference, "halimede-reference", ""),
+    ):
         if path:
             volume, mount = mounted(path, name, kind)
             volumes.append(volume)

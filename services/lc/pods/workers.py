@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from halimede.api import Resource, dataset, matches, multiedge, placements
+from halimede.api import Resource, dataset, jointinference, matches, multiedge, placements
+from halimede.api.jointinference import EdgeWorkerSpec
 from halimede.api.placement import SERVICES, Placement
 from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
@@ -25,7 +26,7 @@ from halimede.models import FetchError, local_path
 from halimede.names import Key
 from halimede.stats.totals import GROWING, add_up, vanished
 from services.lc.models.lookup import Models
-from services.lc.paths import Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import Lack, Preparation, RequiredFile, ResourceState
 from services.lc.pods.store import Owner, PodRecord
@@ -33,6 +34,7 @@ from services.lc.status_reporter import WORST_FIRST, add_roles, status_of
 from services.lc.store import NodeResource, NodeStore
 from services.lc.supervisor.process import Role, Start
 from services.lc.supervisor.worker_state import WorkerPhase
+from services.lc.worker_files import move_away
 
 log = structlog.get_logger()
 #: seconds between two checks for silent pods, and between two writes of received reports
@@ -67,9 +69,10 @@ STANDS: Mapping[str, tuple[WorkerPhase, str]] = {
 class PodWorkers:
     """The pods of this node. ``changed`` is called with a service when one of its pods has become silent."""
 
-    def __init__(self, node: str, bus: Bus, store: NodeStore, changed: Callable[[Key], None]) -> None:
+    def __init__(self, folders: NodePaths, bus: Bus, store: NodeStore, changed: Callable[[Key], None]) -> None:
         self.restarts = 0
-        self._node = node
+        self._folders = folders
+        self._node = folders.node
         self._bus = bus
         self._store = store
         self._changed = changed
@@ -106,8 +109,14 @@ class PodWorkers:
     def carry_out(self, plan: Plan) -> None:
         """Drop the pods of services whose name has another uid now, and of services that left long ago.
 
-        Not at once: a pod that moves to another node may return, and its service's counts must never fall.
+        Not at once: a pod that moves to another node may return, and its service's counts must never fall. It also
+        makes the folders for hard samples, so that they belong to the user of the workers: kubelet's would be root's.
         """
+        for folder in (standing.kept for standing in plan.standings.values() if standing.kept):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:  # the next plan tries again
+                log.warning("folder for hard samples not made", folder=str(folder), error=str(error))
         held = {(standing.key, standing.uid) for standing in plan.standings.values()}
         for owner in self._services.keys() - held:
             if live := self._services[owner].live:
@@ -159,7 +168,9 @@ class PodWorkers:
         return False
 
     def clear_away(self, service: Key) -> None:
-        """Do nothing: a pod's files end with it, and its counts with the resource."""
+        """Move a service's hard samples away for removal; a pod's other files end with it."""
+        if service.plural == jointinference.PLURAL:
+            move_away(self._folders, self._folders.kept(service.namespace, service.name))
 
     async def stop_all(self) -> None:
         """Store the received reports."""
@@ -270,6 +281,7 @@ class Pod:
             reason=reason,
             message=message,
             http=info.http,
+            model=info.model,
             training=info.training,
         )
         if info.owner_kind == multiedge.KIND or info.tier:  # if several workers share a role, each shows its counts
@@ -371,7 +383,7 @@ class PodCounts:
 
 @dataclass(frozen=True, slots=True)
 class PodNode:
-    """A node with pods, for plans: its name, and its labels as far as they are known.
+    """A node with pods, for plans: its name, its labels as far as they are known, and its folders.
 
     It does not decide which pods run here, and the node's labels need not be known: only a role whose pods name another
     node is excluded. A Model is prepared in advance if GM has sent it and this controller can: the node's own files are
@@ -381,6 +393,7 @@ class PodNode:
 
     name: str
     labels: Mapping[str, str]
+    folders: NodePaths
 
     def leaves(self, resource: Resource[Any]) -> str:
         """Return why a Model or Dataset is left to the pods, empty if it is not."""
@@ -403,7 +416,10 @@ class PodNode:
         used = tuple(output for p in here for output in models.output(p, held.key))
         nowhere = Lack("Pending", "NoPlacement", f"its workers are not placed on node {self.name}")
         settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if asked else nowhere)
-        return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled), {}
+        edges = (p.worker for p in asked if p.pod.node_name and isinstance(p.worker, EdgeWorkerSpec))
+        keeps = any(worker.keep_hard_samples for worker in edges)
+        kept = self.folders.kept(held.key.namespace, held.key.name) if keeps else None
+        return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled, kept=kept), {}
 
     def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:  # of the port
         """Always None: pods bring their own models."""

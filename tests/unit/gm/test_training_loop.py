@@ -161,16 +161,23 @@ def test_a_service_that_is_not_there_is_named() -> None:
     assert "digits" in status.conditions[-1].message
 
 
-def test_where_workers_are_pods_a_loop_is_a_condition_and_begins_nothing() -> None:
-    status = written(actions(None, as_pods=True))
-    assert (status.phase, status.conditions[-1].reason) == ("Pending", "LoopNotSupported")
-    assert state_of(status) == LoopState()
+def test_where_workers_are_pods_a_canary_is_the_version_of_all_samples() -> None:
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
+    versions = [{"version": "aaaaaaaaaaaa", "url": "/a"}, {"version": "digits-new", "url": "/b", "sha256": "b" * 64}]
+    model = as_stored(MODEL, versions=versions, targetVersion="aaaaaaaaaaaa")
+    found = actions(canary, edited={MODEL.key: model}, as_pods=True)
+    assert [each.fields for each in found if isinstance(each, Edit)] == [{"targetVersion": "digits-new"}]
+    assert written(found).phase == "Canary"
 
 
-def test_a_round_that_a_user_writes_into_the_resource_runs_nothing() -> None:
-    theirs = api.parse(put(TRAINING.body, "spec.loop.run", {"round": 7}))
-    found = CONTROLLERS["trainingmodels"].entry(theirs, None).resource
-    assert found.spec.loop.run is None
+def test_a_pod_of_the_service_that_cannot_run_ends_a_canary_where_workers_are_pods() -> None:
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
+    fails = conclude(Status(failed=1), Readiness("Degraded", "CrashLoopBackOff", "no model"), None, 1, NOW)
+    told: dict[str, Any] = {"statuses": {SERVICE: fails}}
+    status = written(actions(canary, **told, as_pods=True))
+    assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "CanaryFailed")
+    assert status.conditions[-1].message == "CrashLoopBackOff: no model"
+    assert written(actions(canary, **told)).phase == "Canary"
 
 
 def test_the_manifests_of_the_documentation_are_valid() -> None:

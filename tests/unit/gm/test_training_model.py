@@ -168,6 +168,12 @@ def test_without_enough_trainers_it_waits_or_has_failed(reason: str, expected: t
     assert verdict(status(reports=reports(rounds(), *trainers))) == expected
 
 
+@pytest.mark.parametrize("reason", ["Starting", "ContainerCreating", "PodInitializing"])
+def test_trainers_that_nothing_prevents_from_starting_have_not_failed(reason: str) -> None:
+    trainers = worker("edge0", "Pending", reason), worker("edge1", "Pending", reason)
+    assert verdict(status(reports=reports(rounds(), *trainers))) == ("Pending", "WorkerNotUp")
+
+
 def test_an_aggregator_that_fails_fails_the_training() -> None:
     failed = worker("aggregator", "Failed", "Diverged")
     assert verdict(status(reports=reports(failed))) == ("Failed", "Diverged")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.messages import Histogram, TaskInfo, WorkerInfo
+from halimede.messages import Histogram, ModelInUse, TaskInfo, WorkerInfo
 from halimede.names import Key
 from halimede.stats import histogram
-from services.lc.paths import Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.pods.store import PodRecord
@@ -238,7 +238,7 @@ async def test_what_a_full_disk_keeps_is_forgotten_later(tmp_path: Path) -> None
     with NodeStore(tmp_path / "store") as store:
         store.pods.write([((HELMET, "u1"), PODS[0], PodRecord(info))])
     with NodeStore(tmp_path / "store") as store:
-        pods = PodWorkers("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
+        pods = PodWorkers(NodePaths(tmp_path, "edge0"), MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
         pods.adopt()
         plan = Plan((), (), {}, {HELMET: ResourceState(HELMET, "u2", 1)})
         for refuse in (True, False):
@@ -358,3 +358,22 @@ async def test_counts_that_grow_are_taken_while_the_clock_of_the_machine_is_behi
         await eventually(lambda: counted(node) == 104)
         await says(node, PODS[0], **life(109, at=20))
         await eventually(lambda: counted(node) == 109)
+
+
+@simulated
+async def test_the_folder_for_hard_samples_is_made_before_the_pod_and_goes_with_the_service(tmp_path: Path) -> None:
+    body = service()
+    body["spec"]["edgeWorker"]["keepHardSamples"] = {}
+    async with world(tmp_path) as node, node.lc():
+        folder = node.config.folders.kept("default", "helmet")
+        await node.gm.insert(model(), body)
+        await eventually(folder.is_dir)
+        (folder / "sample").write_text("1")
+        await node.gm.delete(HELMET, "u1")
+        await eventually(lambda: not folder.exists())
+
+
+def test_a_pod_reports_the_model_that_it_has() -> None:
+    using = ModelInUse(digest="a" * 64, version="v1")
+    info = WorkerInfo(name="pod", namespace="default", owner_name="helmet", status="running", role="edge", model=using)
+    assert Pod(info, "edge", 0.0).report().model == using

@@ -266,3 +266,17 @@ def test_sigterm_ends_it_at_once(origin: Origin, out: Path, tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 128 + signal.SIGTERM
     assert not out.exists()
+
+
+def test_a_file_on_the_bus_is_that_of_the_nodes_cache_once_its_local_controller_has_fetched_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A pod is not on the bus."""
+    out, cache = tmp_path / "downloads" / "candidate", tmp_path / "cache"
+    arguments = ["--url", f"bus://gm/sha256/{DIGEST}", "--sha256", DIGEST, "--cache", str(cache), "--out", str(out)]
+    assert main([*arguments, "--patience", "0"]) == TEMPORARY
+    assert "the node's local controller has not fetched it" in capfd.readouterr().err
+    (cache / "sha256").mkdir(parents=True, exist_ok=True)
+    (cache / "sha256" / DIGEST).write_bytes(BODY)
+    assert main(arguments) == 0
+    assert out.read_bytes() == BODY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.api.model import ModelSpec, ModelVersion
 from halimede.messages import ModelInUse
 from halimede.models.desired_state import Desired, DesiredModel, write
+from halimede.worker.model_reload import desired_of
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, HARD, World, world
 
@@ -253,3 +256,18 @@ async def test_one_live_object_of_a_user_holds_one_model_and_says_that_it_takes_
 async def test_without_a_file_a_worker_takes_no_other_model(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.worker("edge", "e0"):
         assert all(info.model is None for info in w.infos["e0"])
+
+
+def test_the_model_of_a_pod_has_the_version_of_its_spec_and_the_digest_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "small.onnx"
+    file.write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    plain = desired_of(str(file), ModelSpec(url=str(file), format="onnx"))
+    assert (plain.version, plain.digest, plain.calibration) == (digest[:12], digest, "")
+    versions = [ModelVersion(version="v2", url=str(file), calibration="{}")]
+    named = desired_of(str(file), ModelSpec(url=str(file), format="onnx", versions=versions, target_version="v2"))
+    assert (named.version, named.digest, named.calibration) == ("v2", digest, "{}")
+    assert (
+        desired_of("https://models.example/v1", ModelSpec(url="https://models.example/v1", format="onnx")).digest == ""
+    )
+    assert desired_of(str(tmp_path), ModelSpec(url=str(tmp_path), format="onnx")).version == ""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from halimede.api import Resource, parse
 from halimede.training.settings import read_training
 from services.gm.workloads.deployments import Built, build
+from services.lc.paths import NodePaths
+from tests.integration.gm_world import service
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
 from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons
@@ -96,7 +99,45 @@ def test_samples_must_be_on_the_node_in_a_folder_that_the_operator_allows() -> N
     assert set(reasons(strict)) == {"HostPathNotAllowed"}
 
 
-def test_hard_samples_of_another_pod_are_not_there() -> None:
-    kept = put(training().body, "spec.trainers.0.hardSamples", {"service": "digits"})
-    del kept["spec"]["trainers"][0]["dataset"]
-    assert reasons(made(parse(kept))) == ["HardSamplesNotShared"]
+def looped(**trainer: Any) -> Resource[Any]:
+    body = put(training().body, "spec.loop", {"service": {"name": "digits"}})
+    return parse(put(body, "spec.trainers.0", {**body["spec"]["trainers"][0], "hardSamples": {"service": "digits"}}))
+
+
+def keeping(node: str) -> dict[str, Any]:
+    body = put(service("digits", edge=node or {"pool": "edge"}), "spec.edgeWorker.keepHardSamples", {})
+    body["metadata"] |= {"namespace": "default", "uid": UID, "generation": 1}
+    built = build(parse(body), known(model("small"), model("big")), SECRETS, SETTINGS)
+    assert reasons(built) == []
+    pod: dict[str, Any] = objects(built)["Deployment/digits-deployment-edge"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_a_trainer_of_a_loop_reads_the_folder_where_the_pod_on_its_node_keeps_hard_samples() -> None:
+    edge = keeping("edge0")
+    [volume] = [each for each in edge["volumes"] if each["name"] == "halimede-kept"]
+    [mount] = [each for each in edge["containers"][0]["volumeMounts"] if each["name"] == "halimede-kept"]
+    # the local controller on that node makes it, and belongs to the same user
+    folder = NodePaths(Path("/var/lib/halimede"), "edge0").kept("default", "digits")
+    assert volume["hostPath"] == {"path": str(folder), "type": "DirectoryOrCreate"}
+    assert mount == {"name": "halimede-kept", "mountPath": "/var/lib/halimede/state/hard"}
+
+    pod = pods(made(looped()))["edge0"]
+    hosts = {each["name"]: each["hostPath"] for each in pod["volumes"] if "hostPath" in each}
+    assert hosts["halimede-samples"] == {"path": str(folder), "type": "Directory"}
+    assert hosts["halimede-reference"] == {"path": "/data/digits", "type": ""}
+    mounts = {each["name"]: each for each in pod["containers"][0]["volumeMounts"]}
+    assert mounts["halimede-samples"]["readOnly"] is mounts["halimede-reference"]["readOnly"] is True
+    told = environment(pod)
+    assert told["TRAIN_DATASET_URL"] == mounts["halimede-samples"]["mountPath"] == f"/home/data{folder}"
+    assert told["TRAIN_REFERENCE_URL"] == "/home/data/data/digits"
+    assert "fetch" in [each["name"] for each in pod["initContainers"]], "it compares with the present model"
+    assert told["MODEL_URL"]
+
+
+def test_an_edge_worker_without_a_node_of_its_own_shares_no_samples() -> None:
+    assert "halimede-kept" not in str(keeping(""))
+
+
+def test_without_a_folder_of_the_nodes_pods_share_no_samples() -> None:
+    assert reasons(made(looped(), settings=replace(SETTINGS, node_cache=""))) == ["HardSamplesNotShared"]

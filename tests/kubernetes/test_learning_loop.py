@@ -1,0 +1,244 @@
+"""A learning loop where workers are pods: from a command to the roll-out, or to the withdrawal, of a candidate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede.api import parse
+from halimede.api.trainingmodel import run_of
+from halimede.messages import ModelInUse, TaskInfo, TensorFile, TrainingProgress, WorkerReport
+from halimede.names import Key
+from tests.integration.gm_world import FakeNode, dataset, model
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.player import Body
+from tests.kubernetes.podstates import crash_loop, running
+from tests.kubernetes.world import PATIENCE, RunningGm, World, world
+from tests.simulated import eventually
+from tests.unit.gm.test_learning_loop import GOOD, evidence
+
+PLURAL = "trainingmodels"
+AGGREGATOR, TRAINER = (f"again-deployment-training-{name}" for name in ("aggregator", "edge0"))
+BASE = "a" * 64
+FILE = TensorFile(digest="d" * 64, size=1000)
+CANDIDATE = f"again-{FILE.digest[:12]}"
+LOOP = {
+    "service": {"name": "helmet"},
+    "command": 1,
+    "labelled": 50,
+    "easy": 0,
+    "leastStratum": 0,
+    "afterAudits": 20,
+    "gate": {"least": 50},
+    "triggers": {"drift": False},
+}
+
+
+def training(w: World) -> Body:
+    def template(node: str) -> Body:
+        return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+
+    trainer = {"name": "edge0", "hardSamples": {"service": "helmet"}, "dataset": {"name": "frames"}}
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "TrainingModel",
+        "metadata": {"name": "again"},
+        "spec": {
+            "model": {"name": "small"},
+            "aggregator": {"template": template(w.cloud)},
+            "trainers": [{**trainer, "template": template(w.edge)}],
+            "rounds": 1,
+            "loop": LOOP,
+        },
+    }
+
+
+def version_of(pod: Body) -> str:
+    """The version of the model that a pod gets."""
+    env = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+    spec = msgspec.json.decode(env["MODEL_SPEC"])
+    return str(spec.get("targetVersion") or spec["sha256"][:12])
+
+
+class Reporter:
+    """What local controllers report on the pods that run: the edge workers' counts, and a training's progress.
+
+    ``agrees``: the share of audits that agree, by version.
+    """
+
+    def __init__(self, w: World, edge: FakeNode, cloud: FakeNode, agrees: dict[str, float]) -> None:
+        self.w, self.edge, self.cloud, self.agrees = w, edge, cloud, agrees
+        self.service, self.training = (
+            Key("jointinferenceservices", w.namespace, "helmet"),
+            Key(PLURAL, w.namespace, "again"),
+        )
+        #: versions in use, in the order in which they were
+        self.used: list[str] = []
+        #: pods that trained, by worker
+        self.trained: dict[str, set[str]] = {}
+
+    async def run(self) -> None:
+        while True:
+            pods = [each for each in (await self.w.api.client.list("Pod", self.w.namespace))["items"] if _answers(each)]
+            self._serve([each for each in pods if "-deployment-edge-" in each["metadata"]["name"]])
+            self._train([each for each in pods if "-training-" in each["metadata"]["name"]])
+            await asyncio.sleep(0.1)
+
+    def _serve(self, pods: list[Body]) -> None:
+        if self.service not in self.edge.holds or not pods:
+            return
+        pod = pods[0]  # while an update replaces one, the player ends the old one at once
+        version = version_of(pod)
+        if self.used[-1:] != [version]:
+            self.used.append(version)
+        info = msgspec.structs.replace(self.edge.counts.get(self.service, TaskInfo()))
+        info.inference_number += 40
+        info.hard_example_number += 20
+        info.audited += 10
+        info.audit_agreed += round(10 * self.agrees[version])
+        info.labelled += 30
+        self.edge.counts[self.service] = info
+        digest = FILE.digest if version == CANDIDATE else BASE
+        self.edge.overrides["edge"] = WorkerReport(
+            name=pod["metadata"]["name"], role="edge", phase="Running", model=ModelInUse(digest=digest, version=version)
+        )
+        self.edge.report(self.service)
+
+    def _train(self, pods: list[Body]) -> None:
+        for node, part, role in ((self.cloud, "aggregator", "cloud"), (self.edge, "edge0", "edge")):
+            own = [each for each in pods if f"-training-{part}-" in each["metadata"]["name"]]
+            if self.training not in node.holds or not own:
+                continue
+            self.trained.setdefault(part, set()).update(each["metadata"]["uid"] for each in own)
+            uid, _, body = node.holds[self.training]
+            told = TrainingProgress(run=f"{uid}.{run_of(parse(body).spec)}", rounds=1, round=1)
+            if part == "aggregator":
+                told = msgspec.structs.replace(told, state="done", model=FILE, reason="RoundsDone")
+            else:
+                told = msgspec.structs.replace(told, compared=FILE.digest, evidence=evidence(GOOD), samples=50)
+            name = f"again.{part}-training-{node.name}"
+            node.overrides[part] = WorkerReport(name=name, role=role, part=part, phase="Running", training=told)  # type: ignore[arg-type]
+            node.report(self.training)
+
+
+def _answers(pod: Body) -> bool:
+    ready = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions") or []}
+    return not pod["metadata"].get("deletionTimestamp") and ready.get("Ready") == "True"
+
+
+@contextlib.asynccontextmanager
+async def reported(w: World, agrees: dict[str, float]) -> AsyncIterator[Reporter]:
+    """Two nodes whose controllers report, and the resources of a loop with a round by command."""
+    async with w.node(w.edge) as edge, w.node(w.cloud) as cloud:
+        made = Reporter(w, edge, cloud, agrees)
+        task = asyncio.create_task(made.run())
+        frames = dataset("frames")
+        frames["spec"] |= {"nodeName": w.edge}
+        service = w.service()
+        service["spec"]["edgeWorker"] |= {"keepHardSamples": {}, "auditShare": 0.2}
+        await w.apply(frames, model("small", sha256=BASE), model("big"), service, training(w))
+        try:
+            yield made
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+
+def stored(gm: RunningGm) -> None:
+    """As if GM's store had the candidate's file: GM of these tests has no store of files."""
+    assert gm.manager is not None
+    gm.manager._plane.files.states[FILE.digest] = ""
+
+
+async def ended(w: World) -> Body:
+    """Wait until a round has ended, and return its record."""
+    record: list[Body] = []
+
+    async def holds() -> bool:
+        loop = (await w.status("again", PLURAL)).get("loop") or {}
+        record[:] = loop.get("history") or []
+        return bool(record) and loop["state"] == "Collecting"
+
+    try:
+        await eventually(holds, 3 * PATIENCE)
+    except AssertionError as error:
+        raise AssertionError(await w.status("again", PLURAL)) from error
+    return record[0]
+
+
+async def made(w: World) -> bool:
+    return await w.object("Deployment", TRAINER) is not None
+
+
+async def gone(w: World) -> bool:
+    return await w.object("Deployment", AGGREGATOR) is None
+
+
+async def test_a_round_from_command_to_roll_out_replaces_the_pods_and_stands_restarts_of_gm(api: Api) -> None:
+    async with world(api) as w, reported(w, {BASE[:12]: 0.6, CANDIDATE: 1.0}) as nodes:
+        async with w.gm("gm-0"):  # it does not get the file, so the round waits in this state
+            await w.reaches("Training", name="again", plural=PLURAL)
+            await eventually(lambda: made(w), PATIENCE)
+            edge = (await w.made("Deployment", "helmet-deployment-edge"))["spec"]["template"]["spec"]
+            trainer = (await w.made("Deployment", TRAINER))["spec"]["template"]["spec"]
+            kept = [
+                each["hostPath"]["path"]
+                for pod, name in ((edge, "halimede-kept"), (trainer, "halimede-samples"))
+                for each in pod["volumes"]
+                if each["name"] == name
+            ]
+            assert kept == [f"/var/lib/halimede/nodes/{w.edge}/kept/{w.namespace}/helmet"] * 2
+        async with w.gm("gm-1") as gm:
+            stored(gm)
+            await w.reaches("Canary", name="again", plural=PLURAL)
+        async with w.gm("gm-2") as gm:
+            stored(gm)
+            record = await ended(w)
+            assert (record["outcome"], record["reason"]) == ("RolledOut", "CanaryAuditsHold"), record["message"]
+            assert record["before"]["value"] < record["after"]["value"]
+            small = await w.find("small", "models") or {}
+            assert small["spec"]["targetVersion"] == CANDIDATE
+            assert "rollout" not in small["spec"]
+            assert nodes.used == [BASE[:12], CANDIDATE]
+            await eventually(lambda: gone(w), PATIENCE)
+            # no edit of the Model in between has replaced a pod that trains
+            assert {part: len(pods) for part, pods in nodes.trained.items()} == {"aggregator": 1, "edge0": 1}
+
+
+async def test_a_candidate_with_worse_audits_is_withdrawn_and_the_pods_get_the_version_before(api: Api) -> None:
+    async with world(api) as w, reported(w, {BASE[:12]: 1.0, CANDIDATE: 0.2}) as nodes, w.gm() as gm:
+        stored(gm)
+        record = await ended(w)
+        assert (record["outcome"], record["reason"]) == ("Withdrawn", "CanaryAuditsWorse"), record["message"]
+        await eventually(lambda: nodes.used == [BASE[:12], CANDIDATE, BASE[:12]], PATIENCE)
+        small = await w.find("small", "models") or {}
+        assert small["spec"]["targetVersion"] == BASE[:12]
+        assert [each["version"] for each in small["spec"]["versions"]] == [BASE[:12]]
+
+
+@pytest.mark.parametrize("trouble", [crash_loop])
+async def test_a_candidate_whose_pod_does_not_start_is_withdrawn_while_the_one_before_answers(
+    api: Api, trouble: Any
+) -> None:
+    async with world(api) as w, reported(w, {BASE[:12]: 1.0}) as nodes, w.gm() as gm:
+        stored(gm)
+        w.player.keeps_old = True
+
+        def state(pod: Body) -> Body:
+            edge = "-deployment-edge-" in pod["metadata"]["name"]
+            return trouble(pod) if edge and version_of(pod) == CANDIDATE else running(pod)  # type: ignore[no-any-return]
+
+        w.player.behave(state)
+        record = await ended(w)
+        assert (record["outcome"], record["reason"]) == ("Withdrawn", "CanaryFailed"), record["message"]
+        assert "CrashLoopBackOff" in record["message"]
+        assert nodes.used == [BASE[:12]]
+        small = await w.find("small", "models") or {}
+        assert small["spec"]["targetVersion"] == BASE[:12]
