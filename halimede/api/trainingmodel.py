@@ -175,7 +175,10 @@ class TrainingLimits(Spec, kw_only=True):
     ``seconds``: of processor time on each of its ``cores``. It may take four times that by the clock.
     """
 
-    memory_mb: Annotated[int, Meta(ge=16, le=1024**2, description="Memory, in MiB.")] = 2048
+    memory_mb: Annotated[
+        int,
+        Meta(ge=16, le=1024**2, description="Memory for the samples, the trainer and its own libraries, in MiB."),
+    ] = 2048
     seconds: Annotated[float, Meta(ge=0.1, le=86_400, description="Processor time of each core.")] = 600.0
     cores: Annotated[int, Meta(ge=1, le=256, description="Cores that a step may use.")] = 1
     hours: Annotated[Hours, Meta(description="Hours of the day in which the node trains. Default: always.")] = (

@@ -268,12 +268,12 @@ class HardSampleStore:
         return self.folder / f"{place.number:012d}-{id_}.{kind}"
 
 
-def stored_samples(folder: Path) -> Iterator[tuple[KeptSample, Path]]:
-    """Yield the samples of another process's store, the oldest first, each with the path of its picture.
+def stored_samples(folder: Path, *, newest_first: bool = False) -> Iterator[tuple[KeptSample, Path]]:
+    """Yield the samples of another process's store by their age, each with the path of its picture.
 
     Reads only: samples that are incomplete or damaged, or are removed meanwhile, are left out. Raises OSError.
     """
-    for text in sorted(folder.glob("*.json")):
+    for text in sorted(folder.glob("*.json"), reverse=newest_first):
         if NAME.fullmatch(text.name):
             with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
                 sample = msgspec.json.decode(text.read_bytes(), type=KeptSample)

@@ -38,6 +38,8 @@ from halimede.training.weights import Weights, WeightsError, check_finite, diffe
 WITHOUT_SAMPLES = frozenset({"initial", "export"})
 #: limits of the message, and of its metrics
 MAX_TEXT, MAX_METRICS, MAX_KEY = 1000, 32, 64
+#: part of a step's memory for kept samples; the training set takes as much, and copies of it three times that
+PART_OF_MEMORY = 8
 
 
 def main() -> None:
@@ -150,12 +152,13 @@ def _samples(task: TrainingTask, spec: ModelSpec, samples: SampleCache) -> NodeD
     if not is_kept(path):
         return samples.read(path, spec)
     reference = read_data(Path(task.reference), spec) if task.reference else None
-    return with_replay(read_kept(path, spec, task.since_s).node, reference)
+    kept = read_kept(path, spec, task.since_s, most_bytes=task.memory_bytes // PART_OF_MEMORY)
+    return with_replay(kept.node, reference)
 
 
 def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:
     """Compare a trained model with the present one."""
-    kept = read_kept(Path(task.data), spec, task.since_s)
+    kept = read_kept(Path(task.data), spec, task.since_s, most_bytes=task.memory_bytes // PART_OF_MEMORY)
     reference = read_data(Path(task.reference), spec) if task.reference else None
     evidence, calibration = compare_step(Path(task.candidate), task.present, spec, kept, reference)
     return TrainingResult(evidence=evidence, calibration=calibration)

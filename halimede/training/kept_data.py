@@ -34,6 +34,8 @@ HELD_OUT = 0.3
 REPLAY = 0.3
 #: samples of a training set, repeated by weight: twice the different ones, within these limits
 LEAST_SIZE, MOST_SIZE = 2000, 20_000
+#: bytes of the samples that are read, and of the training set made of them
+MOST_BYTES = 256 * 1024**2
 #: nanoseconds of one camera that are one group
 GROUP_NS = 10 * 10**9
 #: versions of the small model, digits of the share of audits: both are in the name of a period
@@ -66,11 +68,11 @@ class KeptData:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One kept sample with its label, if it has one."""
+    """One kept sample with its label, if it has one. ``image``: of a held-out sample, for the calibration."""
 
     sample: LabelledSample
     settled: SettledLabel
-    image: Array
+    image: Array | None
     pixels: Array
     cloud: Prediction | None
 
@@ -82,14 +84,16 @@ def is_kept(folder: Path) -> bool:
     return (folder / STREAM).exists() or any(NAME.fullmatch(path.name) for path in folder.glob("*.json"))
 
 
-def read_kept(folder: Path, spec: ModelSpec, since_s: float = 0.0, seed: int = 0) -> KeptData:
-    """Read the samples that were kept since a time. Raises TrainingDataError."""
+def read_kept(
+    folder: Path, spec: ModelSpec, since_s: float = 0.0, seed: int = 0, most_bytes: int = MOST_BYTES
+) -> KeptData:
+    """Read the samples that were kept since a time, the newest ones if not all fit. Raises TrainingDataError."""
     if not spec.labels:
         raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
     try:
         mining = read_mining(folder)
         stream = _strata(folder, since_s)
-        found = list(_read(folder, spec, since_s, mining))
+        found, full = _newest(_read(folder, spec, since_s, mining), most_bytes)
     except OSError as error:
         raise TrainingDataError("DatasetInvalid", f"{folder} cannot be read: {error.strerror or error}") from error
     if why := too_contested((each.settled for each in found), LabelSettings()):
@@ -97,10 +101,13 @@ def read_kept(folder: Path, spec: ModelSpec, since_s: float = 0.0, seed: int = 0
     found = _of_one_shape(found)
     labelled = {each.sample.id: each for each in found if each.settled.label is not None}
     samples = [each.sample for each in labelled.values()]
-    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(samples)))
+    room = most_bytes // max([1, *(each.pixels.nbytes for each in labelled.values())])
+    size = min(MOST_SIZE, max(LEAST_SIZE, 2 * len(samples)), room)
     parts = split(samples, stream, size=size, seed=seed, share=HELD_OUT)
     if parts.distinct < LEAST_SAMPLES:
         text = f"{parts.distinct} kept samples with a label to train on: {LEAST_SAMPLES} are needed"
+        if full or room < LEAST_SAMPLES:
+            raise TrainingDataError("OutOfMemory", f"{text}, and no more fit into memory: raise memoryMb")
         raise TrainingDataError("DatasetEmpty", text)
     index = {label: number for number, label in enumerate(spec.labels)}
     train = _data([labelled[id_] for id_ in parts.training], index)
@@ -110,7 +117,7 @@ def read_kept(folder: Path, spec: ModelSpec, since_s: float = 0.0, seed: int = 0
     unseen = [
         UnseenSample(each.sample, each.image, each.pixels, each.cloud)
         for each in found
-        if each.cloud is not None and held_out(each.sample.group or each.sample.id, HELD_OUT)
+        if each.cloud is not None and each.image is not None
     ]
     held = _data(judged, index, like=train)
     return KeptData(
@@ -136,9 +143,12 @@ def with_replay(kept: NodeData, reference: NodeData | None) -> NodeData:
 
 
 def _read(folder: Path, spec: ModelSpec, since_s: float, mining: MiningSettings | None) -> Iterator[_Read]:
-    """Yield the samples since a time whose picture can be read; labels that are no class do not count."""
+    """Yield the samples since a time whose picture can be read, the newest first.
+
+    Labels that are no class do not count.
+    """
     settings = LabelSettings(temperature=mining.temperature) if mining else LabelSettings()
-    for kept, picture in stored_samples(folder):
+    for kept, picture in stored_samples(folder, newest_first=True):
         if kept.kept_ns < since_s * 1e9:
             continue
         try:
@@ -150,7 +160,20 @@ def _read(folder: Path, spec: ModelSpec, since_s: float, mining: MiningSettings 
         settled = settle(sure_label(cloud, settings), [each.label for each in kept.labels])
         if settled.label not in spec.labels:
             settled = SettledLabel(by=settled.by, doubly=settled.doubly, contested=settled.contested)
-        yield _Read(_sample(kept, settled), settled, image, pixels, cloud)
+        sample = _sample(kept, settled)
+        judges = held_out(sample.group or sample.id, HELD_OUT)
+        yield _Read(sample, settled, image if judges else None, pixels, cloud)
+
+
+def _newest(newest_first: Iterator[_Read], most_bytes: int) -> tuple[list[_Read], bool]:
+    """Return the newest samples that fit into memory together, by their age, and whether there are others."""
+    found: list[_Read] = []
+    for each in newest_first:
+        most_bytes -= each.pixels.nbytes + (each.image.nbytes if each.image is not None else 0)
+        if most_bytes < 0:
+            return found[::-1], True
+        found.append(each)
+    return found[::-1], False
 
 
 def _sample(kept: KeptSample, settled: SettledLabel) -> LabelledSample:
@@ -184,7 +207,8 @@ def _image(picture: Path, kept: KeptSample) -> Array:
     """Return a picture as the model's ``prepare`` takes it. Raises OSError and DecodeError."""
     if kept.image.form == "npy":
         try:
-            return np.asarray(np.load(picture, mmap_mode="r", allow_pickle=False))
+            # a copy: each mapped file would be an open one, and their number is limited
+            return np.array(np.load(picture, mmap_mode="r", allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise DecodeError(f"{picture}: {error}") from error
     return decode(open_payload(picture.read_bytes(), kept.result.camera))

@@ -36,8 +36,8 @@ from services.gm.service_status import Problem, Readiness
 WAITING = "WaitingForTrigger"
 #: states in which the Model may have a candidate that nothing has proven
 UNPROVEN = frozenset({"Judging", "Canary", "Withdrawn"})
-#: reasons of trainers whose samples cannot be used
-UNUSABLE = "Dataset"
+#: how reasons of trainers that cannot train begin
+UNABLE = ("Dataset", "OutOfMemory", "TrainerInvalid", "TrainerFails")
 FAILED = "Failed"
 
 
@@ -112,8 +112,8 @@ def observe(
     error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
     if trainers and len(trainers) == len(training.spec.trainers):
         reasons = [each.reason for each in trainers]
-        if all(reason.startswith(UNUSABLE) for reason in reasons):
-            error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer has samples to train on"
+        if all(reason.startswith(UNABLE) for reason in reasons):
+            error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer can train"
     digest = head.model.digest if head and head.model else ""
     status = model.status if model else None
     fails = status if status and status.phase == FAILED and running_version(model) else None

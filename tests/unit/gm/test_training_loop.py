@@ -213,6 +213,13 @@ def test_a_candidate_is_a_version_before_it_is_judged_and_gone_after_a_refusal()
     assert [each["version"] for each in edit.fields["versions"]] == ["aaaaaaaaaaaa"]
 
 
+@pytest.mark.parametrize("reason", ["OutOfMemory", "TrainerInvalid", "TrainerFails"])
+def test_trainers_that_cannot_train_end_the_round_with_their_reason(reason: str) -> None:
+    status = written(actions(STARTED, reports=reports(STARTED, done=False, reason=reason)))
+    assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "TrainingFailed")
+    assert reason in status.conditions[-1].message
+
+
 def test_trainers_without_usable_samples_end_the_round_with_their_reason() -> None:
     status = written(actions(STARTED, reports=reports(STARTED, done=False, reason="DatasetOneClass")))
     assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "TrainingFailed")

@@ -12,12 +12,13 @@ import pytest
 from halimede.api.learning_loop import GateSettings
 from halimede.hard_samples.store import HardSampleStore
 from halimede.learning_loop.gate import Evidence, decide
+from halimede.learning_loop.sampling import held_out
 from halimede.messages import PersonLabel, Prediction
 from halimede.mining import create
 from halimede.mining.calibration_file import CalibrationFile
 from halimede.training.candidate import compare_step
 from halimede.training.data import NodeData, TrainingDataError, read_data
-from halimede.training.kept_data import KeptData, is_kept, read_kept, with_replay
+from halimede.training.kept_data import HELD_OUT, KeptData, _read, is_kept, read_kept, with_replay
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
 from tests.kept_samples import MINING, SPEC, drifted, halves, keep, sure, trained
@@ -123,6 +124,31 @@ def test_samples_before_a_time_do_not_count(kept: Any) -> None:
     part = read_kept(folder / "hard", SPEC, since_s=10**9 + 600)
     whole = read_kept(folder / "hard", SPEC)
     assert 0 < len(part.judged) < len(whole.judged)
+
+
+def test_only_the_newest_samples_are_read_if_not_all_fit_into_memory(kept: Any) -> None:
+    folder = kept[0] / "hard"
+    whole, most = read_kept(folder, SPEC), 40_000
+    part = read_kept(folder, SPEC, most_bytes=most)
+    assert part.node.train.samples.nbytes <= most < whole.node.train.samples.nbytes
+    newest = [each.sample.id for each in whole.unseen][-len(part.unseen) :]
+    assert [each.sample.id for each in part.unseen] == newest
+    assert sum(each.image.nbytes + each.pixels.nbytes for each in part.unseen) <= most
+    with pytest.raises(TrainingDataError, match="raise memoryMb") as error:
+        read_kept(folder, SPEC, most_bytes=300)
+    assert error.value.reason == "OutOfMemory"
+
+
+def test_samples_that_were_read_are_no_open_files(kept: Any) -> None:
+    data = read_kept(kept[0] / "hard", SPEC)
+    assert data.unseen
+    assert ".npy" not in Path("/proc/self/maps").read_text()
+
+
+def test_pictures_are_kept_of_held_out_samples_alone(kept: Any) -> None:
+    found = list(_read(kept[0] / "hard", SPEC, 0.0, MINING))
+    assert {each.image is not None for each in found} == {True, False}
+    assert all((each.image is not None) == held_out(each.sample.group, HELD_OUT) for each in found)
 
 
 def test_the_label_of_a_person_counts_and_a_contested_sample_is_left_out(tmp_path: Path) -> None:
