@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_LOG = 10 * 1024 * 1024
 #: bytes that ``tail`` returns
 TAIL = 4096
+#: seconds until all descendants of a child have ended; state of one that has, in ``/proc``
+END_S, ZOMBIE = 2.0, "Z"
 
 #: environment variables that a child with untrusted code inherits: no credentials
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TZ"})
@@ -73,6 +76,31 @@ def end_children() -> None:
                 if stat_fields(int(path.name))[1:2] == [own]:
                     os.kill(int(path.name), signal.SIGKILL)
             os.waitpid(-1, 0)
+
+
+def end_descendants(pid: int) -> None:
+    """End all descendants of a child that has called ``adopt_orphans``, by SIGKILL, and stop the child itself.
+
+    The child does not run meanwhile: so it starts no others, and none is left to the parent of this process.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + END_S
+    while (found := _descendants(pid)) and time.monotonic() < deadline:
+        for each in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def _descendants(pid: int) -> set[int]:
+    """Return the descendants of a process that run."""
+    fields = {int(path.name): stat_fields(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    parents = {each: int(found[1]) for each, found in fields.items() if found}
+    tree, more = {pid}, {pid}
+    while more:
+        more = {each for each, parent in parents.items() if parent in more} - tree
+        tree |= more
+    return {each for each in tree - {pid} if fields[each][0] != ZOMBIE}
 
 
 async def exited(process: subprocess.Popen[bytes]) -> int:

@@ -16,7 +16,7 @@ import msgspec
 
 from halimede.messages import TensorSpec
 from halimede.messages.file_facts import MEMORY_WORDS
-from halimede.system.child_process import bare_environment, memory_file, wait_exit
+from halimede.system.child_process import bare_environment, end_descendants, memory_file, wait_exit
 from halimede.training.child_messages import STATUS, TrainingResult, TrainingTask
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_file import size_limit
@@ -115,10 +115,11 @@ class TrainingProcess:
         return self._child, self._connection
 
     def close(self) -> None:
-        """End the process, and all that it started in its group."""
+        """End the process, and all that it started, in its group or outside of it."""
         if self._connection is not None:
             self._connection.close()
         if self._child is not None:
+            end_descendants(self._child.pid)
             # the child was not reaped yet, so no other process can have its group id
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)

@@ -73,6 +73,11 @@ class Leaves(Perceptron):
             os.execv("/bin/sleep", ["sleep", "600.25"])
         return super().train(data, weights)
 
+class Stays(Leaves):
+    def train(self, data, weights):
+        super().train(data, weights)
+        while True: pass
+
 class Fails(Perceptron):
     def train(self, data, weights):
         if data.seed == 1:
@@ -168,15 +173,17 @@ async def test_a_step_without_end_is_ended(tmp_path: Path, code: str) -> None:
 
 
 async def test_a_cancelled_step_leaves_no_process(tmp_path: Path, code: str) -> None:
-    told = settings(tmp_path, f"{code}:Spins", seconds=600)
+    told = settings(tmp_path, f"{code}:Stays", seconds=600)
     first = await run_step(told, "initial", shape=[64])
     before = children()
     step = asyncio.create_task(run_step(told, "train", weights=first.content, specs=first.specs))
-    await eventually(lambda: children() > before)
+    await eventually(lambda: bool(sleeping()), 60)
+    assert children() > before
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
     assert children() == before
+    assert not sleeping()
 
 
 async def test_a_step_computes_when_nobody_else_does_and_has_no_credentials(tmp_path: Path, code: str) -> None:
