@@ -39,7 +39,7 @@ def limit_process(limits: ProcessLimits) -> None:
     seconds = math.ceil(used.ru_utime + used.ru_stime + limits.seconds) + 1
     limit_memory(limits.memory_bytes)
     _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first: it differs from the signal of a lack of memory
-    _at_most(resource.RLIMIT_FSIZE, limits.written_bytes)
+    limit_files(limits.written_bytes)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would only run after a library's call
     signal.setitimer(signal.ITIMER_REAL, limits.clock_s)
 
@@ -49,6 +49,11 @@ def limit_memory(more_bytes: int) -> None:
     _at_most(resource.RLIMIT_AS, memory("VmSize") + more_bytes)
     _at_most(resource.RLIMIT_CORE, 0)
     _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+
+
+def limit_files(written_bytes: int) -> None:
+    """Limit the bytes of each file that this process writes."""
+    _at_most(resource.RLIMIT_FSIZE, written_bytes)
 
 
 @contextlib.contextmanager

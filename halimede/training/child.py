@@ -26,7 +26,14 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages.file_facts import MEMORY_WORDS
 from halimede.system.child_process import adopt_orphans, end_children, end_with_parent
 from halimede.system.landlock import forbid_writing
-from halimede.system.process_limits import ProcessLimits, limit_memory, limit_process, limited_time, run_when_idle
+from halimede.system.process_limits import (
+    ProcessLimits,
+    limit_files,
+    limit_memory,
+    limit_process,
+    limited_time,
+    run_when_idle,
+)
 from halimede.training.candidate import compare_step
 from halimede.training.child_messages import FILES, STATUS, TrainingResult, TrainingTask
 from halimede.training.data import NodeData, SampleCache, TrainingDataError, read_data
@@ -44,13 +51,14 @@ PART_OF_MEMORY = 8
 
 def main() -> None:
     """Carry out tasks until the worker closes the connection."""
-    parent, cores, memory_bytes = map(int, sys.argv[1:])
+    parent, cores, memory_bytes, written_bytes = map(int, sys.argv[1:])
     if not end_with_parent(parent):
         return
     adopt_orphans()
     run_when_idle(cores)
     forbid_writing()
     limit_memory(memory_bytes)
+    limit_files(written_bytes)
     tempfile.tempdir = os.sep  # libraries such as PyTorch look for a folder, and fail if they may write to none
     samples = SampleCache()
     with socket.socket(fileno=os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:

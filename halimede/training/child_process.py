@@ -20,6 +20,7 @@ from halimede.system.child_process import bare_environment, end_descendants, mem
 from halimede.training.child_messages import STATUS, TrainingResult, TrainingTask
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_file import size_limit
+from halimede.training.weights import MAX_WEIGHTS
 
 #: seconds for the child to start and to write its result, beyond its limit: normally it ends itself in time
 START_S = 30.0
@@ -27,6 +28,8 @@ START_S = 30.0
 CLOCK_FACTOR = 4
 #: bytes of its result beyond the tensors: metrics and texts, or what an ONNX model has besides its weights
 MORE_BYTES = 16 * 1024**2
+#: bytes of any file of the process
+MOST_BYTES = MORE_BYTES + 2 * MAX_WEIGHTS
 TAIL = 4096
 #: whether a child has ended, without reaping it
 ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -142,7 +145,7 @@ async def _exchanged(connection: socket.socket, files: list[int]) -> bytes:
 
 
 def _start(task: TrainingTask, connection: socket.socket, errors: BinaryIO) -> subprocess.Popen[bytes]:
-    arguments = [str(os.getpid()), str(task.cores), str(task.memory_bytes)]
+    arguments = map(str, [os.getpid(), task.cores, task.memory_bytes, MOST_BYTES])
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "halimede.training.child", *arguments],
         stdin=connection.fileno(),

@@ -23,6 +23,12 @@ HOSTILE = """
 import os, time, pathlib
 from halimede.training.trainers.perceptron import Perceptron
 
+try:
+    os.ftruncate(os.memfd_create("large"), 8 * 1024**3)
+    refused = False
+except OSError:
+    refused = True
+
 class Hostile(Perceptron):
     def train(self, data, weights):
         match int(round(float(data.samples[0][0]))):
@@ -35,7 +41,7 @@ class Hostile(Perceptron):
             case 105:
                 while True: pass
         weights, metrics = super().train(data, weights)
-        return weights, {**metrics, "policy": os.sched_getscheduler(0)}
+        return weights, {**metrics, "policy": os.sched_getscheduler(0), "refused": refused}
 """
 #: p99 of frames on a machine that other tests use as well
 BUSY_S = 0.05
@@ -72,6 +78,8 @@ async def test_fault_34_a_hostile_script_ends_and_the_rounds_go_on(
             assert set(done.dropped) <= {"TrainingTooSlow", "OutOfMemory", "TrainingFailed", "TrainerFails"}
             policies = {body.metrics.get("policy") for body in world.states.values() if body.metrics}
             assert policies <= {float(os.SCHED_IDLE)}
+            refused = {body.metrics.get("refused") for body in world.states.values() if body.metrics}
+            assert refused <= {1.0}, "a large file while the module is imported"
             for process in world.processes.values():
                 assert process.poll() is None
 

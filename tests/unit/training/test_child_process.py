@@ -29,6 +29,17 @@ HOSTILE = """
 import os, pathlib
 from halimede.training.trainers.perceptron import Perceptron
 
+try:
+    os.ftruncate(os.memfd_create("large"), 8 * 1024**3)
+    refused = False
+except OSError:
+    refused = True
+
+class Fills(Perceptron):
+    def train(self, data, weights):
+        found, _ = super().train(data, weights)
+        return found, {"refused": refused}
+
 class Writes(Perceptron):
     def train(self, data, weights):
         pathlib.Path("FOLDER/written").write_text("x")
@@ -190,6 +201,10 @@ async def test_a_step_computes_when_nobody_else_does_and_has_no_credentials(tmp_
     reason, message, metrics = await trained(settings(tmp_path, f"{code}:Polite"))
     assert (reason, message) == ("", "")
     assert metrics == {"policy": os.SCHED_IDLE, "low": True, "secrets": 0}
+
+
+async def test_a_module_can_make_no_large_file_while_it_is_imported(tmp_path: Path, code: str) -> None:
+    assert await trained(settings(tmp_path, f"{code}:Fills")) == ("", "", {"refused": True})
 
 
 @pytest.fixture
