@@ -21,6 +21,7 @@ from halimede.messages import Status, WorkerSummary
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers.base import Edit, Observed
+from services.gm.controllers.worker_service import part_of, placed_workers
 from services.gm.learning_loop import (
     ObservedLoop,
     ObservedService,
@@ -108,10 +109,11 @@ def observe(
 ) -> ObservedLoop:
     """Return all that the loop depends on. ``trouble``: the state of the training by its workers."""
     assert training.spec.loop is not None  # noqa: S101  # callers check it
-    head, trainers = progress_of(observed.reports, identity, AGGREGATOR)
+    parts = ((part_of(worker), observed.online(node), worker) for node, worker in placed_workers(observed))
+    head, trainers, offline = progress_of(parts, identity, AGGREGATOR)
     error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
-    if trainers and len(trainers) == len(training.spec.trainers):
-        reasons = [each.reason for each in trainers]
+    if len(trainers) + len(offline) == len(training.spec.trainers):
+        reasons = [each.reason for each in (*trainers, *offline)]
         if all(reason.startswith(UNUSABLE) for reason in reasons):
             error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer has samples to train on"
     digest = head.model.digest if head and head.model else ""
@@ -119,7 +121,7 @@ def observe(
     fails = status if status and status.phase == FAILED and running_version(model) else None
     return ObservedLoop(
         service=ObservedService.of((observed.watched.get(service_of(training)) or {}).values(), observed.online),
-        training=ObservedTraining(head, trainers, error, pulled=bool(digest) and observed.pulled.get(digest) == ""),
+        training=ObservedTraining(head, trainers, error, pulled=observed.pulled.get(digest) == "", offline=offline),
         model=model.resource.spec if model else None,
         model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
         command=training.spec.loop.command,

@@ -36,7 +36,14 @@ from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers import training_loop
 from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, nowhere, register
-from services.gm.controllers.worker_service import WorkersController, lacking, part_of, roles_of, workers
+from services.gm.controllers.worker_service import (
+    WorkersController,
+    lacking,
+    part_of,
+    placed_workers,
+    roles_of,
+    workers,
+)
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude
 from services.gm.worker_file_store import WorkerFile
@@ -155,14 +162,14 @@ class TrainingModelController(WorkersController):
 
 def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
     """Return the action that brings the trained model from the aggregator into GM's store of files."""
-    meta = desired.metadata
-    source = next(each.name for each in _reports(observed) if part_of(each) == AGGREGATOR)
-    return Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
+    meta, worker = desired.metadata, _head(desired, observed)
+    assert worker is not None  # noqa: S101  # it reports the file
+    return Pull(desired.key, WorkerFile(meta.namespace, meta.name, worker.name, file.digest, file.size))
 
 
 def explained(shown: Sequence[WorkerSummary], observed: Observed) -> list[WorkerSummary]:
     """Return workers with what they report themselves: of a pod that runs the cluster knows no more."""
-    told = {part_of(each): each for each in _reports(observed)}
+    told = {part_of(each): each for _, each in placed_workers(observed)}
     return [
         msgspec.structs.replace(each, reason=told[each.name].reason, message=told[each.name].message)
         if each.phase == "Running" and not each.reason and each.name in told
@@ -184,15 +191,14 @@ def model_of(training: Resource[TrainingModelSpec]) -> Key:
     return Key(MODELS, training.metadata.namespace, training.spec.model.name)
 
 
-def _reports(observed: Observed) -> Iterator[WorkerReport]:
-    """Yield the reports of its workers on all nodes that have it."""
-    for _, report in sorted(observed.reports.items()):
-        if report.live:
-            yield from report.status.workers
-
-
 def _identity(desired: Resource[TrainingModelSpec]) -> str:
     return f"{desired.metadata.uid}.{run_of(desired.spec)}"
+
+
+def _head(desired: Resource[TrainingModelSpec], observed: Observed) -> WorkerReport | None:
+    """Return the report of the aggregator in the present training; None: there is none yet."""
+    workers = (each for _, each in placed_workers(observed) if part_of(each) == AGGREGATOR)
+    return next((each for each in workers if each.training and each.training.run == _identity(desired)), None)
 
 
 def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingProgress | None:
@@ -200,12 +206,11 @@ def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
 
     An aggregator that has not got an edit yet may be done with fewer rounds.
     """
-    for worker in _reports(observed):
-        told = worker.training
-        if part_of(worker) == AGGREGATOR and told and told.run == _identity(desired):
-            same = told.rounds == desired.spec.rounds or _scripted(desired)
-            return told if same else msgspec.structs.replace(told, state="open", model=None)
-    return None
+    worker = _head(desired, observed)
+    if worker is None or worker.training is None:
+        return None
+    same = worker.training.rounds == desired.spec.rounds or _scripted(desired)
+    return worker.training if same else msgspec.structs.replace(worker.training, state="open", model=None)
 
 
 def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
@@ -226,7 +231,8 @@ def _scripted(desired: Resource[TrainingModelSpec]) -> bool:
 
 def _scripts_ended(observed: Observed) -> bool:
     """Whether each trainer's script has ended at least once: it writes its model after the last round."""
-    return all(each.restarts or each.phase != "Running" for each in _reports(observed) if part_of(each) != AGGREGATOR)
+    trainers = (each for _, each in placed_workers(observed) if part_of(each) != AGGREGATOR)
+    return all(each.restarts or each.phase != "Running" for each in trainers)
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
@@ -277,7 +283,7 @@ def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
     if told is None:
         same = before and before.run == run and before.state != DONE
         return before if before and same else TrainingStatus(run=run, rounds=desired.spec.rounds)
-    trainers = [each for each in _reports(observed) if part_of(each) != AGGREGATOR]
+    trainers = [each for _, each in placed_workers(observed) if part_of(each) != AGGREGATOR]
     model = observed.edited.get(model_of(desired))
     version = _version_of(model, told.model.digest) if told.model and model else ""
     return TrainingStatus(

@@ -281,3 +281,25 @@ def test_a_mistake_in_a_loop_is_an_error_that_names_the_field(path: str, value: 
         api.admit(put(put(body(), "spec.loop.canary", {}), path, value))
     assert caught.value.field == field
     assert fix in str(caught.value)
+
+
+def added(loop: LoopState, **changes: Any) -> list[str]:
+    """Return the versions that the Model gets."""
+    model = as_stored(MODEL, versions=[{"version": loop.base, "url": "/a"}], targetVersion=loop.base)
+    found = actions(loop, edited={MODEL.key: model}, pulled={FILE.digest: ""}, **changes)
+    edits = [each.fields for each in found if isinstance(each, Edit)]
+    return [each["version"] for fields in edits for each in fields.get("versions", ())]
+
+
+def test_a_trainer_whose_node_is_offline_does_not_hold_up_the_judgement() -> None:
+    loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    told = reports(loop, done=True, compared=True) | {"edge1": reports(loop, done=True)["edge1"]}
+    away = {name: replace(node(name), online=name != "edge1") for name in PLACED}
+    assert added(loop, reports=told) == []
+    assert added(loop, reports=told, nodes=away) == [loop.base, loop.version]
+
+
+def test_a_comparison_of_a_trainer_that_cannot_train_does_not_count_for_another_one() -> None:
+    loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    unable = reports(loop, done=True, compared=True, reason="DatasetTooSmall")["edge0"]
+    assert added(loop, reports=reports(loop, done=True) | {"edge0": unable}) == []
