@@ -307,7 +307,11 @@ def _with_candidate(
     named = _with_base(spec, loop, known)
     if named is None:
         return spec  # somebody edits the Model: the round ends with Superseded
-    versions = list(named.versions)
+    # a resource has a limited size: only versions between which the loop chooses keep a calibration
+    kept = {loop.base, named.target_version}
+    versions = [
+        each if each.version in kept else msgspec.structs.replace(each, calibration="") for each in named.versions
+    ]
     calibration = max(compared, key=lambda each: each.samples).calibration
     candidate = ModelVersion(
         version=loop.version, url=url(GM, model.digest), sha256=model.digest, calibration=calibration

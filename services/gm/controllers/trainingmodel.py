@@ -51,8 +51,8 @@ from services.gm.workloads.deployments import Built
 from services.gm.workloads.pod_status import STARTING
 
 DONE = "done"
-#: versions and metrics that a Model can have; characters of a digest in the name of a version
-MOST_VERSIONS, MOST_METRICS, SHORT = 64, 64, 12
+#: versions, metrics and metadata that a Model can have; characters of a digest in the name of a version
+MOST_VERSIONS, MOST_METRICS, MOST_METADATA, SHORT = 64, 64, 64, 12
 #: the Model's metadata about where its version comes from
 TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
 #: reasons of trainers that end without an edit: when samples, or the hour, change
@@ -150,6 +150,7 @@ class TrainingModelController(WorkersController):
         else:
             absent = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
             absent += uncontrolled(places, observed)
+        absent += observed.refused
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
         if desired.spec.loop:
             absent += training_loop.missing(desired, observed)
@@ -265,11 +266,12 @@ def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progres
     metrics = {each.key: each.value for each in spec.metrics}
     metrics |= {key: f"{value:.6g}" for key, value in progress.metrics.items()}
     origin = {TRAINED_BY: f"{training.metadata.namespace}/{job}", TRAINED_ROUND: str(progress.evaluated)}
+    metadata = {**spec.metadata, **origin}
     return {
         "versions": msgspec.to_builtins([*versions, version]),
         "targetVersion": version.version,
         "metrics": [{"key": key, "value": value} for key, value in list(metrics.items())[:MOST_METRICS]],
-        "metadata": {**spec.metadata, **origin},
+        "metadata": metadata if len(metadata) <= MOST_METADATA else spec.metadata,
     }
 
 

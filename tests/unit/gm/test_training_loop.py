@@ -303,3 +303,13 @@ def test_a_comparison_of_a_trainer_that_cannot_train_does_not_count_for_another_
     loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
     unable = reports(loop, done=True, compared=True, reason="DatasetTooSmall")["edge0"]
     assert added(loop, reports=reports(loop, done=True) | {"edge0": unable}) == []
+
+
+def test_only_versions_between_which_the_loop_chooses_keep_their_calibration() -> None:
+    loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    versions = [{"version": name, "url": "/a", "calibration": "{}"} for name in ("old", loop.base)]
+    model = as_stored(MODEL, versions=versions, targetVersion=loop.base)
+    told = reports(loop, done=True, compared=True)
+    found = actions(loop, edited={MODEL.key: model}, pulled={FILE.digest: ""}, reports=told)
+    [edit] = [each for each in found if isinstance(each, Edit)]
+    assert [each.get("calibration", "") for each in edit.fields["versions"][:2]] == ["", "{}"]

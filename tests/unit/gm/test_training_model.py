@@ -258,6 +258,14 @@ def test_a_model_without_room_for_a_version_loses_none_of_its_users() -> None:
     assert len(left) == MOST_VERSIONS
 
 
+def test_a_model_with_all_the_metadata_that_it_can_have_gets_the_version_without_its_origin() -> None:
+    metadata = {f"key{i}": "value" for i in range(64)}
+    told = {"reports": reports(done()), "pulled": {FILE.digest: ""}}
+    [edit] = steps(**told, edited={MODEL.key: as_stored(MODEL, metadata=metadata)})
+    assert isinstance(edit, Edit)
+    assert edit.fields["metadata"] == metadata
+
+
 def test_users_metrics_and_metadata_of_the_model_stay() -> None:
     own = {"metrics": [{"key": "size", "value": "4"}, {"key": "accuracy", "value": "0.1"}], "metadata": {"site": "a"}}
     [edit] = steps(reports=reports(done()), pulled={FILE.digest: ""}, edited={MODEL.key: as_stored(MODEL, **own)})
