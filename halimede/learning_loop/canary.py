@@ -41,9 +41,9 @@ class VersionCounts(Struct, rename="camel", kw_only=True, frozen=True):
     agreed: Number = 0
 
     def since(self, before: VersionCounts) -> VersionCounts:
-        """Return the counts since an earlier time; those of a worker that counts from 0 again are all new."""
+        """Return the counts since an earlier time; none if they fell, since a node is gone or counts from 0 again."""
         if self.answered < before.answered or self.audited < before.audited:
-            return self
+            return VersionCounts()
         return VersionCounts(
             answered=self.answered - before.answered,
             hard=max(0, self.hard - before.hard),

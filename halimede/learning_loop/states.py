@@ -230,6 +230,9 @@ def _limit(state: State, settings: LoopSettings) -> float:
 def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
     if facts.contested:
         return replace(loop, reason=CONTESTED, message=facts.contested)
+    if 0 < facts.labelled < max(loop.used, loop.begins):  # a node is gone, or the service was created again
+        used, begins = (min(each, facts.labelled) for each in (loop.used, loop.begins))
+        loop = replace(loop, used=used, begins=begins, begins_easy=min(loop.begins_easy, facts.easy))
     why = triggers.due(
         TriggerFacts(
             drifting=facts.drifting,

@@ -32,6 +32,8 @@ TRAINING_STATES = frozenset({"Training", "Judging"})
 #: versions of a Model, and characters of a digest in the name of a version
 MOST_VERSIONS, SHORT = 64, 12
 EDGE = "edge"
+#: seconds that the state's times may be ahead of GM's clock
+MOST_AHEAD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,9 @@ class ObservedLoop:
 def advance(loop: LoopState, seen: ObservedLoop, job: str, settings: LoopSettings, now: str) -> LoopState:
     """Return the next state at a time (RFC 3339). ``job`` is the name of the TrainingModel."""
     now_s = seconds(now)
-    if not loop.since_s:
-        loop = msgspec.structs.replace(loop, since_s=now_s)
+    if not loop.since_s or loop.since_s > now_s + MOST_AHEAD_S:
+        # the clock was far ahead: no deadline, and no sample since then, would come
+        loop = msgspec.structs.replace(loop, since_s=now_s, begins_s=min(loop.begins_s, now_s))
     found = facts(loop, seen, job)
     if loop.state == "Collecting" and not found.present:
         return loop  # a round needs a version to better: workers are starting, or differ

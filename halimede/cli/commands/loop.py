@@ -89,7 +89,7 @@ async def begin(broker: BrokerAddress, service: str, namespace: str) -> int:
     """Begin a round; return the exit code."""
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
-        number = int(body["spec"]["loop"].get("command") or 0) + 1
+        number = next_command(body)
         change = {"loop": {**body["spec"]["loop"], "command": number}}
         try:
             await client.apply({**body, "spec": {**body["spec"], **change}})
@@ -102,6 +102,14 @@ async def begin(broker: BrokerAddress, service: str, namespace: str) -> int:
             return 1
     console().print(f"{body['metadata']['name']}: command {number} is given: a round begins", style="green")
     return 0
+
+
+def next_command(body: ResourceBody) -> int:
+    """Return the number of the next command, above that of each round: a manifest applied again may have a lower one.
+
+    Raises HalimedeError if the state of the loop cannot be read.
+    """
+    return max(int(body["spec"]["loop"].get("command") or 0), state_of(body).served) + 1
 
 
 def kubectl(body: ResourceBody, number: int) -> str:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from halimede.cli import status_advice
-from halimede.cli.commands.loop import document, find, kubectl, line, lines, row, state_of
+from halimede.cli.commands.loop import document, find, kubectl, line, lines, next_command, row, state_of
 from halimede.errors import HalimedeError
 from halimede.learning_loop.states import LoopState, RoundRecord
 from halimede.stats.agreement import Estimate
@@ -85,6 +85,11 @@ def test_on_kubernetes_it_prints_the_command_that_begins_a_round() -> None:
     words = shlex.split(kubectl(body(), 4))
     assert words[:3] == ["kubectl", "patch", "trainingmodels.sedna.io"]
     assert words[-1] == '{"spec": {"loop": {"command": 4}}}'
+
+
+def test_a_command_begins_a_round_also_after_a_manifest_with_a_lower_number() -> None:
+    assert next_command(body()) == 4
+    assert next_command(body(state=msgspec.structs.replace(STATE, served=7))) == 8
 
 
 def test_states_of_a_loop_are_no_problem() -> None:

@@ -28,7 +28,16 @@ from halimede.names import Key
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts
 from services.gm.cluster.port import NodeReport
-from services.gm.learning_loop import ObservedLoop, ObservedService, ObservedTraining, advance, edited, running, summed
+from services.gm.learning_loop import (
+    ObservedLoop,
+    ObservedService,
+    ObservedTraining,
+    advance,
+    edited,
+    running,
+    seconds,
+    summed,
+)
 
 JOB, STEP_S = "digits", 10.0
 BASE, NEW = "a" * 64, "b" * 64
@@ -338,3 +347,12 @@ def test_no_round_begins_while_the_workers_use_different_versions() -> None:
     world.in_use[0] = world.in_use[1]
     world.reconcile()
     assert world.loop.state == "Labelling"
+
+
+def test_a_clock_that_was_years_ahead_does_not_stop_the_loop() -> None:
+    now = "2026-11-27T12:00:00Z"
+    ahead = LoopState(
+        state="Training", since_s=seconds("2040-01-01T00:00:00Z"), begins_s=seconds("2040-01-01T00:00:00Z")
+    )
+    found = advance(ahead, ObservedLoop(), "job", SETTINGS, now)
+    assert found.since_s == found.begins_s == seconds(now)

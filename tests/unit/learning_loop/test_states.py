@@ -209,3 +209,14 @@ def test_whatever_nodes_report_no_version_gets_all_frames_without_gate_and_canar
         assert loop.rolled_out + loop.refused <= loop.candidates * 2
         assert len(loop.history) <= states.HISTORY
         msgspec.convert(msgspec.to_builtins(loop), LoopState)
+
+
+def test_a_service_that_counts_from_0_again_gets_its_next_round() -> None:
+    settings = LoopSettings(triggers=TriggerSettings(drift=False, samples=10))
+    before = LoopState(used=50_000, begins=40_000, begins_easy=9000, since_s=1.0)
+    now = LoopFacts(present="1", labelled=5, easy=3)
+    loop = states.step(before, now, settings, 1e6)
+    assert (loop.state, loop.used, loop.begins, loop.begins_easy) == ("Collecting", 5, 5, 3)
+    assert states.step(loop, msgspec.structs.replace(now, labelled=15), settings, 1e6).state == "Labelling"
+    # reports that are not there yet say nothing
+    assert states.step(before, LoopFacts(present="1"), settings, 1e6).used == before.used
