@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from halimede.api import Resource
+from halimede.blobs.uris import GM, url
 from halimede.errors import HalimedeError, InvalidFieldError, TooLargeError
 from halimede.messages import Status
 from halimede.names import Key
@@ -324,6 +325,9 @@ class Reconciler:
         try:
             await self._cluster.edit(edited, action.fields)
             await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
+            for digest_ in _dropped(action):
+                if not any(digest_ in str(each.resource.body) for each in self._cluster.resources()):
+                    await self._snapshots.files.drop(digest_)
         except ConflictError:
             raise
         except (NotAcceptedError, InvalidFieldError, TooLargeError) as error:
@@ -382,6 +386,15 @@ class Reconciler:
         if work.unheld and isinstance(action, Send) and action.resource.key in work.unheld:
             return  # its deletion would not reach the node
         self.deliver(action)
+
+
+def _dropped(action: Edit) -> set[str]:
+    """Return the files in GM's store of the versions that an edit removes from a Model."""
+    kept = {each["url"] for each in action.fields.get("versions") or ()}
+    if "versions" not in action.fields:
+        return set()
+    removed = (each for each in action.stored.resource.spec.versions if each.url not in kept)
+    return {each.sha256 for each in removed if each.url == url(GM, each.sha256)}
 
 
 def _settled(status: Status | None) -> object:

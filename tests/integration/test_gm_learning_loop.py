@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from halimede.blobs.uris import GM, url
 from halimede.cli.commands.loop import find, line, state_of
 from halimede.messages import ModelInUse, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import NotAcceptedError
+from services.gm.controllers.base import Edit
+from services.gm.reconciler import _Work
 from tests.integration.gm_world import MODELS, model, service, world
 from tests.integration.test_observed_gm import shown
 from tests.scraping import scrape, value
@@ -109,3 +112,26 @@ async def test_an_edit_of_the_model_that_is_refused_is_in_the_status_and_the_loo
         assert cluster.get(Key(MODELS, "default", "small")) is not None
         events = await w.ask("events", limit=100)
         assert "EditNotAccepted" in {event.reason for event in events.events if event.type == "Warning"}
+
+
+@simulated
+async def test_the_file_of_a_candidate_that_leaves_the_model_leaves_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[str] = []
+
+    async def drop(digest: str) -> None:
+        dropped.append(digest)
+
+    def version(name: str, digest: str) -> dict[str, str]:
+        return {"version": name, "url": url(GM, digest), "sha256": digest}
+
+    versions = [{"version": "first", "url": "/a"}, version("again-new", "b" * 64), version("again-x", "c" * 64)]
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0"), w.node("cloud0"):
+        monkeypatch.setattr(w.manager._plane.files, "drop", drop)
+        await w.apply(model("small", versions=versions, targetVersion="first"), model("big"), service())
+        await w.apply(model("other", versions=versions[2:]))
+        small = cluster.get(Key(MODELS, "default", "small"))
+        assert small is not None
+        await w.manager._plane.reconciler._edit(Edit(small, {"versions": versions[:1]}), _Work())
+        assert dropped == ["b" * 64]  # another Model has the other one

@@ -32,6 +32,7 @@ from services.gm.learning_loop import (
     running,
 )
 from services.gm.service_status import Problem, Readiness
+from services.gm.worker_file_store import FULL
 
 #: the reason of a loop that waits for its first trigger
 WAITING = "WaitingForTrigger"
@@ -117,6 +118,8 @@ def observe(
         if all(reason.startswith(UNUSABLE) for reason in reasons):
             error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer has samples to train on"
     digest = head.model.digest if head and head.model else ""
+    if (why := observed.pulled.get(digest, "")).startswith(FULL):
+        error = error or f"ModelNotFetched: the trained model is not in GM's store of files: {why}"
     status = model.status if model else None
     fails = status if status and status.phase == FAILED and running_version(model) else None
     return ObservedLoop(

@@ -24,6 +24,7 @@ from services.gm.controllers.training_loop import state_of
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceIndex
 from services.gm.service_status import Readiness, conclude
+from services.gm.worker_file_store import FULL
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
 from tests.unit.gm.test_plan import stored
@@ -313,3 +314,12 @@ def test_only_versions_between_which_the_loop_chooses_keep_their_calibration() -
     found = actions(loop, edited={MODEL.key: model}, pulled={FILE.digest: ""}, reports=told)
     [edit] = [each for each in found if isinstance(each, Edit)]
     assert [each.get("calibration", "") for each in edit.fields["versions"][:2]] == ["", "{}"]
+
+
+def test_a_store_without_room_for_the_candidate_ends_the_round_with_that_reason() -> None:
+    told = reports(STARTED, done=True)
+    full = written(actions(STARTED, reports=told, pulled={FILE.digest: f"{FULL} (10 bytes)"}))
+    assert (full.phase, full.conditions[-1].reason) == ("Withdrawn", "TrainingFailed")
+    assert FULL in full.conditions[-1].message
+    again = written(actions(STARTED, reports=told, pulled={FILE.digest: "the worker is not reached"}))
+    assert state_of(again).state == "Training"
