@@ -72,7 +72,8 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
         since_s: when this state began.
         round: number of the present or last round.
         trigger: why it began; ``base``: the version of the model that it set out to better.
-        version: the candidate.
+        version: the candidate; ``tried``: it has been the Model's version in force in this round.
+        model: name of the Model that the loop edits; empty: it has left the last one.
         begins_s: when the present kind of stream began, with the last drift: the samples to train and to judge on are
             those since. ``begins`` and ``begins_easy``: labelled samples before that.
         drifted: this drift has not ended since: a round after a refusal adds samples to those of the round before.
@@ -92,6 +93,8 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     trigger: Short = ""
     base: Short = ""
     version: Short = ""
+    model: Short = ""
+    tried: bool = False
     drifted: bool = False
     begins_s: float = 0.0
     begins: Number = 0
@@ -138,6 +141,7 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
         contested: why the labels cannot be trusted.
         command: number of the last command to start a round.
         canary_error: why the nodes refused or withdrew the canary.
+        in_force: the candidate is the Model's version in force; ``undone``: why it no longer is, or cannot become it.
         replaces: workers are pods, so a candidate answers all samples. Then ``counts`` are those of both versions, and
             the samples that are answered while both are in use count for neither.
 
@@ -155,6 +159,8 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
     training: TrainingReport | None = None
     evidence: EvidenceReport | None = None
     canary_error: Text = ""
+    in_force: bool = False
+    undone: Text = ""
     replaces: bool = False
 
 
@@ -195,6 +201,10 @@ def step(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float
         failed = _interrupted(loop, facts)
         if failed:
             return _withdraw(loop, facts, *failed, now_s)
+    if loop.state == "RolledOut" and facts.undone:
+        return _enter(loop, "Collecting", SUPERSEDED, facts.undone, now_s)
+    if loop.state == "Canary" and facts.in_force:
+        loop = replace(loop, tried=True)
     following = _STEPS[loop.state](loop, facts, settings, now_s)
     limit = _limit(loop.state, settings)
     if following.state == loop.state and limit and now_s - loop.since_s >= limit:
@@ -209,6 +219,8 @@ def _interrupted(loop: LoopState, facts: LoopFacts) -> tuple[str, str] | None:
     """Return why a round cannot go on, whatever its state is."""
     if facts.contested and loop.state != "Canary":
         return CONTESTED, facts.contested
+    if facts.undone:
+        return SUPERSEDED, facts.undone
     tried = {loop.version} if facts.replaces and loop.state == "Canary" else set()
     if facts.present and loop.base and facts.present not in {loop.base, *tried}:
         return SUPERSEDED, f"version {facts.present} took the place of {loop.base}, which the round set out to better"
@@ -259,6 +271,7 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
         trigger=why,
         base=facts.present,
         version="",
+        tried=False,
         served=facts.command,
         gain=None,
         window=facts.counts,

@@ -154,6 +154,8 @@ def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:
         training=_training_report(loop, training, candidate),
         evidence=_evidence_report(seen, candidate),
         canary_error=_canary_error(loop, seen),
+        in_force=seen.model is not None and bool(loop.version) and seen.model.target_version == loop.version,
+        undone=_undone(loop, seen.model),
         replaces=seen.as_pods,
     )
 
@@ -241,6 +243,17 @@ def _canary_error(loop: LoopState, seen: ObservedLoop) -> str:
     return next((f"{each.reason}: {each.message}" for each in refusals), "")
 
 
+def _undone(loop: LoopState, model: ModelSpec | None) -> str:
+    """Return how somebody has ended the candidate's trial by an edit of the Model; empty: nobody has."""
+    if model is None or loop.state not in {"Canary", "RolledOut"} or _foreign(loop, model):
+        return ""
+    if not digest_of(loop.version, model):
+        return f"the Model has no version {loop.version} any more"
+    if loop.tried and model.target_version != loop.version:
+        return f"version {model.target_version or loop.base} is in force again"
+    return ""
+
+
 def digest_of(version: str, model: ModelSpec | None) -> str:
     """Return the digest of a version of a Model; empty if it has none."""
     return next((each.sha256 for each in model.versions if each.version == version), "") if model else ""
@@ -265,7 +278,7 @@ def edited(
         made = _with_base(spec, loop, known) or spec
     elif loop.state == "Judging":
         made = _with_candidate(spec, loop, seen.training, job, known)
-    elif loop.state in {"Canary", "RolledOut"} and digest_of(loop.version, spec) and not _foreign(loop, spec):
+    elif loop.state in {"Canary", "RolledOut"} and not (_undone(loop, spec) or _foreign(loop, spec)):
         made, percent = msgspec.structs.replace(spec, target_version=loop.version), wanted.percent
     elif loop.state == "Withdrawn":
         made = _without(spec, loop)

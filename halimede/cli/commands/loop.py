@@ -62,7 +62,7 @@ def loop(
         check_name("SERVICE", service)
         address = o.address(broker, credentials)
         name = o.namespace_of(namespace)
-        if start and (code := await begin(address, service, name)):
+        if start and (code := await begin(address, service, name, quiet=as_document)):
             return code
         if follow_:
             await watch(address, service, name, as_document=as_document)
@@ -85,7 +85,7 @@ async def find(client: Client, service: str, namespace: str) -> ResourceBody:
     return found[0]
 
 
-async def begin(broker: BrokerAddress, service: str, namespace: str) -> int:
+async def begin(broker: BrokerAddress, service: str, namespace: str, *, quiet: bool = False) -> int:
     """Begin a round; return the exit code."""
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
@@ -100,7 +100,9 @@ async def begin(broker: BrokerAddress, service: str, namespace: str) -> int:
             warn("this system runs on Kubernetes, where kubectl changes resources: run")
             print(kubectl(body, number))
             return 1
-    console().print(f"{body['metadata']['name']}: command {number} is given: a round begins", style="green")
+    if not quiet:
+        when = "" if state_of(body).state == "Collecting" else " after the present one"
+        console().print(f"{body['metadata']['name']}: command {number} is given: a round begins{when}", style="green")
     return 0
 
 
@@ -123,10 +125,13 @@ async def show(broker: BrokerAddress, service: str, namespace: str, *, as_docume
     """Print the state of a loop."""
     async with Client.to(broker) as client:
         body = await find(client, service, namespace)
-        metrics = (await client.get("jointinferenceservices", service, namespace)).get("status") or {}
+        services, _ = await client.list("jointinferenceservices", namespace)
     if as_document:
         dump(document(body), Format.JSON)
         return
+    # a loop whose service was deleted is shown, too
+    found = (each.get("status") or {} for each in services if each["metadata"]["name"] == service)
+    metrics = next(found, {})
     out, state = console(), state_of(body)
     for line in lines(body, state, {each["key"]: each["value"] for each in metrics.get("metrics", [])}):
         out.print(line)

@@ -15,6 +15,8 @@ import msgspec
 
 from halimede.api import Resource, parse
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
+from halimede.api.learning_loop import LoopSettings
+from halimede.api.model import PLURAL as MODELS
 from halimede.api.trainingmodel import AGGREGATOR, TrainingModelSpec
 from halimede.learning_loop.states import LoopState, State
 from halimede.messages import Status, WorkerSummary
@@ -58,17 +60,30 @@ def service_of(training: Resource[TrainingModelSpec]) -> Key:
 
 
 def looped(training: Resource[TrainingModelSpec], status: Status | None) -> Resource[Any]:
-    """Return what nodes receive: with the present round, and a generation that counts the rounds."""
-    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    """Return what nodes receive: with the present round, and a generation that counts the rounds.
+
+    The rounds count also after them, because nodes refuse a generation that is lower than one that they had.
+    """
     loop, spec = state_of(status), dict(training.body["spec"])
-    run = {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base} if running(loop) else None
-    spec["loop"] = {**spec["loop"], "run": run}
-    if run is None:
-        return training if training.spec.loop.run is None else parse({**training.body, "spec": spec})
+    if training.spec.loop:
+        trains = running(loop) and not leaves(training, loop)
+        run = {"round": loop.round, "sinceS": loop.begins_s, "base": loop.base} if trains else None
+        spec["loop"] = {**spec["loop"], "run": run}
     generation = training.metadata.generation + loop.round
     metadata = {**training.body["metadata"], "generation": generation}
     made = parse({**training.body, "metadata": metadata, "spec": spec})
     return replace(made, metadata=msgspec.structs.replace(training.metadata, generation=generation))
+
+
+def leaves(training: Resource[TrainingModelSpec], loop: LoopState) -> bool:
+    """Whether a loop has to give back the Model of its last round: it was removed, or has another Model now."""
+    return bool(loop.model) and (training.spec.loop is None or loop.model != training.spec.model.name)
+
+
+def models_of(training: Resource[TrainingModelSpec], loop: LoopState) -> list[Key]:
+    """Return the Models that a loop may edit: the one that it names, and one that it leaves."""
+    names = dict.fromkeys(filter(None, (training.spec.model.name, loop.model)))
+    return [Key(MODELS, training.metadata.namespace, name) for name in names]
 
 
 def idle(training: Resource[TrainingModelSpec]) -> bool:
@@ -80,11 +95,10 @@ def model_edits(
     training: Resource[TrainingModelSpec], observed: Observed, model: StoredResource, identity: str
 ) -> Iterator[Edit]:
     """Yield what the Model must have in the present state, if that differs."""
-    loop = state_of(observed.status)
-    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    loop, settings = state_of(observed.status), training.spec.loop or LoopSettings()
     seen = observe(training, observed, model, identity, None)
     known = model.status.model if model.status else None
-    made = edited(loop, seen, training.metadata.name, training.spec.loop, known)
+    made = edited(loop, seen, training.metadata.name, settings, known)
     if made is not None:
         before, after = (msgspec.to_builtins(each) for each in (model.resource.spec, made))
         names = sorted(before.keys() | after.keys())
@@ -99,6 +113,20 @@ def ended(observed: Observed) -> Observed:
     return replace(observed, status=msgspec.structs.replace(status, loop=told))
 
 
+def left_edits(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> list[Edit]:
+    """Return what the Model that a loop leaves must have: without a candidate that nothing has proven."""
+    model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
+    return list(model_edits(training, ended(observed), model, identity)) if model else []
+
+
+def left(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> LoopState:
+    """Return the state of a loop that leaves a Model; its rounds count on."""
+    loop = state_of(ended(observed).status)
+    if left_edits(training, observed, identity):
+        return loop
+    return msgspec.structs.replace(loop, state="Collecting", reason="", message="", model="", base="", version="")
+
+
 def observe(
     training: Resource[TrainingModelSpec],
     observed: Observed,
@@ -107,7 +135,8 @@ def observe(
     trouble: Readiness | None,
 ) -> ObservedLoop:
     """Return all that the loop depends on. ``trouble``: the state of the training by its workers."""
-    assert training.spec.loop is not None  # noqa: S101  # callers check it
+    service = service_of(training) if training.spec.loop else None
+    reports = (observed.watched.get(service) if service else None) or {}
     head, trainers = progress_of(observed.reports, identity, AGGREGATOR)
     error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
     if trainers and len(trainers) == len(training.spec.trainers):
@@ -118,13 +147,13 @@ def observe(
     status = model.status if model else None
     fails = status if status and status.phase == FAILED and running_version(model) else None
     return ObservedLoop(
-        service=ObservedService.of((observed.watched.get(service_of(training)) or {}).values(), observed.online),
+        service=ObservedService.of(reports.values(), observed.online),
         training=ObservedTraining(head, trainers, error, pulled=bool(digest) and observed.pulled.get(digest) == ""),
         model=model.resource.spec if model else None,
         model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
-        command=training.spec.loop.command,
+        command=training.spec.loop.command if training.spec.loop else 0,
         as_pods=observed.as_pods,
-        pods_error=_failing(observed.statuses.get(service_of(training))) if observed.as_pods else "",
+        pods_error=_failing(observed.statuses.get(service)) if service and observed.as_pods else "",
     )
 
 
@@ -162,8 +191,11 @@ def stepped(
     """Return the next state of the loop."""
     assert training.spec.loop is not None  # noqa: S101  # callers check it
     loop = state_of(observed.status)
+    if leaves(training, loop):
+        return left(training, observed, identity)
     seen = observe(training, observed, model, identity, trouble if running(loop) else None)
-    return advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
+    loop = advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
+    return msgspec.structs.replace(loop, model=training.spec.model.name)
 
 
 def verdict(loop: LoopState, training: Readiness, absent: list[Problem], shown: list[WorkerSummary]) -> Readiness:

@@ -67,10 +67,11 @@ class TrainingModelController(WorkersController):
         With a loop it has the round that its status names, and follows the reports on the loop's service.
         """
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        if made.spec.loop is None:
-            return ReferenceEntry(made, roles_of(made), edits=(model_of(made),))
-        made = training_loop.looped(made, status)
-        return ReferenceEntry(made, roles_of(made), edits=(model_of(made),), watches=(training_loop.service_of(made),))
+        loop = training_loop.state_of(status)
+        if made.spec.loop or loop.round:
+            made = training_loop.looped(made, status)
+        watches = (training_loop.service_of(made),) if made.spec.loop else ()
+        return ReferenceEntry(made, roles_of(made), edits=tuple(training_loop.models_of(made, loop)), watches=watches)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to its nodes, and what its workers need before; a training that is done leaves them."""
@@ -90,15 +91,12 @@ class TrainingModelController(WorkersController):
 
         In a loop the state of the loop decides what the Model must be.
         """
+        leaves = training_loop.leaves(desired, training_loop.state_of(observed.status))
+        if desired.spec.loop or leaves:
+            yield from _loop_edits(desired, observed, leaves=leaves)
+            return
         progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
         deleting = desired.metadata.deletion_timestamp is not None
-        if desired.spec.loop:
-            if not deleting and progress and progress.model and observed.pulled.get(progress.model.digest) != "":
-                yield _pull(desired, progress.model, observed)
-            if model:
-                seen = training_loop.ended(observed) if deleting else observed
-                yield from training_loop.model_edits(desired, seen, model, _identity(desired))
-            return
         if deleting or progress is None or progress.model is None or model is None or _finished(desired, observed):
             return
         if _scripted(desired) or self.withheld(desired, observed, progress):
@@ -150,7 +148,23 @@ class TrainingModelController(WorkersController):
             loop = training_loop.stepped(desired, observed, model, _identity(desired), verdict)
             status.loop = msgspec.to_builtins(loop)
             verdict = training_loop.verdict(loop, verdict, absent, shown)
+        elif before and before.loop:
+            status.loop = msgspec.to_builtins(training_loop.left(desired, observed, _identity(desired)))
         return conclude(status, verdict, before, asked.metadata.generation, observed.now)
+
+
+def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
+    """Yield what a loop needs: the candidate's file, and edits of its Model, or of the one that it leaves."""
+    deleting = desired.metadata.deletion_timestamp is not None
+    if leaves:
+        yield from training_loop.left_edits(desired, observed, _identity(desired))
+        return
+    progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
+    if not deleting and progress and progress.model and observed.pulled.get(progress.model.digest) != "":
+        yield _pull(desired, progress.model, observed)
+    if model:
+        seen = training_loop.ended(observed) if deleting else observed
+        yield from training_loop.model_edits(desired, seen, model, _identity(desired))
 
 
 def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
@@ -216,7 +230,8 @@ def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
     if before.run != run_of(desired.spec):
         return False
     # more rounds than those that were done, or another target, begin anew
-    return observed.status is not None and observed.status.observed_generation == desired.metadata.generation
+    asked = observed.asked or desired
+    return observed.status is not None and observed.status.observed_generation == asked.metadata.generation
 
 
 def _scripted(desired: Resource[TrainingModelSpec]) -> bool:

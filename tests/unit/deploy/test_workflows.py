@@ -130,7 +130,7 @@ def test_a_release_has_a_signature_for_each_file_and_an_sbom_of_all_extras() -> 
         for text in re.findall(r"halimede\[(.*)\]", " ".join(known[extra]))
         for each in text.split(",")
     }
-    assert named >= set(known) - {"all", "demo", "dev", "docs", "tensorflow"}
+    assert named >= set(known) - {"all", "demo", "dev", "docs", "pytorch", "tensorflow"}
 
 
 def test_a_tag_of_another_version_is_refused() -> None:

@@ -285,6 +285,26 @@ def test_a_version_that_somebody_else_puts_in_force_ends_the_round() -> None:
     assert CANDIDATE not in [each.version for each in world.model.versions]
 
 
+@pytest.mark.parametrize("state", ["Canary", "RolledOut"])
+@pytest.mark.parametrize("undo", ["rollback", "manifest"])
+def test_a_user_who_takes_the_candidate_out_of_force_ends_the_round(state: str, undo: str) -> None:
+    world = World()
+    while world.loop.state != state:
+        world.nodes_work()
+        world.now_s += STEP_S
+        world.reconcile()
+    world.reconcile()
+    world.reconcile()
+    assert world.model.target_version == CANDIDATE
+    back = msgspec.structs.replace(world.model, target_version=BASE[:12])
+    theirs = back if undo == "rollback" else ModelSpec(url="/small.onnx", format="onnx")
+    world.model = theirs
+    world.reconcile()
+    assert world.model.target_version == theirs.target_version
+    assert world.loop.reason == "Superseded"
+    assert world.loop.state == ("Withdrawn" if state == "Canary" else "Collecting")
+
+
 def test_a_share_of_audits_that_the_user_set_stays_and_that_of_the_loop_ends() -> None:
     world = World(model=ModelSpec(url="/small.onnx", format="onnx", rollout=RolloutSpec(audit_share=0.05)))
     world.run(1)

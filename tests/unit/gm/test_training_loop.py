@@ -34,6 +34,7 @@ NOW = "2026-01-01T00:00:00Z"
 SERVICE = Key("jointinferenceservices", "default", "digits")
 LOOP = {"service": {"name": "digits"}, "command": 1, "labelled": 10, "easy": 0, "leastStratum": 0}
 KEPT = {"service": "digits"}
+VERSIONS = [{"version": "aaaaaaaaaaaa", "url": "/a"}, {"version": "digits-new", "url": "/b", "sha256": "b" * 64}]
 
 
 def body(**loop: Any) -> dict[str, Any]:
@@ -172,8 +173,9 @@ def test_where_workers_are_pods_a_canary_is_the_version_of_all_samples() -> None
 
 def test_a_pod_of_the_service_that_cannot_run_ends_a_canary_where_workers_are_pods() -> None:
     canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
+    model = as_stored(MODEL, versions=VERSIONS, targetVersion="digits-new")
     fails = conclude(Status(failed=1), Readiness("Degraded", "CrashLoopBackOff", "no model"), None, 1, NOW)
-    told: dict[str, Any] = {"statuses": {SERVICE: fails}}
+    told: dict[str, Any] = {"statuses": {SERVICE: fails}, "edited": {MODEL.key: model}}
     status = written(actions(canary, **told, as_pods=True))
     assert (status.phase, status.conditions[-1].reason) == ("Withdrawn", "CanaryFailed")
     assert status.conditions[-1].message == "CrashLoopBackOff: no model"
@@ -249,6 +251,30 @@ def test_the_canary_of_a_loop_that_is_deleted_is_withdrawn_before_the_loop_is_go
     assert [each["version"] for each in fields["versions"]] == ["aaaaaaaaaaaa"]
     found = plan(leaving, seen(canary, holders=frozenset(), edited={MODEL.key: as_stored(MODEL, **fields)}))
     assert [each for each in found if isinstance(each, Finalize)]
+
+
+@pytest.mark.parametrize("change", [{"loop": None}, {"model": {"name": "digits-other"}}])
+def test_a_loop_that_leaves_its_model_in_a_round_takes_the_canary_back_and_counts_its_rounds_on(change: Any) -> None:
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new", model="digits-small")
+    made, fields = body(), {"versions": VERSIONS, "targetVersion": "digits-new", "rollout": {"canaryPercent": 20}}
+    made["spec"] = {**made["spec"], **change}
+    status = status_of(canary)
+    for expected in (["rollout", "targetVersion"], ["versions"], []):
+        held = CONTROLLERS["trainingmodels"].entry(stored(made, generation=2), status)
+        assert MODEL.key in held.edits
+        assert held.resource.metadata.generation == 5
+        edited = {MODEL.key: as_stored(MODEL, **fields)}
+        found = plan(held.resource, seen(None, status=status, edited=edited, asked=stored(made, generation=2)))
+        edits = [each for each in found if isinstance(each, Edit)]
+        assert [sorted(each.fields) for each in edits] == ([expected] if expected else [])
+        for each in edits:
+            fields |= each.fields
+        status = next((each.status for each in found if isinstance(each, WriteStatus)), status)
+        assert state_of(status).round == 3
+    assert (fields["targetVersion"], [each["version"] for each in fields["versions"]]) == (
+        "aaaaaaaaaaaa", ["aaaaaaaaaaaa"],
+    )  # fmt: skip
+    assert (state_of(status).state, state_of(status).model) == ("Collecting", "")
 
 
 def test_a_state_that_cannot_be_read_is_the_first_one() -> None:
