@@ -55,6 +55,7 @@ RUN = {
     "docs/serving.md": "tests/e2e/test_serving_documentation.py",
     "docs/three-machines.md": "tests/e2e/test_three_machines.py",
     "docs/tiers.md": "tests/e2e/test_tiers.py",
+    "docs/training.md": "tests/e2e/test_training_documentation.py",
     "docs/tutorial.md": "tests/e2e/test_tutorial.py",
     "docs/upgrade-and-removal.md": "tests/e2e/test_upgrade_and_removal.py",
 }

@@ -82,14 +82,14 @@ class Statuses:
     def __init__(self) -> None:
         self.found: dict[tuple[str, str], StatusDocument] = {}
 
-    async def follow(self, system: System) -> None:
+    async def follow(self, system: System, plural: str) -> None:
         async def on_status(delivery: Delivery[StatusDocument]) -> None:
             self.found[delivery.names["plural"], delivery.names["name"]] = delivery.body
 
         async def cleared(names: Mapping[str, str]) -> None:
             self.found.pop((names["plural"], names["name"]), None)
 
-        await system.bus.subscribe(topics.STATUS.filter(ns="default"), on_status, cleared=cleared)
+        await system.bus.subscribe(topics.STATUS.filter(ns="default", plural=plural), on_status, cleared=cleared)
 
     def condition(self, plural: str, name: str) -> str:
         document = self.found.get((plural, name))
@@ -111,7 +111,7 @@ async def test_scripts_come_with_the_archive_answer_and_change_with_the_version(
     statuses = Statuses()
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         await system.follow("digits")
-        await statuses.follow(system)
+        await statuses.follow(system, "models")
         await apply_digits(system, small(tmp_path, "v1"))
         await system.send(pictures)
         await system.until("all answers", lambda: set(system.sent) <= set(system.results))
@@ -197,7 +197,7 @@ async def test_an_inference_model_serves_with_its_scripts(tmp_path: Path) -> Non
     }
     statuses = Statuses()
     async with running(tmp_path / "home", "edge0") as system:
-        await statuses.follow(system)
+        await statuses.follow(system, "inferencemodels")
         await system.client.apply(body)
         key = ("inferencemodels", "served")
         await system.until("it serves", lambda: key in statuses.found and statuses.found[key].status.phase == "Running")

@@ -30,6 +30,7 @@ MULTI_EDGE = (
 ELSEWHERE = (
     "halimede_camera_",
     "halimede_serve_",
+    "halimede_training_",
     "halimede_router_",
     "halimede_worker_deferred_",
     "halimede_worker_kept_",

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from halimede.api.base import SEDNA
 from halimede.api.inferencemodel import KUBEEDGE
 from halimede.names import Key
 from services.gm.workloads import pod_history
@@ -25,6 +26,7 @@ from tests.kubernetes.double.access import Access, Rule
 from tests.kubernetes.podstates import running
 from tests.kubernetes.recorded import left
 from tests.kubernetes.test_joint_inference_groups import neptune
+from tests.kubernetes.test_training_model import training
 from tests.kubernetes.world import PATIENCE, World, gm_rules, world
 from tests.simulated import eventually
 
@@ -87,6 +89,7 @@ async def whole_life(w: World, user: User) -> None:
             await w.reaches("Running", name="seed", version="neptune.io/v1alpha1")
             await w.reaches("Ready", name="small", plural=MODELS)
             await w.reaches("Ready", name="frames", plural=DATASETS)
+            await trained(w)
             await changed_by_hand(w)
             await adopted(w)
             del body["spec"]["cloudWorker"]["hpa"]
@@ -106,6 +109,40 @@ async def whole_life(w: World, user: User) -> None:
             async with w.node(w.edge):
                 await eventually(lambda times=times: _told(w, times), PATIENCE)
         assert gm.lost == 0
+
+
+async def trained(w: World) -> None:
+    """Apply a training of each kind and group."""
+    samples = dataset("samples")
+    samples["spec"] |= {"url": "/data/samples", "nodeName": w.edge}
+    await w.apply(samples)
+    spec = training(w)["spec"]
+    aggregator, trainer = spec["aggregator"]["template"], spec["trainers"][0]["template"]
+    spec["trainers"][0]["dataset"]["name"] = "samples"
+    federated = {
+        "aggregationWorker": {"model": {"name": "small"}, "template": aggregator},
+        "trainingWorkers": [{"dataset": {"name": "samples"}, "template": trainer}],
+    }
+    always = {"operator": ">=", "threshold": 0, "metric": "num_of_samples"}
+    incremental = {
+        "initialModel": {"name": "small"},
+        "dataset": {"name": "samples", "trainProb": 0.8},
+        "trainSpec": {"template": trainer, "trigger": {"condition": always}},
+        "evalSpec": {"template": aggregator},
+        "deploySpec": {
+            "model": {"name": "small"},
+            "trigger": {"condition": {**always, "metric": "accuracy_delta"}},
+            "template": trainer,
+        },
+    }
+    for group, kind, name, plural, body in (
+        (SEDNA, "TrainingModel", "train-one", "trainingmodels", spec),
+        (KUBEEDGE, "TrainingModel", "train-two", "trainingmodels", spec),
+        (SEDNA, "FederatedLearningJob", "federated", "federatedlearningjobs", federated),
+        (SEDNA, "IncrementalLearningJob", "incremental", "incrementallearningjobs", incremental),
+    ):
+        await w.apply({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": body})
+        await w.reaches("Running", name=name, plural=plural, version=group)
 
 
 def _events_read(w: World) -> bool:
