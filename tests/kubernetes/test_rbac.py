@@ -42,6 +42,10 @@ BY_PLUGIN = {
     ("sedna.io", "multiedgeinferenceservices/finalizers", "update"),
     ("sedna.io", "inferencemodels/finalizers", "update"),
     ("ai.kubeedge.io", "inferencemodels/finalizers", "update"),
+    ("sedna.io", "trainingmodels/finalizers", "update"),
+    ("ai.kubeedge.io", "trainingmodels/finalizers", "update"),
+    ("sedna.io", "federatedlearningjobs/finalizers", "update"),
+    ("sedna.io", "incrementallearningjobs/finalizers", "update"),
 }
 Right = tuple[str, str, str]
 
