@@ -181,6 +181,7 @@ class Observed:
         pulled: files of workers: empty if GM's store has the file, else why it has not.
         watched: the reports on other resources that its rules depend on; None: there is no such resource.
         statuses: the last statuses of those.
+        related: those resources, and others whose rules depend on one of them.
         heartbeat: whether the status must be written even if only its times differ.
 
     """
@@ -201,6 +202,7 @@ class Observed:
     pulled: Mapping[str, str] = field(default_factory=dict)
     watched: Mapping[Key, Mapping[str, NodeReport] | None] = field(default_factory=dict)
     statuses: Mapping[Key, Status | None] = field(default_factory=dict)
+    related: Mapping[Key, Resource[Any]] = field(default_factory=dict)
     heartbeat: bool = False
 
     @property
