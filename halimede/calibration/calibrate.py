@@ -34,7 +34,7 @@ from halimede.evaluation.quality import quality, referenced, right
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
 from halimede.mining import MiningError, canonical, create, parameters_at
-from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference
+from halimede.mining.calibration_file import UPLOAD_RATIO, CalibrationFile, LearnedRule, MixtureRule, Reference
 from halimede.mining.mixture import mix
 from halimede.stats.agreement import wilson
 
@@ -376,7 +376,7 @@ def measure(
     samples, ``agreement`` (both answers agree) of the kept ones.
     """
     found: dict[str, float] = {}
-    _with_interval(found, "upload_ratio", share(uploaded))
+    _with_interval(found, UPLOAD_RATIO, share(uploaded))
     _with_interval(found, "risk", share((quality(data, edge, cloud).gain() > 0) & ~uploaded))
     if data.truths is None:
         nothing, everything = np.zeros(len(edge), bool), np.ones(len(edge), bool)

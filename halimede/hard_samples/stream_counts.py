@@ -38,7 +38,10 @@ class StreamInterval(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class MiningSettings(Struct, rename="camel", kw_only=True, frozen=True):
-    """How the worker mines: rule, parameters, mode and budget; ``temperature`` of the next tier's model."""
+    """How the worker mines: rule, parameters, mode and budget; ``temperature`` of the next tier's model.
+
+    Without a budget ``target_upload_ratio`` is the share of uploads that the service's calibration measured.
+    """
 
     rule: str
     parameters: dict[str, str] = {}

@@ -17,6 +17,8 @@ from msgspec import Meta, Struct
 from halimede.errors import InvalidFieldError
 
 MAX_BYTES = 1024 * 1024
+#: the measured share of uploads in ``CalibrationFile.figures``
+UPLOAD_RATIO = "upload_ratio"
 FORMAT_FIX = "give a file that `halimede calibrate` wrote"
 
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]

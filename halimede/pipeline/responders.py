@@ -288,8 +288,8 @@ class ResultSink(Protocol):
 class ResultStore(ResultSink, Protocol):
     """Stores some of the samples, and counts all of them."""
 
-    def observe(self, version: str, *, hard: bool) -> None:
-        """Count a sample that a version of the model answered."""
+    def observe(self, frame: Frame, *, hard: bool) -> None:
+        """Count an answered sample."""
 
 
 def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
@@ -361,7 +361,7 @@ class ResultResponder:
         if self._previews and conclusion.requested_at:
             self._previews.offer(sample.frame, edge, result)
         if self._keeper:
-            self._keeper.observe(sample.version, hard=result.hard)
+            self._keeper.observe(sample.frame, hard=result.hard)
             if result.hard:
                 self._keeper.offer(sample.frame, edge, result)
 

@@ -24,7 +24,7 @@ from halimede.hard_samples.store import HardSampleServer, HardSampleStore, descr
 from halimede.hard_samples.stream_counts import MiningSettings, StreamCounts, write_mining
 from halimede.learning_loop.labels import LabelSettings, sure_label
 from halimede.messages import Count, Frame, KeptSample, Prediction, Result
-from halimede.mining.calibration_file import read_artefact
+from halimede.mining.calibration_file import UPLOAD_RATIO, read_artefact
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
@@ -61,12 +61,14 @@ class HardSampleWriter:
         self.audit_share: Callable[[], float] = lambda: settings.audit_share
         self._settings = settings
         self._slot = slot
+        calibration = read_artefact(settings.calibration) if settings.calibration else None
+        budget, ratio = settings.target_upload_ratio, calibration.figures.get(UPLOAD_RATIO) if calibration else None
         self._mining = MiningSettings(
             rule=settings.hem_name,
             parameters=dict(settings.hem_parameters),
             mode=settings.hem_mode,
-            target_upload_ratio=settings.target_upload_ratio,
-            temperature=read_artefact(settings.calibration).temperature_cloud if settings.calibration else 1.0,
+            target_upload_ratio=ratio if budget is None else budget,
+            temperature=calibration.temperature_cloud if calibration else 1.0,
         )
         self._labels = LabelSettings(temperature=self._mining.temperature)
         self._stream = StreamCounts(store.folder)
@@ -108,9 +110,9 @@ class HardSampleWriter:
         )
         self._queue.put_nowait((frame, said))
 
-    def observe(self, version: str, *, hard: bool) -> None:
-        """Count a sample that a version of the model answered."""
-        self._stream.observe(version, self.audit_share(), hard=hard)
+    def observe(self, frame: Frame, *, hard: bool) -> None:
+        """Count a sample for the version that ``offer`` stores it with, also if mining kept it from the model."""
+        self._stream.observe(self._slot.choose(frame.id).version, self.audit_share(), hard=hard)
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of stored and refused samples."""

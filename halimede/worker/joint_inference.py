@@ -10,7 +10,6 @@ from halimede import topics
 from halimede.api.mining import BEFORE
 from halimede.messages import Count
 from halimede.mining import create as create_miner
-from halimede.models.rollout import ALL_PERCENT
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
@@ -26,6 +25,7 @@ from halimede.worker.preview_publisher import PreviewPublisher
 from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests, uploading
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
+from halimede.worker.status_reporter import CALIBRATION_INVALID
 from halimede.worker.version_calibration import VersionCalibrations
 
 #: most camera frames in flight to a worker: each is acknowledged when it is answered
@@ -98,8 +98,10 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
                 offload, ledger, tier=tier, policy=policy, encoder=encoder, audited=responder.audited
             ),
         )
-        parts.slot.adopt = VersionCalibrations(settings, worker.inference, policy).adopt
-        parts.slot.adopt(parts.slot.current, ALL_PERCENT)
+        calibrations = VersionCalibrations(settings, worker.inference, policy)
+        calibrations.begin(parts.slot.current)
+        parts.slot.adopt = calibrations.adopt
+        parts.reporter.troubles.append((CALIBRATION_INVALID, lambda: calibrations.trouble))
         await offload.start()
         running = [group.create_task(worker.run(), name="edge worker")]
         if previews:

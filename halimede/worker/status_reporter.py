@@ -28,6 +28,8 @@ MAX_MESSAGE, MAX_REASON = 4096, 256
 SOURCE_FAILED = "SourceFailed"
 #: reason of a worker whose disk is full
 DISK_FULL = "DiskFull"
+#: reason of a worker whose first version has a calibration that does not fit the service
+CALIBRATION_INVALID = "CalibrationInvalid"
 
 
 class ReportingWorker(Protocol):

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import structlog
+
 from halimede.api.mining import AFTER
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.mining import create as create_miner
 from halimede.mining.calibration_file import read_artefact
 from halimede.models.rollout import ALL_PERCENT
@@ -20,6 +22,8 @@ from halimede.pipeline.model_slot import LoadedModel
 from halimede.pipeline.upload_policy.policy import UploadPolicy, drift_of
 from halimede.system.files import write_atomic
 from halimede.worker.settings import WorkerSettings
+
+log = structlog.get_logger()
 
 FOLDER, FIELD = "calibrations", "spec.versions.calibration"
 #: files that are kept: those of the versions in use, and some before
@@ -30,10 +34,23 @@ class VersionCalibrations:
     """Gives the models of a worker their calibrations; ``adopt`` is for ``ModelSlot.adopt``."""
 
     def __init__(self, settings: WorkerSettings, inference: Inference, policy: UploadPolicy) -> None:
+        #: why the current model does not have its own calibration, empty if it has it
+        self.trouble = ""
         self._settings = settings
         self._inference = inference
         self._policy = policy
         self._of_current = settings.calibration
+
+    def begin(self, first: LoadedModel) -> None:
+        """Use the calibration of the first model, or that of the service if it does not fit.
+
+        A later version is refused in this case; before the first one there is none that could continue.
+        """
+        try:
+            self.adopt(first, ALL_PERCENT)
+        except (HalimedeError, OSError) as error:
+            self.trouble = f"version {first.version} has the service's calibration, not its own: {error}"
+            log.warning("calibration not used", version=first.version, error=str(error)[:256])
 
     def adopt(self, loaded: LoadedModel, percent: int) -> None:
         """Use the calibration of a model, which gets ``percent`` of the samples.
@@ -50,11 +67,14 @@ class VersionCalibrations:
                 raise InvalidFieldError(f"{FIELD}.rule", artefact.rule, fix)
             parameters = {**settings.hem_parameters, **artefact.parameters}
             self._inference.miners[loaded.model] = create_miner(settings.hem_name, parameters, path, settings.hem_mode)
-        if percent == ALL_PERCENT and path != self._of_current:
-            self._of_current = path
+        if percent < ALL_PERCENT:
+            return
+        if path != self._of_current:
             known = read_artefact(path, FIELD) if path else None
+            self._of_current = path
             self._policy.drift = drift_of(known, settings.hem_name) if known else None
             self._policy.mixture = known if settings.fusion == "mixture" else None
+        self.trouble = ""
 
     def _written(self, text: str) -> Path:
         """Return a file with a calibration: rules read theirs from a file."""

@@ -59,6 +59,9 @@ def calibrated(margin: float, **more: Any) -> str:
     return write_artefact(file).decode()
 
 
+UNFIT = [("{}", "calibration"), ("no json", "calibration"), (calibrated(0.2).replace("Margin", "Entropy"), "Entropy")]
+
+
 @simulated
 async def test_audited_easy_samples_are_kept_with_the_big_models_answer_and_counted_by_label(tmp_path: Path) -> None:
     async with (
@@ -113,6 +116,45 @@ async def test_the_counts_of_the_stream_and_the_rule_are_next_to_the_samples(tmp
     mining = read_mining(folder)
     assert mining is not None
     assert (mining.rule, mining.parameters, mining.temperature) == ("Margin", {"threshold_margin": "0.2"}, 1.0)
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("figures", "budget", "goal"),
+    [({"upload_ratio": 0.3}, None, 0.3), ({"upload_ratio": 0.3}, 0.1, 0.1), ({}, None, None)],
+)
+async def test_a_version_is_calibrated_for_the_budget_or_for_the_uploads_of_the_services_calibration(
+    figures: dict[str, float], budget: float | None, goal: float | None, tmp_path: Path
+) -> None:
+    service = tmp_path / "service.json"
+    service.write_text(calibrated(0.2, figures=figures, temperature_cloud=2.0))
+    options: Told = {"calibration": service, "target_upload_ratio": budget, "keep": KEEP}
+    async with world(tmp_path) as w, w.worker("edge", "e", Small, **options):
+        pass
+    mining = read_mining(tmp_path / "e" / "hard")
+    assert mining is not None
+    assert (mining.target_upload_ratio, mining.temperature) == (goal, 2.0)
+
+
+@simulated
+async def test_samples_that_mining_keeps_from_the_model_count_for_the_version_with_which_they_are_kept(
+    tmp_path: Path,
+) -> None:
+    tell(tmp_path, "a")
+    rule: Told = {
+        "hem_mode": "mining-then-inference", "hem_name": "Sharpness", "hem_parameters": {"threshold_sharpness": "1"}
+    }  # fmt: skip
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c", Big),
+        w.worker("edge", "e", Named, model_file=tmp_path / "e" / "model.json", keep=KEEP, **rule),
+    ):
+        for _ in range(3):
+            assert (await w.answer(await w.send(HARD))).by == "cloud"
+    folder = tmp_path / "e" / "hard"
+    kept = [sample for sample, _ in stored_samples(folder)]
+    assert [(sample.edge_model, sample.edge) for sample in kept] == [("v-a", None)] * 3
+    assert {each.version: each.hard for each in read_stream(folder)} == {"v-a": 3}
 
 
 @simulated
@@ -195,10 +237,7 @@ async def test_drift_is_measured_against_the_calibration_of_the_version_that_ans
 
 
 @simulated
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("{}", "calibration"), ("no json", "calibration"), (calibrated(0.2).replace("Margin", "Entropy"), "Entropy")],
-)
+@pytest.mark.parametrize(("text", "words"), UNFIT)
 async def test_a_version_whose_calibration_does_not_fit_is_refused(text: str, words: str, tmp_path: Path) -> None:
     tell(tmp_path, "a")
     async with world(tmp_path) as w, w.worker("edge", "e", Named, model_file=tmp_path / "e" / "model.json"):
@@ -209,6 +248,27 @@ async def test_a_version_whose_calibration_does_not_fit_is_refused(text: str, wo
         assert (model.version, model.canary_version, model.refused) == ("v-a", "", bad.digest)
         assert words in model.message
         assert (await w.answer(await w.send(EASY))).label == "a"
+
+
+@simulated
+@pytest.mark.parametrize(("text", "words"), UNFIT)
+async def test_a_worker_starts_with_the_services_calibration_if_that_of_its_first_version_does_not_fit(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    tell(tmp_path, "a", calibration=text)
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c", Big),
+        w.worker("edge", "e", Named, model_file=tmp_path / "e" / "model.json"),
+    ):
+        assert (await w.answer(await w.send(EASY))).label == "a"
+        assert (await w.answer(await w.send(HARD))).cut == pytest.approx(-0.2)
+        info = w.infos["e"][-1]
+        assert (info.status, info.reason) == ("running", "CalibrationInvalid")
+        assert words in info.message
+        await taken(w, tell(tmp_path, "a", calibration=calibrated(0.05)))
+        await eventually(lambda: w.infos["e"][-1].reason == "")
+        assert (await w.answer(await w.send(HARD))).cut == pytest.approx(-0.05)
 
 
 def test_a_desired_state_of_before_these_fields_is_still_read() -> None:
