@@ -10,7 +10,7 @@ GM's before the workers of the training end. A candidate that was refused leaves
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -40,13 +40,15 @@ MOST_AHEAD_S = 3600.0
 class ObservedTraining:
     """What the workers of a training report on its present run.
 
-    ``error``: why it cannot end. ``trainers``: those that could take part. ``pulled``: GM has the file of the model.
+    ``error``: why it cannot end. ``trainers``: those of nodes that are online. ``offline``: the others; nothing waits
+    for them. ``pulled``: GM has the file of the model.
     """
 
     aggregator: TrainingProgress | None = None
     trainers: Sequence[TrainingProgress] = ()
     error: str = ""
     pulled: bool = False
+    offline: Sequence[TrainingProgress] = ()
 
     @property
     def model(self) -> TensorFile | None:
@@ -56,7 +58,14 @@ class ObservedTraining:
     @property
     def compared(self) -> list[TrainingProgress]:
         """The trainers that have compared the model."""
-        return [each for each in self.trainers if self.model and each.compared == self.model.digest]
+        known = (*self.trainers, *self.offline)
+        return [each for each in known if self.model and each.compared == self.model.digest]
+
+    @property
+    def judged(self) -> bool:
+        """Whether each trainer that can compare the model has done so, and at least one has."""
+        able = (each for each in self.trainers if not each.reason)
+        return bool(self.compared) and all(self.model and each.compared == self.model.digest for each in able)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +192,11 @@ def _training_report(loop: LoopState, training: ObservedTraining, candidate: str
 def _evidence_report(seen: ObservedLoop, candidate: str) -> EvidenceReport | None:
     """Return the evidence of all trainers once they have compared the candidate, and the Model has it as a version."""
     training, model = seen.training, seen.model
-    able = [each for each in training.trainers if not each.reason]
-    compared = training.compared
-    if not candidate or model is None or not compared or len(compared) < len(able):
+    if not candidate or model is None or not training.judged:
         return None
     if not any(each.version == candidate for each in model.versions):
         return None
-    found = [_decoded(each.evidence) for each in compared]
+    found = [_decoded(each.evidence) for each in training.compared]
     return EvidenceReport(version=candidate, evidence=summed(found))
 
 
@@ -323,15 +330,18 @@ def _with_candidate(
 ) -> ModelSpec:
     """Return a Model with the candidate as a version, and with the present version in force by its name."""
     model, compared = training.model, training.compared
-    able = [each for each in training.trainers if not each.reason]
-    if model is None or version_name(job, model) != loop.version or not compared or len(compared) < len(able):
+    if model is None or version_name(job, model) != loop.version or not training.judged:
         return spec
     if digest_of(loop.version, spec):
         return spec
     named = _with_base(spec, loop, known)
     if named is None:
         return spec  # somebody edits the Model: the round ends with Superseded
-    versions = list(named.versions)
+    # a resource has a limited size: only versions between which the loop chooses keep a calibration
+    kept = {loop.base, named.target_version}
+    versions = [
+        each if each.version in kept else msgspec.structs.replace(each, calibration="") for each in named.versions
+    ]
     calibration = max(compared, key=lambda each: each.samples).calibration
     candidate = ModelVersion(
         version=loop.version, url=url(GM, model.digest), sha256=model.digest, calibration=calibration
@@ -373,25 +383,22 @@ def running(loop: LoopState) -> bool:
 
 
 def progress_of(
-    reports: Mapping[str, NodeReport], run: str, aggregator: str
-) -> tuple[TrainingProgress | None, list[TrainingProgress]]:
-    """Return the progress of the aggregator and of the trainers of a run, by the reports of nodes."""
-    head, trainers = None, []
-    for worker in _workers(reports):
+    workers: Iterable[tuple[str, bool, WorkerReport]], run: str, aggregator: str
+) -> tuple[TrainingProgress | None, list[TrainingProgress], list[TrainingProgress]]:
+    """Return the progress in a run: of the aggregator, of trainers on nodes that are online, and of the others.
+
+    ``workers``: each one's name, whether its node is online, and its report.
+    """
+    head, trainers, offline = None, list[TrainingProgress](), list[TrainingProgress]()
+    for name, online, worker in workers:
         told = worker.training
         if told is None or told.run != run:
             continue
-        if (worker.part or worker.role) == aggregator:
+        if name == aggregator:
             head = told
         else:
-            trainers.append(told)
-    return head, trainers
-
-
-def _workers(reports: Mapping[str, NodeReport]) -> Iterator[WorkerReport]:
-    for _, report in sorted(reports.items()):
-        if report.live:
-            yield from report.status.workers
+            (trainers if online else offline).append(told)
+    return head, trainers, offline
 
 
 def seconds(moment: str) -> float:

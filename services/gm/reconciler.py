@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 
 from halimede.api import Resource
-from halimede.errors import HalimedeError
+from halimede.blobs.uris import GM, url
+from halimede.errors import HalimedeError, InvalidFieldError, TooLargeError
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.port import (
@@ -75,6 +76,8 @@ SECRET_PATIENCE = 5.0
 CONFLICT_PATIENCE = 0.2
 #: seconds until an object that the cluster refused is written again
 TROUBLE_PATIENCE = 10.0
+#: the reason of an edit of another resource that was refused: a repetition will be as well
+EDIT_NOT_ACCEPTED = "EditNotAccepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class SnapshotReader:
             edited={each: self._stored(each) for each in entry.edits},
             pulled=self.files.states if entry.edits else {},
             watched={each: self.reports.of(each) if self._stored(each) else None for each in entry.watches},
+            refused=tuple(each for each in self.troubles.get(key, ()) if each.reason == EDIT_NOT_ACCEPTED),
             statuses={each: found.status for each in entry.watches if (found := self._stored(each))},
             related=self.related(entry),
         )
@@ -321,6 +325,22 @@ class Reconciler:
         except HalimedeError as error:
             work.failed(error)
 
+    async def _edit(self, action: Edit, work: _Work) -> None:
+        """Edit another resource. Raises ConflictError; a refusal is a problem for the status."""
+        edited = action.stored
+        try:
+            await self._cluster.edit(edited, action.fields)
+            await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
+            for digest_ in _dropped(action):
+                if not any(digest_ in str(each.resource.body) for each in self._cluster.resources()):
+                    await self._snapshots.files.drop(digest_)
+        except ConflictError:
+            raise
+        except (NotAcceptedError, InvalidFieldError, TooLargeError) as error:
+            work.troubles.append(Problem(EDIT_NOT_ACCEPTED, f"{edited.key} cannot be edited: {error}"))
+        except HalimedeError as error:
+            work.failed(error)
+
     def _may_write(self, action: WriteStatus, stored: StoredResource) -> float:
         """Return when a status may be written, 0 if now (this call then starts the next interval).
 
@@ -357,9 +377,8 @@ class Reconciler:
                 await self._display.clear(key)
             case Pull(key, file):
                 self._snapshots.files.pull(key, file)
-            case Edit(edited, fields):
-                await self._cluster.edit(edited, fields)
-                await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
+            case Edit():
+                await self._edit(action, work)
             case Ensure():
                 await self._ensure(action, stored.key, work)
             case Remove():
@@ -373,6 +392,15 @@ class Reconciler:
         if work.unheld and isinstance(action, Send) and action.resource.key in work.unheld:
             return  # its deletion would not reach the node
         self.deliver(action)
+
+
+def _dropped(action: Edit) -> set[str]:
+    """Return the files in GM's store of the versions that an edit removes from a Model."""
+    kept = {each["url"] for each in action.fields.get("versions") or ()}
+    if "versions" not in action.fields:
+        return set()
+    removed = (each for each in action.stored.resource.spec.versions if each.url not in kept)
+    return {each.sha256 for each in removed if each.url == url(GM, each.sha256)}
 
 
 def _settled(status: Status | None) -> object:

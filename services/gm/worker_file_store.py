@@ -30,6 +30,8 @@ log = structlog.get_logger()
 MOST, REMEMBERED = 8, 256
 #: seconds until a failed pull may be tried again
 AGAIN_S = 5.0
+#: why a store cannot have a file until its operator removes others
+FULL = "the store of files is full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,14 @@ class WorkerFileStore:
         self._asked.add(file.digest)
         self._waiting.put_nowait((key, file))
 
+    async def drop(self, digest: str) -> None:
+        """Remove a file that no resource names any more, unless it is in use or is being brought."""
+        if self._store is None or digest in self._asked:
+            return
+        self.states.pop(digest, None)
+        removed = await in_thread(self._store[1].cache.forget, digest)
+        log.info("file of a worker removed" if removed else "file of a worker is in use, and stays", digest=digest)
+
     async def run(self) -> None:
         """Bring files until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -102,7 +112,7 @@ class WorkerFileStore:
             return ""
         held = sum((await in_thread(managed.cache.digests)).values())
         if held + file.size > managed.most_bytes:
-            return f"the store of files is full ({managed.most_bytes} bytes): free space with `halimede blob delete`"
+            return f"{FULL} ({managed.most_bytes} bytes): free space with `halimede blob delete`"
         names = {"ns": file.namespace, "job": file.job}
         channel = BlobChannel(topics.TRAINING_REQUEST, topics.TRAINING_CHUNK, names, has_queries=False)
         client = BlobClient(bus, GM, channel)

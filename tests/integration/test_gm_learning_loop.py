@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from halimede.blobs.uris import GM, url
 from halimede.cli.commands.loop import find, line, state_of
-from tests.integration.gm_world import model, service, world
+from halimede.messages import ModelInUse, WorkerReport
+from halimede.names import Key
+from services.gm.cluster.port import NotAcceptedError
+from services.gm.controllers.base import Edit
+from services.gm.reconciler import _Work
+from tests.integration.gm_world import MODELS, model, service, world
 from tests.integration.test_observed_gm import shown
 from tests.scraping import scrape, value
-from tests.simulated import eventually
+from tests.simulated import eventually, simulated
 
 PLURAL = "trainingmodels"
 
@@ -77,3 +85,53 @@ async def test_a_state_survives_a_restart_of_gm(tmp_path: Path) -> None:
             document = w.status("again", PLURAL)
             assert document is not None
             assert (document.status.loop or {})["sinceS"] == since
+
+
+@simulated
+async def test_an_edit_of_the_model_that_is_refused_is_in_the_status_and_the_loop_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise NotAcceptedError("a policy forbids it")
+
+    body = training()
+    body["spec"]["loop"]["command"] = 1
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge, w.node("cloud0"):
+        used = ModelInUse(digest="a" * 64, version="first")
+        edge.overrides["edge"] = WorkerReport(name="helmet", role="edge", phase="Running", model=used)
+        edit = cluster.edit
+        monkeypatch.setattr(cluster, "edit", refuse)
+        await w.apply(model("small"), model("big"), service(), body)
+        status = await w.reaches("Pending", "EditNotAccepted", name="again", plural=PLURAL)
+        assert "models/small cannot be edited: a policy forbids it" in status.conditions[-1].message
+        monkeypatch.setattr(cluster, "edit", edit)
+        await w.reaches("Labelling", name="again", plural=PLURAL)
+        monkeypatch.setattr(cluster, "edit", refuse)  # the loop cannot take back its share of audits
+        await w.ask("delete", plural=PLURAL, namespace="default", name="again")
+        await eventually(lambda: cluster.get(Key(PLURAL, "default", "again")) is None)
+        assert cluster.get(Key(MODELS, "default", "small")) is not None
+        events = await w.ask("events", limit=100)
+        assert "EditNotAccepted" in {event.reason for event in events.events if event.type == "Warning"}
+
+
+@simulated
+async def test_the_file_of_a_candidate_that_leaves_the_model_leaves_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[str] = []
+
+    async def drop(digest: str) -> None:
+        dropped.append(digest)
+
+    def version(name: str, digest: str) -> dict[str, str]:
+        return {"version": name, "url": url(GM, digest), "sha256": digest}
+
+    versions = [{"version": "first", "url": "/a"}, version("again-new", "b" * 64), version("again-x", "c" * 64)]
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0"), w.node("cloud0"):
+        monkeypatch.setattr(w.manager._plane.files, "drop", drop)
+        await w.apply(model("small", versions=versions, targetVersion="first"), model("big"), service())
+        await w.apply(model("other", versions=versions[2:]))
+        small = cluster.get(Key(MODELS, "default", "small"))
+        assert small is not None
+        await w.manager._plane.reconciler._edit(Edit(small, {"versions": versions[:1]}), _Work())
+        assert dropped == ["b" * 64]  # another Model has the other one

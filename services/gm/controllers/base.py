@@ -182,6 +182,7 @@ class Observed:
         watched: the reports on other resources that its rules depend on; None: there is no such resource.
         statuses: the last statuses of those.
         related: those resources, and others whose rules depend on one of them.
+        refused: the problems of edits that were not accepted.
         heartbeat: whether the status must be written even if only its times differ.
 
     """
@@ -203,6 +204,7 @@ class Observed:
     watched: Mapping[Key, Mapping[str, NodeReport] | None] = field(default_factory=dict)
     statuses: Mapping[Key, Status | None] = field(default_factory=dict)
     related: Mapping[Key, Resource[Any]] = field(default_factory=dict)
+    refused: tuple[Problem, ...] = ()
     heartbeat: bool = False
 
     @property
@@ -368,9 +370,12 @@ def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Delete the resource from each node; finalize it once no online node holds it. Offline nodes learn it by sync."""
     meta, key = desired.metadata, desired.key
     actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]
-    if edits := list(CONTROLLERS[key.plural].edits(desired, observed)):
-        return [*actions, *edits]  # what it has changed elsewhere is taken back first
+    edits = list(CONTROLLERS[key.plural].edits(desired, observed))
+    actions += edits
+    if edits and not observed.refused:
+        return actions  # what it has changed elsewhere is taken back first, unless that is refused
     if not any(observed.online(node) for node in observed.holders):
+        actions += [RecordEvent("Warning", each.reason, str(key), each.message) for each in observed.refused]
         # the topic first: if GM is killed in between, it repeats both
         actions += [ClearStatus(key), Finalize(key, meta.uid), RecordEvent("Normal", "Deleted", str(key), "")]
     return actions

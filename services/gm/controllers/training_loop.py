@@ -23,6 +23,7 @@ from halimede.messages import Status, WorkerSummary
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers.base import Edit, Observed
+from services.gm.controllers.worker_service import part_of, placed_workers
 from services.gm.learning_loop import (
     ObservedLoop,
     ObservedService,
@@ -35,6 +36,7 @@ from services.gm.learning_loop import (
     running,
 )
 from services.gm.service_status import Problem, Readiness
+from services.gm.worker_file_store import FULL
 
 #: the reason of a loop that waits for its first trigger
 WAITING = "WaitingForTrigger"
@@ -143,18 +145,21 @@ def observe(
     """Return all that the loop depends on. ``trouble``: the state of the training by its workers."""
     service = service_of(training) if training.spec.loop else None
     reports = (observed.watched.get(service) if service else None) or {}
-    head, trainers = progress_of(observed.reports, identity, AGGREGATOR)
+    parts = ((part_of(worker), observed.online(node), worker) for node, worker in placed_workers(observed))
+    head, trainers, offline = progress_of(parts, identity, AGGREGATOR)
     error = f"{trouble.reason}: {trouble.message}" if trouble and trouble.phase == FAILED else ""
-    if trainers and len(trainers) == len(training.spec.trainers):
-        reasons = [each.reason for each in trainers]
+    if len(trainers) + len(offline) == len(training.spec.trainers):
+        reasons = [each.reason for each in (*trainers, *offline)]
         if all(reason.startswith(UNUSABLE) for reason in reasons):
             error = error or f"{', '.join(dict.fromkeys(reasons))}: no trainer has samples to train on"
     digest = head.model.digest if head and head.model else ""
+    if (why := observed.pulled.get(digest, "")).startswith(FULL):
+        error = error or f"ModelNotFetched: the trained model is not in GM's store of files: {why}"
     status = model.status if model else None
     fails = status if status and status.phase == FAILED and running_version(model) else None
     return ObservedLoop(
         service=ObservedService.of(reports.values(), observed.online),
-        training=ObservedTraining(head, trainers, error, pulled=bool(digest) and observed.pulled.get(digest) == ""),
+        training=ObservedTraining(head, trainers, error, pulled=observed.pulled.get(digest) == "", offline=offline),
         model=model.resource.spec if model else None,
         model_error=f"{fails.conditions[-1].reason}: {fails.conditions[-1].message}" if fails else "",
         command=training.spec.loop.command if training.spec.loop else 0,

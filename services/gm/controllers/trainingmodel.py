@@ -36,7 +36,14 @@ from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers import training_loop
 from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, nowhere, register
-from services.gm.controllers.worker_service import WorkersController, lacking, part_of, roles_of, workers
+from services.gm.controllers.worker_service import (
+    WorkersController,
+    lacking,
+    part_of,
+    placed_workers,
+    roles_of,
+    workers,
+)
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Problem, Readiness, conclude
 from services.gm.worker_file_store import WorkerFile
@@ -44,8 +51,8 @@ from services.gm.workloads.deployments import Built
 from services.gm.workloads.pod_status import STARTING
 
 DONE = "done"
-#: versions and metrics that a Model can have; characters of a digest in the name of a version
-MOST_VERSIONS, MOST_METRICS, SHORT = 64, 64, 12
+#: versions, metrics and metadata that a Model can have; characters of a digest in the name of a version
+MOST_VERSIONS, MOST_METRICS, MOST_METADATA, SHORT = 64, 64, 64, 12
 #: the Model's metadata about where its version comes from
 TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
 #: reasons of trainers that end without an edit: when samples, or the hour, change
@@ -141,6 +148,7 @@ class TrainingModelController(WorkersController):
         else:
             absent = [*observed.pods.troubles, *built.problems, *nowhere(roles_of(desired), observed)]
             absent += uncontrolled(places, observed)
+        absent += observed.refused
         verdict = judge(desired, training, shown, absent, _trouble(desired, observed))
         if desired.spec.loop:
             absent += training_loop.missing(desired, observed)
@@ -169,14 +177,14 @@ def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, lea
 
 def _pull(desired: Resource[TrainingModelSpec], file: TensorFile, observed: Observed) -> Pull:
     """Return the action that brings the trained model from the aggregator into GM's store of files."""
-    meta = desired.metadata
-    source = next(each.name for each in _reports(observed) if part_of(each) == AGGREGATOR)
-    return Pull(desired.key, WorkerFile(meta.namespace, meta.name, source, file.digest, file.size))
+    meta, worker = desired.metadata, _head(desired, observed)
+    assert worker is not None  # noqa: S101  # it reports the file
+    return Pull(desired.key, WorkerFile(meta.namespace, meta.name, worker.name, file.digest, file.size))
 
 
 def explained(shown: Sequence[WorkerSummary], observed: Observed) -> list[WorkerSummary]:
     """Return workers with what they report themselves: of a pod that runs the cluster knows no more."""
-    told = {part_of(each): each for each in _reports(observed)}
+    told = {part_of(each): each for _, each in placed_workers(observed)}
     return [
         msgspec.structs.replace(each, reason=told[each.name].reason, message=told[each.name].message)
         if each.phase == "Running" and not each.reason and each.name in told
@@ -198,15 +206,14 @@ def model_of(training: Resource[TrainingModelSpec]) -> Key:
     return Key(MODELS, training.metadata.namespace, training.spec.model.name)
 
 
-def _reports(observed: Observed) -> Iterator[WorkerReport]:
-    """Yield the reports of its workers on all nodes that have it."""
-    for _, report in sorted(observed.reports.items()):
-        if report.live:
-            yield from report.status.workers
-
-
 def _identity(desired: Resource[TrainingModelSpec]) -> str:
     return f"{desired.metadata.uid}.{run_of(desired.spec)}"
+
+
+def _head(desired: Resource[TrainingModelSpec], observed: Observed) -> WorkerReport | None:
+    """Return the report of the aggregator in the present training; None: there is none yet."""
+    workers = (each for _, each in placed_workers(observed) if part_of(each) == AGGREGATOR)
+    return next((each for each in workers if each.training and each.training.run == _identity(desired)), None)
 
 
 def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> TrainingProgress | None:
@@ -214,12 +221,11 @@ def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
 
     An aggregator that has not got an edit yet may be done with fewer rounds.
     """
-    for worker in _reports(observed):
-        told = worker.training
-        if part_of(worker) == AGGREGATOR and told and told.run == _identity(desired):
-            same = told.rounds == desired.spec.rounds or _scripted(desired)
-            return told if same else msgspec.structs.replace(told, state="open", model=None)
-    return None
+    worker = _head(desired, observed)
+    if worker is None or worker.training is None:
+        return None
+    same = worker.training.rounds == desired.spec.rounds or _scripted(desired)
+    return worker.training if same else msgspec.structs.replace(worker.training, state="open", model=None)
 
 
 def _finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
@@ -241,7 +247,8 @@ def _scripted(desired: Resource[TrainingModelSpec]) -> bool:
 
 def _scripts_ended(observed: Observed) -> bool:
     """Whether each trainer's script has ended at least once: it writes its model after the last round."""
-    return all(each.restarts or each.phase != "Running" for each in _reports(observed) if part_of(each) != AGGREGATOR)
+    trainers = (each for _, each in placed_workers(observed) if part_of(each) != AGGREGATOR)
+    return all(each.restarts or each.phase != "Running" for each in trainers)
 
 
 def _version_of(model: StoredResource, digest: str) -> str:
@@ -274,11 +281,12 @@ def with_version(spec: ModelSpec, training: Resource[TrainingModelSpec], progres
     metrics = {each.key: each.value for each in spec.metrics}
     metrics |= {key: f"{value:.6g}" for key, value in progress.metrics.items()}
     origin = {TRAINED_BY: f"{training.metadata.namespace}/{job}", TRAINED_ROUND: str(progress.evaluated)}
+    metadata = {**spec.metadata, **origin}
     return {
         "versions": msgspec.to_builtins([*versions, version]),
         "targetVersion": version.version,
         "metrics": [{"key": key, "value": value} for key, value in list(metrics.items())[:MOST_METRICS]],
-        "metadata": {**spec.metadata, **origin},
+        "metadata": metadata if len(metadata) <= MOST_METADATA else spec.metadata,
     }
 
 
@@ -292,7 +300,7 @@ def progress_of(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
     if told is None:
         same = before and before.run == run and before.state != DONE
         return before if before and same else TrainingStatus(run=run, rounds=desired.spec.rounds)
-    trainers = [each for each in _reports(observed) if part_of(each) != AGGREGATOR]
+    trainers = [each for _, each in placed_workers(observed) if part_of(each) != AGGREGATOR]
     model = observed.edited.get(model_of(desired))
     version = _version_of(model, told.model.digest) if told.model and model else ""
     return TrainingStatus(

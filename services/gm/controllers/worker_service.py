@@ -241,6 +241,17 @@ def part_of(worker: WorkerReport) -> str:
     return worker.part or worker.role
 
 
+def placed_workers(observed: Observed) -> Iterator[tuple[str, WorkerReport]]:
+    """Yield the workers in the reports of nodes, each with its node, but only those that are placed there.
+
+    A node cannot report for another node's worker, nor for one that was moved to another node.
+    """
+    for node, report in sorted(observed.reports.items()):
+        if report.live:
+            placed = observed.placed.get(node, frozenset())
+            yield from ((node, worker) for worker in report.status.workers if part_of(worker) in placed)
+
+
 def _by_nodes(places: Iterable[Placement], observed: Observed) -> Iterator[Said]:
     """Yield each worker on each node where it is placed; an unplaced worker is yielded once without a node."""
     for place in places:

@@ -68,6 +68,7 @@ LINES: dict[str, list[str]] = {
     "blob list": ["", "--from edge0"],
     "blob get": [f"{DIGEST} {{new}}"],
     "blob delete": [DIGEST],
+    "loop": ["digits"],
     "hard list": [""],
     "hard show": [f"{FRAME} --out {{new}}"],
     "hard label": [f"{FRAME} 7", "--folder {labelled}"],

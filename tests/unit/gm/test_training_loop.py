@@ -26,6 +26,7 @@ from services.gm.nodes import Nodes
 from services.gm.reconciler import SnapshotReader
 from services.gm.reference_index import ReferenceIndex
 from services.gm.service_status import Readiness, conclude
+from services.gm.worker_file_store import FULL
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
 from tests.unit.gm.test_plan import stored
@@ -366,3 +367,44 @@ def test_a_mistake_in_a_loop_is_an_error_that_names_the_field(path: str, value: 
         api.admit(put(put(body(), "spec.loop.canary", {}), path, value))
     assert caught.value.field == field
     assert fix in str(caught.value)
+
+
+def added(loop: LoopState, **changes: Any) -> list[str]:
+    """Return the versions that the Model gets."""
+    model = as_stored(MODEL, versions=[{"version": loop.base, "url": "/a"}], targetVersion=loop.base)
+    found = actions(loop, edited={MODEL.key: model}, pulled={FILE.digest: ""}, **changes)
+    edits = [each.fields for each in found if isinstance(each, Edit)]
+    return [each["version"] for fields in edits for each in fields.get("versions", ())]
+
+
+def test_a_trainer_whose_node_is_offline_does_not_hold_up_the_judgement() -> None:
+    loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    told = reports(loop, done=True, compared=True) | {"edge1": reports(loop, done=True)["edge1"]}
+    away = {name: replace(node(name), online=name != "edge1") for name in PLACED}
+    assert added(loop, reports=told) == []
+    assert added(loop, reports=told, nodes=away) == [loop.base, loop.version]
+
+
+def test_a_comparison_of_a_trainer_that_cannot_train_does_not_count_for_another_one() -> None:
+    loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    unable = reports(loop, done=True, compared=True, reason="DatasetTooSmall")["edge0"]
+    assert added(loop, reports=reports(loop, done=True) | {"edge0": unable}) == []
+
+
+def test_only_versions_between_which_the_loop_chooses_keep_their_calibration() -> None:
+    loop = msgspec.structs.replace(STARTED, state="Judging", version=f"digits-{FILE.digest[:12]}")
+    versions = [{"version": name, "url": "/a", "calibration": "{}"} for name in ("old", loop.base)]
+    model = as_stored(MODEL, versions=versions, targetVersion=loop.base)
+    told = reports(loop, done=True, compared=True)
+    found = actions(loop, edited={MODEL.key: model}, pulled={FILE.digest: ""}, reports=told)
+    [edit] = [each for each in found if isinstance(each, Edit)]
+    assert [each.get("calibration", "") for each in edit.fields["versions"][:2]] == ["", "{}"]
+
+
+def test_a_store_without_room_for_the_candidate_ends_the_round_with_that_reason() -> None:
+    told = reports(STARTED, done=True)
+    full = written(actions(STARTED, reports=told, pulled={FILE.digest: f"{FULL} (10 bytes)"}))
+    assert (full.phase, full.conditions[-1].reason) == ("Withdrawn", "TrainingFailed")
+    assert FULL in full.conditions[-1].message
+    again = written(actions(STARTED, reports=told, pulled={FILE.digest: "the worker is not reached"}))
+    assert state_of(again).state == "Training"

@@ -258,9 +258,32 @@ def test_a_model_without_room_for_a_version_loses_none_of_its_users() -> None:
     assert len(left) == MOST_VERSIONS
 
 
+def test_a_model_with_all_the_metadata_that_it_can_have_gets_the_version_without_its_origin() -> None:
+    metadata = {f"key{i}": "value" for i in range(64)}
+    told = {"reports": reports(done()), "pulled": {FILE.digest: ""}}
+    [edit] = steps(**told, edited={MODEL.key: as_stored(MODEL, metadata=metadata)})
+    assert isinstance(edit, Edit)
+    assert edit.fields["metadata"] == metadata
+
+
 def test_users_metrics_and_metadata_of_the_model_stay() -> None:
     own = {"metrics": [{"key": "size", "value": "4"}, {"key": "accuracy", "value": "0.1"}], "metadata": {"site": "a"}}
     [edit] = steps(reports=reports(done()), pulled={FILE.digest: ""}, edited={MODEL.key: as_stored(MODEL, **own)})
     assert isinstance(edit, Edit)
     assert edit.fields["metrics"] == [{"key": "size", "value": "4"}, {"key": "accuracy", "value": "0.9"}]
     assert edit.fields["metadata"]["site"] == "a"
+
+
+def test_only_the_node_where_the_aggregator_is_placed_reports_its_model() -> None:
+    moved = {"edge0": PLACED["cloud0"] | PLACED["edge0"], "edge1": PLACED["edge1"]}
+    assert steps(reports=reports(done()), placed=moved) == []  # the report of a node that it has left
+    forged = replace(reports(done())["cloud0"], node="edge1")
+    assert steps(reports={"edge1": forged}) == []
+    assert status(reports={"edge1": forged}).training == status().training
+    # of the placed one, the file is fetched from the worker that reports it
+    old = msgspec.structs.replace(done(), name="old", training=TrainingProgress(run="uid.0ld", rounds=30))
+    told = reports(done())["cloud0"]
+    both = replace(told, status=msgspec.structs.replace(told.status, workers=[old, done()]))
+    [pull] = steps(reports={"cloud0": both})
+    assert isinstance(pull, Pull)
+    assert pull.file.source == "digits.aggregator"
