@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from halimede.api.learning_loop import LoopSettings
+from halimede.api.model import RolloutSpec
 from halimede.learning_loop import canary, gate, triggers
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.gate import Evidence
@@ -74,6 +75,7 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
         trigger: why it began; ``base``: the version of the model that it set out to better.
         version: the candidate; ``tried``: it has been the Model's version in force in this round.
         model: name of the Model that the loop edits; empty: it has left the last one.
+        restore: the Model's settings of the roll-out when the round began, until it has them again.
         begins_s: when the present kind of stream began, with the last drift: the samples to train and to judge on are
             those since. ``begins`` and ``begins_easy``: labelled samples before that.
         drifted: this drift has not ended since: a round after a refusal adds samples to those of the round before.
@@ -95,6 +97,7 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     version: Short = ""
     model: Short = ""
     tried: bool = False
+    restore: RolloutSpec | None = None
     drifted: bool = False
     begins_s: float = 0.0
     begins: Number = 0
@@ -142,6 +145,7 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
         command: number of the last command to start a round.
         canary_error: why the nodes refused or withdrew the canary.
         in_force: the candidate is the Model's version in force; ``undone``: why it no longer is, or cannot become it.
+        rollout: the Model's settings of the roll-out; None: the loop does not change them.
         replaces: workers are pods, so a candidate answers all samples. Then ``counts`` are those of both versions, and
             the samples that are answered while both are in use count for neither.
 
@@ -161,6 +165,7 @@ class LoopFacts(Struct, kw_only=True, frozen=True):
     canary_error: Text = ""
     in_force: bool = False
     undone: Text = ""
+    rollout: RolloutSpec | None = None
     replaces: bool = False
 
 
@@ -240,6 +245,8 @@ def _limit(state: State, settings: LoopSettings) -> float:
 
 
 def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s: float) -> LoopState:
+    if loop.restore is not None:
+        return loop if facts.rollout not in (None, loop.restore) else replace(loop, restore=None)
     if facts.contested:
         return replace(loop, reason=CONTESTED, message=facts.contested)
     if 0 < facts.labelled < max(loop.used, loop.begins):  # a node is gone, or the service was created again
@@ -272,6 +279,7 @@ def _collecting(loop: LoopState, facts: LoopFacts, settings: LoopSettings, now_s
         base=facts.present,
         version="",
         tried=False,
+        restore=facts.rollout,
         served=facts.command,
         gain=None,
         window=facts.counts,

@@ -97,9 +97,14 @@ class ObservedService:
         return [each.model for each in self.workers if each.model]
 
     @property
+    def versions(self) -> set[str]:
+        """The versions that edge workers use."""
+        return {each.version for each in self.models}
+
+    @property
     def present(self) -> str:
         """The version that all edge workers use; empty while they differ."""
-        versions = {each.version for each in self.models}
+        versions = self.versions
         return versions.pop() if len(versions) == 1 else ""
 
 
@@ -165,6 +170,7 @@ def facts(loop: LoopState, seen: ObservedLoop, job: str) -> LoopFacts:
         canary_error=_canary_error(loop, seen),
         in_force=seen.model is not None and bool(loop.version) and seen.model.target_version == loop.version,
         undone=_undone(loop, seen.model),
+        rollout=None if seen.model is None or seen.as_pods else seen.model.rollout or RolloutSpec(),
         replaces=seen.as_pods,
     )
 
@@ -261,6 +267,13 @@ def _undone(loop: LoopState, model: ModelSpec | None) -> str:
     return ""
 
 
+def full(loop: LoopState, model: ModelSpec, job: str) -> bool:
+    """Whether a Model has no room for another candidate."""
+    kept = {model.target_version or loop.base, loop.base if loop.state != "Collecting" else ""}
+    own = (each for each in model.versions if each.version.startswith(f"{job}-") and each.version not in kept)
+    return len(model.versions) >= MOST_VERSIONS and not any(own)
+
+
 def digest_of(version: str, model: ModelSpec | None) -> str:
     """Return the digest of a version of a Model; empty if it has none."""
     return next((each.sha256 for each in model.versions if each.version == version), "") if model else ""
@@ -279,21 +292,19 @@ def edited(
     if spec is None:
         return None
     wanted = desired(loop, settings)
-    made, before = spec, spec.rollout or RolloutSpec()
-    percent = before.canary_percent
+    made, rollout = spec, _rollout(loop, spec, wanted.audit_share)
     if loop.state == "Labelling" and seen.as_pods:  # a later change of its spec would replace the pods that train
         made = _with_base(spec, loop, known) or spec
     elif loop.state == "Judging":
         made = _with_candidate(spec, loop, seen.training, job, known)
     elif loop.state in {"Canary", "RolledOut"} and not (_undone(loop, spec) or _foreign(loop, spec)):
-        made, percent = msgspec.structs.replace(spec, target_version=loop.version), wanted.percent
+        made = msgspec.structs.replace(spec, target_version=loop.version)
+        rollout = msgspec.structs.replace(rollout, canary_percent=wanted.percent)
     elif loop.state == "Withdrawn":
         made = _without(spec, loop)
-        percent = 100 if made.target_version != spec.target_version else percent
-    rollout = msgspec.structs.replace(
-        before, audit_share=_audit_share(before, wanted.audit_share, settings), canary_percent=percent
-    )
-    if rollout != before and not seen.as_pods:
+        if made.target_version != spec.target_version:
+            rollout = msgspec.structs.replace(rollout, canary_percent=100)
+    if rollout != (spec.rollout or RolloutSpec()) and not seen.as_pods:
         made = msgspec.structs.replace(made, rollout=rollout if rollout != RolloutSpec() else None)
     return made if made != spec else None
 
@@ -304,11 +315,14 @@ def _foreign(loop: LoopState, spec: ModelSpec | None) -> str:
     return target if loop.base and loop.round and target not in {"", loop.base, loop.version} else ""
 
 
-def _audit_share(before: RolloutSpec, wanted: float, settings: LoopSettings) -> float:
-    """Return the share of audits: the loop's while a round runs; afterwards the loop takes back only its own."""
-    if wanted:
-        return wanted
-    return 0.0 if before.audit_share == settings.audit_share else before.audit_share
+def _rollout(loop: LoopState, spec: ModelSpec, share: float) -> RolloutSpec:
+    """Return the settings of the roll-out: at least the loop's share of audits in a round, then those before it."""
+    now, before = spec.rollout or RolloutSpec(), loop.restore
+    if share:
+        return msgspec.structs.replace(now, audit_share=max(now.audit_share, share))
+    if before is None:
+        return now
+    return before if loop.state == "Collecting" else msgspec.structs.replace(now, audit_share=before.audit_share)
 
 
 def _with_candidate(

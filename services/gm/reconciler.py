@@ -128,11 +128,17 @@ class SnapshotReader:
             watched={each: self.reports.of(each) if self._stored(each) else None for each in entry.watches},
             refused=tuple(each for each in self.troubles.get(key, ()) if each.reason == EDIT_NOT_ACCEPTED),
             statuses={each: found.status for each in entry.watches if (found := self._stored(each))},
+            related=self.related(entry),
         )
 
     def _stored(self, key: Key) -> StoredResource | None:
         stored = self.cluster.get(key)
         return stored if stored and not stored.deleting else None
+
+    def related(self, entry: ReferenceEntry) -> dict[Key, Resource[Any]]:
+        """Return what a resource watches, and the others that watch it too."""
+        keys = {*entry.watches}.union(*(self.index.watchers(each) for each in entry.watches)) - {entry.resource.key}
+        return {each: found.resource for each in keys if (found := self.index.get(each))}
 
     async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Add the objects of a service in the cluster, and the Secrets that it names."""

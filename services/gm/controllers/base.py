@@ -181,6 +181,7 @@ class Observed:
         pulled: files of workers: empty if GM's store has the file, else why it has not.
         watched: the reports on other resources that its rules depend on; None: there is no such resource.
         statuses: the last statuses of those.
+        related: those resources, and others whose rules depend on one of them.
         refused: the problems of edits that were not accepted.
         heartbeat: whether the status must be written even if only its times differ.
 
@@ -202,6 +203,7 @@ class Observed:
     pulled: Mapping[str, str] = field(default_factory=dict)
     watched: Mapping[Key, Mapping[str, NodeReport] | None] = field(default_factory=dict)
     statuses: Mapping[Key, Status | None] = field(default_factory=dict)
+    related: Mapping[Key, Resource[Any]] = field(default_factory=dict)
     refused: tuple[Problem, ...] = ()
     heartbeat: bool = False
 

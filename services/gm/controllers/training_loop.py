@@ -29,7 +29,9 @@ from services.gm.learning_loop import (
     ObservedService,
     ObservedTraining,
     advance,
+    digest_of,
     edited,
+    full,
     progress_of,
     running,
 )
@@ -107,10 +109,11 @@ def model_edits(
         yield Edit(model, {name: after.get(name) for name in names if before.get(name) != after.get(name)})
 
 
-def ended(observed: Observed) -> Observed:
+def ended(observed: Observed, model: StoredResource | None) -> Observed:
     """Return what is observed for a loop that is being deleted: a candidate that is on trial is withdrawn."""
     loop, status = state_of(observed.status), observed.status or Status()
-    state: State = "Withdrawn" if loop.state in UNPROVEN else "Collecting"
+    there = model is not None and bool(digest_of(loop.version, model.resource.spec))
+    state: State = "Withdrawn" if loop.state in UNPROVEN and there else "Collecting"
     told = msgspec.to_builtins(msgspec.structs.replace(loop, state=state))
     return replace(observed, status=msgspec.structs.replace(status, loop=told))
 
@@ -118,15 +121,18 @@ def ended(observed: Observed) -> Observed:
 def left_edits(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> list[Edit]:
     """Return what the Model that a loop leaves must have: without a candidate that nothing has proven."""
     model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
-    return list(model_edits(training, ended(observed), model, identity)) if model else []
+    return list(model_edits(training, ended(observed, model), model, identity)) if model else []
 
 
 def left(training: Resource[TrainingModelSpec], observed: Observed, identity: str) -> LoopState:
     """Return the state of a loop that leaves a Model; its rounds count on."""
-    loop = state_of(ended(observed).status)
     if left_edits(training, observed, identity):
-        return loop
-    return msgspec.structs.replace(loop, state="Collecting", reason="", message="", model="", base="", version="")
+        model = observed.edited.get(models_of(training, state_of(observed.status))[-1])
+        return state_of(ended(observed, model).status)
+    return msgspec.structs.replace(
+        state_of(observed.status),
+        state="Collecting", reason="", message="", model="", base="", version="", restore=None,
+    )  # fmt: skip
 
 
 def observe(
@@ -169,12 +175,39 @@ def _failing(service: Status | None) -> str:
     return f"{service.conditions[-1].reason}: {service.conditions[-1].message}"
 
 
+def rival(training: Resource[TrainingModelSpec], observed: Observed) -> Key | None:
+    """Return the loop that has the Model or the service of this one: the oldest has both, else the first by name."""
+    others = [each for each in observed.related.values() if isinstance(each.spec, TrainingModelSpec) and each.spec.loop]
+    first = min([training, *others], key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
+    return first.key if first.key != training.key else None
+
+
 def missing(training: Resource[TrainingModelSpec], observed: Observed) -> list[Problem]:
-    """Return what the loop needs: a service."""
-    key = service_of(training)
+    """Return what prevents rounds of the loop."""
+    key, loop = service_of(training), state_of(observed.status)
     if observed.watched.get(key) is None:
         return [Problem("ServiceNotFound", f"spec.loop.service: {key} does not exist: apply it")]
-    return []
+    if first := rival(training, observed):
+        return [Problem("LoopConflict", f"{first} has a loop of the same Model or service: delete one of the two")]
+    service, name = observed.related.get(key), training.spec.model.name
+    used = service.spec.edge_worker.model.name if service else ""
+    if used and used != name:
+        return [Problem("ModelNotUsed", f"the edge worker of {key} uses Model {used}, and spec.model is {name}")]
+    return [*_no_round(training, observed, loop)]
+
+
+def _no_round(training: Resource[TrainingModelSpec], observed: Observed, loop: LoopState) -> Iterator[Problem]:
+    """Yield why a candidate could not become a version, or why none is trained."""
+    key = models_of(training, LoopState())[0]
+    model = observed.edited.get(key)
+    there = model is not None and digest_of(loop.version, model.resource.spec)
+    if model and not there and full(loop, model.resource.spec, training.metadata.name):
+        yield Problem("TooManyVersions", f"{key} has no room for a candidate: remove one from spec.versions")
+    reports = (observed.watched.get(service_of(training)) or {}).values()
+    versions = ObservedService.of(reports, observed.online).versions
+    if loop.state == "Collecting" and len(versions) > 1:
+        text = f"edge workers use versions {', '.join(sorted(versions))}: a round begins once all use one"
+        yield Problem("VersionsDiffer", text)
 
 
 def running_version(model: StoredResource | None) -> bool:
@@ -196,9 +229,11 @@ def stepped(
     """Return the next state of the loop."""
     assert training.spec.loop is not None  # noqa: S101  # callers check it
     loop = state_of(observed.status)
-    if leaves(training, loop):
+    if leaves(training, loop) or rival(training, observed):
         return left(training, observed, identity)
     seen = observe(training, observed, model, identity, trouble if running(loop) else None)
+    if loop.state == "Collecting" and loop.restore is None and missing(training, observed):
+        return loop
     loop = advance(loop, seen, training.metadata.name, training.spec.loop, observed.now)
     return msgspec.structs.replace(loop, model=training.spec.model.name)
 

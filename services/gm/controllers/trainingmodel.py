@@ -71,13 +71,13 @@ class TrainingModelController(WorkersController):
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Return the resource in sedna.io form; it edits the Model that gets the version.
 
-        With a loop it has the round that its status names, and follows the reports on the loop's service.
+        With a loop it has the round that its status names, and follows the loop's service and its Model.
         """
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
         loop = training_loop.state_of(status)
         if made.spec.loop or loop.round:
             made = training_loop.looped(made, status)
-        watches = (training_loop.service_of(made),) if made.spec.loop else ()
+        watches = (training_loop.service_of(made), model_of(made)) if made.spec.loop else ()
         return ReferenceEntry(made, roles_of(made), edits=tuple(training_loop.models_of(made, loop)), watches=watches)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
@@ -164,14 +164,14 @@ class TrainingModelController(WorkersController):
 def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
     """Yield what a loop needs: the candidate's file, and edits of its Model, or of the one that it leaves."""
     deleting = desired.metadata.deletion_timestamp is not None
-    if leaves:
+    if leaves or training_loop.rival(desired, observed):
         yield from training_loop.left_edits(desired, observed, _identity(desired))
         return
     progress, model = _aggregator(desired, observed), observed.edited.get(model_of(desired))
     if not deleting and progress and progress.model and observed.pulled.get(progress.model.digest) != "":
         yield _pull(desired, progress.model, observed)
     if model:
-        seen = training_loop.ended(observed) if deleting else observed
+        seen = training_loop.ended(observed, model) if deleting else observed
         yield from training_loop.model_edits(desired, seen, model, _identity(desired))
 
 

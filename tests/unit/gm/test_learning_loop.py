@@ -319,6 +319,26 @@ def test_a_share_of_audits_that_the_user_set_stays_and_that_of_the_loop_ends() -
     assert world.model.rollout is None
 
 
+@pytest.mark.parametrize("gain", [GOOD, BAD])
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.3])
+def test_the_settings_of_a_rollout_that_the_user_set_hold_again_after_the_round(
+    gain: PairedCounts, share: float
+) -> None:
+    mine, shares = RolloutSpec(audit_share=share, canary_percent=30), set()
+    world = World(gain=gain, model=ModelSpec(url="/small.onnx", format="onnx", rollout=mine))
+    while not world.loop.history or world.loop.state != "Collecting":
+        world.run(1)
+        assert world.model.rollout
+        shares.add(world.model.rollout.audit_share)
+    assert shares == {share, max(share, 0.2)}
+    assert world.model.rollout == mine
+    world.run(1)
+    later = RolloutSpec(audit_share=0.2, canary_percent=50)
+    world.model = msgspec.structs.replace(world.model, rollout=later)
+    world.run(3)
+    assert world.model.rollout == later
+
+
 def test_a_command_starts_a_round_without_drift_and_only_once() -> None:
     world = World(
         drifting=False, gain=BAD, settings=msgspec.structs.replace(SETTINGS, triggers=TriggerSettings(drift=False))

@@ -14,6 +14,7 @@ from halimede.names import Key
 from services.gm.cluster.port import NodeReport, StoredResource
 from services.gm.controllers import CONTROLLERS, Observed, plan
 from services.gm.controllers.base import Edit, Pull, Send, WriteStatus
+from services.gm.controllers.worker_service import roles_of
 from services.gm.nodes import Node
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
@@ -64,7 +65,8 @@ def reported(desired: Resource[Any], **progress: Any) -> dict[str, NodeReport]:
     training = TrainingProgress(**{**told, **progress})
     worker = WorkerReport(name="a", role="cloud", part="aggregator", phase="Running", training=training)
     status = NodeStatus(phase="Running", uid=desired.metadata.uid, observed_generation=1, workers=[worker])
-    return {"cloud0": NodeReport(desired.key, "cloud0", status)}
+    node = next(role.pod.node_name for role in roles_of(desired) if role.name == "aggregator")
+    return {node: NodeReport(desired.key, node, status)}
 
 
 def status(desired: Resource[Any], observed: Observed) -> Status:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from halimede import api
+from halimede.api.model import RolloutSpec
 from halimede.api.trainingmodel import run_of
 from halimede.errors import InvalidFieldError
 from halimede.learning_loop.states import LoopState
@@ -22,6 +23,7 @@ from services.gm.controllers import CONTROLLERS, Observed, plan
 from services.gm.controllers.base import Edit, Finalize, Forget, Pull, RecordEvent, Send, WriteStatus
 from services.gm.controllers.training_loop import state_of
 from services.gm.nodes import Nodes
+from services.gm.reconciler import SnapshotReader
 from services.gm.reference_index import ReferenceIndex
 from services.gm.service_status import Readiness, conclude
 from services.gm.worker_file_store import FULL
@@ -243,7 +245,7 @@ def test_a_canary_is_an_edit_of_the_model_with_its_percentage() -> None:
 
 
 def test_the_canary_of_a_loop_that_is_deleted_is_withdrawn_before_the_loop_is_gone() -> None:
-    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new")
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new", restore=RolloutSpec())
     versions = [{"version": "aaaaaaaaaaaa", "url": "/a"}, {"version": "digits-new", "url": "/b", "sha256": "b" * 64}]
     rollout = {"canaryPercent": 20, "auditShare": 0.2}
     leaving = stored(put(body(), "metadata.deletionTimestamp", NOW))
@@ -283,6 +285,63 @@ def test_a_loop_that_leaves_its_model_in_a_round_takes_the_canary_back_and_count
         "aaaaaaaaaaaa", ["aaaaaaaaaaaa"],
     )  # fmt: skip
     assert (state_of(status).state, state_of(status).model) == ("Collecting", "")
+
+
+def related(name: str) -> dict[str, Any]:
+    other = CONTROLLERS["trainingmodels"].entry(stored(put(body(), "metadata.name", name))).resource
+    return {"related": {other.key: other}}
+
+
+def test_of_two_loops_of_one_model_only_the_first_by_name_edits_it() -> None:
+    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new", model="digits-small")
+    edited = {MODEL.key: as_stored(MODEL, versions=VERSIONS, targetVersion="aaaaaaaaaaaa")}
+    found = actions(canary, edited=edited, **related("cats"))
+    [edit] = [each for each in found if isinstance(each, Edit)]
+    assert [each["version"] for each in edit.fields["versions"]] == ["aaaaaaaaaaaa"], "its candidate is gone"
+    status = written(found)
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "LoopConflict")
+    assert "trainingmodels/cats" in status.conditions[-1].message
+    waiting = actions(None, **related("cats"))
+    assert state_of(written(waiting)).state == "Collecting"
+    assert not [each for each in waiting if isinstance(each, Edit)]
+    assert written(actions(None, **related("zebra"))).phase == "Labelling"
+
+
+def test_loops_of_one_model_know_each_other() -> None:
+    index = ReferenceIndex(Nodes())
+    other = CONTROLLERS["trainingmodels"].entry(stored(put(body(), "metadata.name", "eyes")))
+    index.put(TRAINING.key, entry(None))
+    index.put(other.resource.key, other)
+    nothing: Any = None
+    reader = SnapshotReader(nothing, nothing, nothing, index, nothing, pods=False, files=nothing)
+    assert reader.related(entry(None)) == {other.resource.key: other.resource}
+
+
+def test_a_service_whose_edge_worker_uses_another_model_has_no_rounds() -> None:
+    service = stored(SAMPLES["a service of Sedna's"])
+    uses = replace(service, metadata=msgspec.structs.replace(service.metadata, name="digits"))
+    status = written(actions(None, related={SERVICE: uses}))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "ModelNotUsed")
+    assert service.spec.edge_worker.model.name in status.conditions[-1].message
+    assert state_of(status).round == 0
+
+
+def test_a_model_without_room_for_a_candidate_has_no_rounds() -> None:
+    versions = [{"version": f"v{i}", "url": "/a"} for i in range(64)]
+    model = as_stored(MODEL, versions=versions, targetVersion="v0")
+    status = written(actions(None, edited={MODEL.key: model}))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "TooManyVersions")
+    assert state_of(status).round == 0
+    versions[5]["version"] = "digits-old"
+    model = as_stored(MODEL, versions=versions, targetVersion="v0")
+    assert written(actions(None, edited={MODEL.key: model})).phase == "Labelling"
+
+
+def test_edge_workers_with_different_versions_are_the_reason_that_no_round_begins() -> None:
+    other = replace(edge("bbbbbbbbbbbb")["edge0"], node="edge1")
+    status = written(actions(None, watched={SERVICE: {**edge(), "edge1": other}}))
+    assert (status.phase, status.conditions[-1].reason) == ("Pending", "VersionsDiffer")
+    assert "aaaaaaaaaaaa, bbbbbbbbbbbb" in status.conditions[-1].message
 
 
 def test_a_state_that_cannot_be_read_is_the_first_one() -> None:
