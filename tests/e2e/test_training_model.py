@@ -71,7 +71,7 @@ async def until(
     """Wait for a status of a training."""
     end = time.monotonic() + TRAINING_S
     while not done(found := await status(client, name, plural)):
-        assert time.monotonic() < end, found
+        assert time.monotonic() < end, str(found)
         await asyncio.sleep(0.1)
     return found
 
