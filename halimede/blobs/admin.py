@@ -18,15 +18,19 @@ from halimede.blobs.server import BUS, BlobServer, FairQueue, FileProvider, Find
 from halimede.blobs.uris import ANY, SCHEME, url
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.errors import BusError, RefusedError, first_error
+from halimede.errors import BusError, HalimedeError, RefusedError, first_error
 from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
 from halimede.models import Cache, FetchError, fetch
-from halimede.models.cache import in_thread
+from halimede.models.cache import Fetched, in_thread
 from halimede.models.source_types import TransferLimits
 
 log = structlog.get_logger()
 #: files in one list, waiting orders of one requester, waiting requesters, orders in the subscription's queue
 LISTED, ORDERS, ASKERS, QUEUE = 1000, 8, 64, 100
+
+
+class StoreFullError(HalimedeError):
+    """A file is too large for what is left of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,22 @@ class ManagedCache:
     cache: Cache
     most_bytes: int = 0
     removable: bool = False
+
+    async def bring(self, opener: BusOpener, digest: str, size: int) -> Fetched:
+        """Return a file, downloaded if the cache lacks it. Raises StoreFullError, FetchError and BusError."""
+        found = await self.cache.find(digest)
+        if found is not None:
+            return found
+        held = sum((await in_thread(self.cache.digests)).values()) if self.most_bytes else 0
+        if self.most_bytes and held + size > self.most_bytes:
+            raise StoreFullError(
+                f"{held + size} bytes would be more than its {self.most_bytes}: free space with `halimede blob delete`"
+            )
+        limits = TransferLimits(max_bytes=max(1, size))
+        openers = {SCHEME: opener}
+        found = await with_fallback(fetch, url(ANY, digest), "", self.cache, openers=openers, limits=limits)
+        log.info("blob stored", digest=digest, size=found.size)
+        return found
 
 
 class BlobAdmin:
@@ -92,20 +112,10 @@ class BlobAdmin:
         return await (self._keep(asker, order) if order.op == "keep" else in_thread(self._remove, order.digest))
 
     async def _keep(self, asker: str, order: BlobOrder) -> BlobAnswer:
-        cache, most = self._store.cache, self._store.most_bytes
-        found = await cache.find(order.digest)
-        if found is None:
-            held = sum((await in_thread(cache.digests)).values()) if most else 0
-            if most and held + order.size > most:
-                text = (
-                    f"{held + order.size} bytes would be more than its {most}: free space with `halimede blob delete`"
-                )
-                return BlobAnswer(outcome="refused", message=text)
-            opener = BusOpener(self._client, [asker])
-            limits = TransferLimits(max_bytes=max(1, order.size))
-            at = url(ANY, order.digest)
-            found = await with_fallback(fetch, at, "", cache, openers={SCHEME: opener}, limits=limits)
-            log.info("blob stored", digest=order.digest, size=found.size, asker=asker)
+        try:
+            found = await self._store.bring(BusOpener(self._client, [asker]), order.digest, order.size)
+        except StoreFullError as error:
+            return BlobAnswer(outcome="refused", message=str(error))
         return BlobAnswer(outcome="kept", size=found.size)
 
     def _listed(self, after: str) -> BlobAnswer:

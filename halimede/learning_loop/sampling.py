@@ -50,9 +50,9 @@ class SampleSets(Struct, kw_only=True, frozen=True):
     distinct: int
 
 
-def held_out(group: str, share: float, salt: str = "") -> bool:
+def held_out(group: str, share: float) -> bool:
     """Whether a group is for judging: decided by its digest, so that it stays so in every round and on every node."""
-    digest = hashlib.sha256(f"{salt}\n{group}".encode()).digest()
+    digest = hashlib.sha256(f"\n{group}".encode()).digest()
     return int.from_bytes(digest[:8]) % STEPS < share * STEPS
 
 
@@ -89,11 +89,10 @@ def split(
     size: int,
     seed: int,
     share: float = 0.3,
-    salt: str = "",
 ) -> SampleSets:
     """Divide samples by their groups, and weight those of the training set to resemble the stream."""
-    judged = [sample for sample in samples if held_out(sample.group or sample.id, share, salt)]
-    rest = [sample for sample in samples if not held_out(sample.group or sample.id, share, salt)]
+    judged = [sample for sample in samples if held_out(sample.group or sample.id, share)]
+    rest = [sample for sample in samples if not held_out(sample.group or sample.id, share)]
     of = weights(stream, rest)
     chosen = resampled(of, size, seed)
     return SampleSets(

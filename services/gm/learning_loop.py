@@ -191,12 +191,9 @@ def _training_report(loop: LoopState, training: ObservedTraining, candidate: str
 
 def _evidence_report(seen: ObservedLoop, candidate: str) -> EvidenceReport | None:
     """Return the evidence of all trainers once they have compared the candidate, and the Model has it as a version."""
-    training, model = seen.training, seen.model
-    if not candidate or model is None or not training.judged:
+    if not candidate or not seen.training.judged or not digest_of(candidate, seen.model):
         return None
-    if not any(each.version == candidate for each in model.versions):
-        return None
-    found = [_decoded(each.evidence) for each in training.compared]
+    found = [_decoded(each.evidence) for each in seen.training.compared]
     return EvidenceReport(version=candidate, evidence=summed(found))
 
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import structlog
 
 from halimede import topics
-from halimede.blobs.admin import ManagedCache
+from halimede.blobs.admin import ManagedCache, StoreFullError
 from halimede.blobs.channel import BlobChannel
 from halimede.blobs.client import BlobClient
-from halimede.blobs.download import BusOpener, with_fallback
-from halimede.blobs.uris import ANY, GM, SCHEME, url
+from halimede.blobs.download import BusOpener
+from halimede.blobs.uris import GM
 from halimede.bus import Bus
 from halimede.errors import BusError
-from halimede.models import FetchError, fetch
+from halimede.models import FetchError
 from halimede.models.cache import in_thread
-from halimede.models.source_types import TransferLimits
 from halimede.names import Key
 
 log = structlog.get_logger()
@@ -108,20 +107,14 @@ class WorkerFileStore:
         if self._store is None:
             return "this global manager has no store of files"
         bus, managed = self._store
-        if await managed.cache.find(file.digest) is not None:
-            return ""
-        held = sum((await in_thread(managed.cache.digests)).values())
-        if held + file.size > managed.most_bytes:
-            return f"{FULL} ({managed.most_bytes} bytes): free space with `halimede blob delete`"
         names = {"ns": file.namespace, "job": file.job}
         channel = BlobChannel(topics.TRAINING_REQUEST, topics.TRAINING_CHUNK, names, has_queries=False)
         client = BlobClient(bus, GM, channel)
         await client.start()
         try:
-            openers = {SCHEME: BusOpener(client, [file.source], ask_all=False)}
-            limits = TransferLimits(max_bytes=max(1, file.size))
-            await with_fallback(fetch, url(ANY, file.digest), "", managed.cache, openers=openers, limits=limits)
+            await managed.bring(BusOpener(client, [file.source], ask_all=False), file.digest, file.size)
+        except StoreFullError as error:
+            return f"{FULL}: {error}"
         finally:
             await bus.unsubscribe(channel.chunks_for(GM))
-        log.info("file of a worker stored", source=file.source, digest=file.digest, size=file.size)
         return ""
