@@ -27,7 +27,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from examples.demo_report import errors_in_a_line, write_report
+from examples.demo_command import errors_in_a_line, write_report
 from examples.digits import data, page, report, train
 from halimede import home_folder, log, programs, topics
 from halimede.bus import Delivery

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from examples.demo_report import errors_in_a_line, write_report
+from examples.demo_command import errors_in_a_line, write_report
 from examples.federated import page, report, simulation, split
 from examples.federated.live import DropOuts, LiveJob, running
 from examples.federated.report import FinishedJob

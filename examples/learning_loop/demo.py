@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from examples.demo_report import errors_in_a_line, write_report
+from examples.demo_command import errors_in_a_line, write_report
 from examples.learning_loop import page, report, train
 from examples.learning_loop.report import FinishedRun
 from examples.learning_loop.stream import Stream

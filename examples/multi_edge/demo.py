@@ -24,7 +24,7 @@ import msgspec
 from PIL import Image
 from rich.console import Console
 
-from examples.demo_report import errors_in_a_line, write_report
+from examples.demo_command import errors_in_a_line, write_report
 from examples.multi_edge import boards, films, live, measure, page, pictures, report, train
 from examples.multi_edge.films import Film
 from examples.multi_edge.live import Cameras, System

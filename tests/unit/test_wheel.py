@@ -27,7 +27,7 @@ COPIED = [
     "halimede",
     "services",
     "examples/__init__.py",
-    "examples/demo_report.py",
+    "examples/demo_command.py",
     "examples/digits",
 ]
 
