@@ -22,7 +22,7 @@ WORKDIR /build
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY halimede halimede
 COPY services services
-COPY examples/__init__.py examples/demo_report.py examples/
+COPY examples/__init__.py examples/demo_command.py examples/
 COPY examples/digits examples/digits
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip \
     PIP_CONSTRAINT=/pip/constraints.txt /pip/bin/pip wheel --only-binary :all: --no-deps --wheel-dir /wheel .

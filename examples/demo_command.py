@@ -1,10 +1,11 @@
-"""The end of each demo: report.json, report.html and a table of its figures; then the exit code."""
+"""What the commands of demos share: options of the security, the report with its page and table, the exit code."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,18 @@ from rich.console import Console
 from rich.table import Table
 
 from halimede.errors import HalimedeError
+
+
+def add_security(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the connections of a demo's system."""
+    security = parser.add_mutually_exclusive_group()
+    security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
+    security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
+
+
+def security(options: argparse.Namespace) -> list[str]:
+    """Return the given ones of these options, for `halimede up`."""
+    return [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
 
 
 def write_report(
@@ -37,3 +50,9 @@ def errors_in_a_line() -> Iterator[None]:
         sys.exit(f"demo failed: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def end(missed: Sequence[str]) -> None:
+    """Exit with 1 and one line if a demo has broken promises."""
+    if missed:
+        sys.exit(f"demo failed: {'; '.join(missed)}")

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from examples.demo_command import errors_in_a_line, write_report
+from examples.demo_command import add_security, end, errors_in_a_line, security, write_report
 from examples.digits import data, page, report, train
 from halimede import home_folder, log, programs, topics
 from halimede.bus import Delivery
@@ -249,9 +248,7 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("halimede-demo"), help="folder of the report (default: %(default)s)"
     )
     made.add_argument("--files", type=Path, metavar="FOLDER", help="only write the example's files into this folder")
-    security = made.add_mutually_exclusive_group()
-    security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
-    security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
+    add_security(made)
     return made
 
 
@@ -265,7 +262,6 @@ def _make_folder(option: str, folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demo; exit 1 with one line if it fails, or if a sample was lost."""
     options = parser().parse_args(arguments)
-    chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     console = Console()
     log.configure("ERROR")
     with errors_in_a_line():
@@ -273,6 +269,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.files:
             console.print(f"next: halimede apply -f {write_example(options.files)}")
             return
-        found = asyncio.run(run(options.fps, options.out, chosen, console))
-    if found["lost"]:
-        sys.exit(f"demo failed: {found['lost']} samples were not answered")
+        found = asyncio.run(run(options.fps, options.out, security(options), console))
+    end([f"{found['lost']} samples were not answered"] if found["lost"] else [])

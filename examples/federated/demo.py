@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from examples.demo_command import errors_in_a_line, write_report
+from examples.demo_command import end, errors_in_a_line, write_report
 from examples.federated import page, report, simulation, split
 from examples.federated.live import DropOuts, LiveJob, running
 from examples.federated.report import FinishedJob
@@ -125,8 +124,7 @@ def main() -> None:
     shutil.rmtree(options.out / "jobs", ignore_errors=True)  # a job of an earlier run would continue
     with errors_in_a_line():
         found = asyncio.run(Demo(options.out, Console()).run(options.rounds))
-    if missed := report.missed(found):
-        sys.exit(f"demo failed: {'; '.join(missed)}")
+    end(report.missed(found))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ import argparse
 import asyncio
 import copy
 import secrets
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from examples.demo_command import errors_in_a_line, write_report
+from examples.demo_command import add_security, end, errors_in_a_line, security, write_report
 from examples.learning_loop import page, report, train
 from examples.learning_loop.report import FinishedRun
 from examples.learning_loop.stream import Stream
@@ -176,18 +175,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=BEFORE_S, help="of the stream before the drift, 8 at least")
     parser.add_argument("--out", type=Path, default=Path("build/demo-loop"), help="folder of the report")
-    security = parser.add_mutually_exclusive_group()
-    security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
-    security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
+    add_security(parser)
     options = parser.parse_args()
     if options.seconds < 8:
         parser.error("--seconds must be 8 at least: the figures are means over that time")
-    chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     log.configure("ERROR")
     with errors_in_a_line():
-        found = asyncio.run(run(options.seconds, options.out, chosen, Console()))
-    if missed := report.missed(found):
-        sys.exit(f"demo failed: {'; '.join(missed)}")
+        found = asyncio.run(run(options.seconds, options.out, security(options), Console()))
+    end(report.missed(found))
 
 
 if __name__ == "__main__":

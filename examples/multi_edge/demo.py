@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ import msgspec
 from PIL import Image
 from rich.console import Console
 
-from examples.demo_command import errors_in_a_line, write_report
+from examples.demo_command import add_security, end, errors_in_a_line, security, write_report
 from examples.multi_edge import boards, films, live, measure, page, pictures, report, train
 from examples.multi_edge.films import Film
 from examples.multi_edge.live import Cameras, System
@@ -190,18 +189,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=24.0, help="length of the longest film, 8 at least")
     parser.add_argument("--out", type=Path, default=Path("build/demo-multi-edge"), help="folder of the report")
-    security = parser.add_mutually_exclusive_group()
-    security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
-    security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
+    add_security(parser)
     options = parser.parse_args()
     if options.seconds < 8:
         parser.error("--seconds must be 8 at least: objects need time to cross the plane")
-    chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     log.configure("ERROR")
     with errors_in_a_line():
-        found = asyncio.run(run(options.seconds, options.out, chosen, Console()))
-    if missed := report.missed(found):
-        sys.exit(f"demo failed: {'; '.join(missed)}")
+        found = asyncio.run(run(options.seconds, options.out, security(options), Console()))
+    end(report.missed(found))
 
 
 if __name__ == "__main__":
