@@ -8,6 +8,8 @@ goes first. Incomplete lines are skipped when it is read.
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +20,7 @@ from msgspec import Meta, Struct
 from halimede.system.files import write_atomic
 
 STREAM, MINING = "stream.jsonl", "mining.settings"
-#: most bytes of the counts: two weeks of intervals with samples
+#: most bytes of the counts: nine days of intervals with samples
 MOST_BYTES = 8 * 1024 * 1024
 
 Number = Annotated[int, Meta(ge=0)]
@@ -55,19 +57,21 @@ class StreamCounts:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STREAM
-        self._counts: dict[tuple[str, float, bool], int] = {}
+        self._counts: Counter[tuple[str, float, bool]] = Counter()
+        self._lock = threading.Lock()
 
     def observe(self, version: str, audit_share: float, *, hard: bool) -> None:
         """Count a sample."""
-        key = (version, audit_share, hard)
-        self._counts[key] = self._counts.get(key, 0) + 1
+        with self._lock:
+            self._counts[version, audit_share, hard] += 1
 
     def save(self, until_s: float) -> None:
         """Append the samples since the last call to the file. Raises OSError; they are then saved by the next call."""
-        counts, self._counts = self._counts, {}
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
         lines = b""
         for version, share in dict.fromkeys((version, share) for version, share, _ in counts):
-            hard, easy = (counts.get((version, share, each), 0) for each in (True, False))
+            hard, easy = (counts[version, share, each] for each in (True, False))
             interval = StreamInterval(until_s=until_s, version=version, audit_share=share, hard=hard, easy=easy)
             lines += msgspec.json.encode(interval) + b"\n"
         if not lines:
@@ -81,8 +85,8 @@ class StreamCounts:
                 content = self._path.read_bytes()
                 write_atomic(self._path, content[content.find(b"\n", len(content) // 2) + 1 :])
         except OSError:
-            for key, count in counts.items():
-                self._counts[key] = self._counts.get(key, 0) + count
+            with self._lock:
+                self._counts += counts
             raise
 
 
