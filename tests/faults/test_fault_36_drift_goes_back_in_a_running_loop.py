@@ -28,14 +28,14 @@ async def accuracy(system: System, stream: Stream) -> float:
 
 async def test_fault_36_a_version_for_a_drift_that_is_over_is_withdrawn(tmp_path: Path) -> None:
     stream = Stream(drift=False, pause_s=0.02)
-    settings = {**SETTINGS, "labelled": 250, "canary": {"least": 15, "looks": 3, "mostLoss": 0.05, "percent": 30}}
+    settings = {**SETTINGS, "labelled": 250, "canary": {"least": 30, "looks": 3, "mostLoss": 0.05, "percent": 30}}
     async with answering(tmp_path, stream) as system:
         before = await accuracy(system, stream)
         stream.drift = True
         loop = {"service": {"name": "digits"}, "command": 1, **settings}
         await system.client.apply(training(loop=loop))
-        await until(system, "Canary", rounds=1)
-        stream.drift = False
+        await until(system, "Judging", "Canary", rounds=1)
+        stream.drift = False  # before the canary has answered enough for its first look
         found = await until(system, "Never", rounds=1)
         first = found["loop"]["history"][0]
         # it is better on its samples, which are drifted but for a few, and worse on the stream that is there
