@@ -147,7 +147,7 @@ def _start() -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         cwd="/",
         env=environment(os.environ),
-        start_new_session=True,
+        process_group=0,
     )
     assert child.stdin is not None  # noqa: S101
     os.set_blocking(child.stdin.fileno(), False)

@@ -75,7 +75,7 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=MAX_LINE,
-        start_new_session=True,
+        process_group=0,
     )
     assert process.stdout is not None  # noqa: S101
     assert process.stderr is not None  # noqa: S101

@@ -127,5 +127,5 @@ def _start(asked: BinaryIO, said: BinaryIO, complained: BinaryIO) -> subprocess.
         stderr=complained,
         cwd="/",
         env=bare_environment(),
-        start_new_session=True,
+        process_group=0,
     )

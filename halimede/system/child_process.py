@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None)
 def spawn(command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a child that ends with this process, by SIGTERM. Its output is appended to ``log``. Raises OSError.
 
-    It leads its own session, so that a terminal's Ctrl-C only reaches the parent. It inherits the environment, with
+    It leads its own process group, so that a terminal's Ctrl-C only reaches the parent. It inherits the environment, with
     these ``variables`` added or replaced.
     """
     parent = os.getpid()
@@ -49,7 +49,7 @@ def spawn(command: Sequence[str], log: Path, variables: Mapping[str, str] | None
             stdout=output,
             stderr=output,
             env={**os.environ, **(variables or {})},
-            start_new_session=True,
+            process_group=0,
             preexec_fn=after_fork,  # noqa: PLW1509 - two system calls, both safe after a fork
         )
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_OPEN_FILES = 256
-AUTOGROUP, A_TENTH = Path("/proc/self/autogroup"), "10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +70,11 @@ def limited_time(seconds: float, clock_s: float) -> Iterator[None]:
 
 
 def run_when_idle(cores: int) -> None:
-    """Run only while no other process needs the processor, on at most so many cores; this process leads its session.
+    """Run only while no other process needs the processor, on at most so many cores.
 
-    Where the kernel schedules sessions (``sched_autogroup``), the policy counts only within one. So the session gets a
-    weight with which it has about a tenth of a core that others need.
+    Where the kernel schedules sessions (``sched_autogroup``), that holds for processes of this session: so a parent
+    starts this process in its own session.
     """
-    with contextlib.suppress(OSError):
-        AUTOGROUP.write_text(A_TENTH)
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[-max(1, cores) :])
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

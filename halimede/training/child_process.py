@@ -153,7 +153,7 @@ def _start(task: TrainingTask, connection: socket.socket, errors: BinaryIO) -> s
         stderr=errors,
         cwd="/",
         env={**bare_environment(), "OMP_NUM_THREADS": str(task.cores), "OPENBLAS_NUM_THREADS": str(task.cores)},
-        start_new_session=True,
+        process_group=0,
     )
 
 

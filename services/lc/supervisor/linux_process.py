@@ -1,9 +1,10 @@
 """Real worker processes: starts, adopts, watches and ends them.
 
-A worker outlives its LC: it leads its own session, does not depend on its parent, and writes its output directly to its
-log file. The next LC finds it by pid and start ticks, or without a record by a mark in its environment. A pidfd reports
-its end. A group is only signalled while its leader still holds its pid: a child before it is reaped, an adopted process
-at the moment of its end.
+A worker outlives its LC: it leads its own process group, does not depend on its parent, and writes its output directly
+to its log file. It stays in the session: some kernels share the processor between sessions (``sched_autogroup``), and
+then the priority of a process, such as that of a trainer's child, counts only within one. The next LC finds a worker by
+pid and start ticks, or without a record by a mark in its environment. A pidfd reports its end. A group is only
+signalled while its leader still holds its pid: a child before it is reaped, an adopted process at the moment of its end.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class LinuxLauncher:
         self.inherited = inherited(os.environ if environment is None else environment)
 
     def start(self, start: Start) -> Process:
-        """Start a worker in its own session; raise StartError with what to do about it."""
+        """Start a worker in its own process group; raise StartError with what to do about it."""
         spec, folder = start.spec, self.folders.worker(start.worker)
         env = {**self.inherited, **spec.env, MARK: self._mark(start)}
         try:
@@ -102,7 +103,7 @@ class LinuxLauncher:
                     stderr=output,
                     cwd=spec.cwd,
                     env=env,
-                    start_new_session=True,
+                    process_group=0,
                 )
         except (FileNotFoundError, PermissionError) as error:
             text = f"{error.filename}: {error.strerror}: install it on this node or correct the template"
@@ -134,12 +135,12 @@ class LinuxLauncher:
         return f"{self.folders.root} {record}"
 
     def _search(self) -> Iterator[ProcessRecord]:
-        """Find session leaders with the mark whose parent does not have it: workers, not their children."""
+        """Find group leaders with the mark whose parent does not have it: workers, not their children."""
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and (record := self._read_mark(int(entry.name))):
                 pid = int(entry.name)
                 with contextlib.suppress(OSError):
-                    if os.getsid(pid) == pid and not self._read_mark(_parent(pid)):
+                    if os.getpgid(pid) == pid and not self._read_mark(_parent(pid)):
                         yield record
 
     def _read_mark(self, pid: int) -> ProcessRecord | None:

@@ -88,8 +88,8 @@ async def test_a_worker_sees_what_it_is_told_and_not_the_rest(running: Running) 
     assert inherited({**told, "AWS_SECRET": "2"}) == told
 
 
-async def test_a_worker_leads_a_session_of_its_own_and_has_no_input(running: Running) -> None:
-    process = running.python("import os, sys; print(os.getsid(0) == os.getpid(), repr(sys.stdin.read()))")
+async def test_a_worker_leads_a_group_of_its_own_and_has_no_input(running: Running) -> None:
+    process = running.python("import os, sys; print(os.getpgid(0) == os.getpid(), repr(sys.stdin.read()))")
     await process.wait()
     assert running.log == "True ''\n"
 

@@ -99,9 +99,7 @@ class Polite(Perceptron):
     def train(self, data, weights):
         found, _ = super().train(data, weights)
         secrets = sum(name.startswith("HALIMEDE") for name in os.environ)
-        session = pathlib.Path("/proc/self/autogroup")
-        low = not session.exists() or session.read_text().endswith("nice 10\\n")
-        return found, {"policy": os.sched_getscheduler(0), "low": low, "secrets": secrets}
+        return found, {"policy": os.sched_getscheduler(0), "session": os.getsid(0), "secrets": secrets}
 """
 
 
@@ -200,7 +198,8 @@ async def test_a_cancelled_step_leaves_no_process(tmp_path: Path, code: str) -> 
 async def test_a_step_computes_when_nobody_else_does_and_has_no_credentials(tmp_path: Path, code: str) -> None:
     reason, message, metrics = await trained(settings(tmp_path, f"{code}:Polite"))
     assert (reason, message) == ("", "")
-    assert metrics == {"policy": os.SCHED_IDLE, "low": True, "secrets": 0}
+    # some kernels compare the policies of processes only within a session
+    assert metrics == {"policy": os.SCHED_IDLE, "session": os.getsid(0), "secrets": 0}
 
 
 async def test_a_module_can_make_no_large_file_while_it_is_imported(tmp_path: Path, code: str) -> None:
