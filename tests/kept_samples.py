@@ -66,7 +66,7 @@ def keep(
     found = {"hard": 0, "easy": 0, "audited": 0}
     for i, (row, label, edge) in enumerate(zip(rows, labels, small.predict(list(rows)), strict=True)):
         hard = judge(miner, edge).hard
-        stream.observe(version, SHARE, hard=hard)
+        stream.observe(version, SHARE, first_ns / 1e9 + i, hard=hard)
         found["hard" if hard else "easy"] += 1
         if not hard and chance.random() >= SHARE:
             continue
@@ -81,7 +81,7 @@ def keep(
         )
         sample.image, data = picture(frame)
         store.add(sample, data)
-    stream.save(first_ns / 1e9 + len(rows))
+    stream.save()
     write_mining(folder, MINING)
     return found
 

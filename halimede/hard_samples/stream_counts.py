@@ -1,15 +1,15 @@
 """What a training needs to know about kept samples besides themselves: counts of the stream, and how it is mined.
 
 Both are files in the folder of the samples. The counts say for how many samples of the stream a kept one stands: one
-line of JSON for each interval, version of the small model, and share of audits. The file is bounded: the older half
-goes first. Incomplete lines are skipped when it is read.
+line of JSON for each interval, version of the small model, and share of audits. It has the times of its first and its
+last sample, since a round of training may begin between them. The file is bounded: the older half goes first.
+Incomplete lines are skipped when it is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -26,17 +26,27 @@ MOST_BYTES = 8 * 1024 * 1024
 Number = Annotated[int, Meta(ge=0)]
 
 
-class StreamInterval(Struct, rename="camel", kw_only=True, frozen=True):
-    """Samples that a version of the small model answered up to a time, since the interval before.
+class StreamInterval(Struct, rename="camel", kw_only=True):
+    """Samples that a version of the small model answered in an interval, with one share of audits.
 
-    ``until_s`` is in seconds since 1970 by the node's clock, ``audit_share`` the share of easy samples that is audited.
+    ``began_s`` and ``until_s`` are the times of the first and the last one, in seconds since 1970 by the node's clock;
+    lines of earlier releases have no ``began_s``. ``audit_share`` is the share of easy samples that is audited.
     """
 
+    began_s: float | None = None
     until_s: float
     version: str = ""
     audit_share: float = 0.0
     hard: Number = 0
     easy: Number = 0
+
+    def share_since(self, since_s: float) -> float:
+        """Return the share of the samples since a time, if they came evenly; 1: unknown, they may all be since then."""
+        if self.until_s < since_s:
+            return 0.0
+        if self.began_s is None or self.began_s >= since_s:
+            return 1.0
+        return (self.until_s - since_s) / (self.until_s - self.began_s)
 
 
 class MiningSettings(Struct, rename="camel", kw_only=True, frozen=True):
@@ -57,36 +67,44 @@ class StreamCounts:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STREAM
-        self._counts: Counter[tuple[str, float, bool]] = Counter()
+        self._intervals: dict[tuple[str, float], StreamInterval] = {}
         self._lock = threading.Lock()
 
-    def observe(self, version: str, audit_share: float, *, hard: bool) -> None:
-        """Count a sample."""
+    def observe(self, version: str, audit_share: float, at_s: float, *, hard: bool) -> None:
+        """Count a sample that was answered at a time, in seconds since 1970."""
         with self._lock:
-            self._counts[version, audit_share, hard] += 1
+            interval = self._intervals.get((version, audit_share))
+            if interval is None:
+                interval = StreamInterval(began_s=at_s, until_s=at_s, version=version, audit_share=audit_share)
+                self._intervals[version, audit_share] = interval
+            interval.until_s = at_s
+            if hard:
+                interval.hard += 1
+            else:
+                interval.easy += 1
 
-    def save(self, until_s: float) -> None:
+    def save(self) -> None:
         """Append the samples since the last call to the file. Raises OSError; they are then saved by the next call."""
         with self._lock:
-            counts, self._counts = self._counts, Counter()
-        lines = b""
-        for version, share in dict.fromkeys((version, share) for version, share, _ in counts):
-            hard, easy = (counts[version, share, each] for each in (True, False))
-            interval = StreamInterval(until_s=until_s, version=version, audit_share=share, hard=hard, easy=easy)
-            lines += msgspec.json.encode(interval) + b"\n"
-        if not lines:
+            intervals, self._intervals = self._intervals, {}
+        if not intervals:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._path.open("ab") as file:
-                file.write(lines)
+                file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in intervals.values()))
                 size = file.tell()
             if size > MOST_BYTES:
                 content = self._path.read_bytes()
                 write_atomic(self._path, content[content.find(b"\n", len(content) // 2) + 1 :])
         except OSError:
             with self._lock:
-                self._counts += counts
+                for key, interval in intervals.items():
+                    if since := self._intervals.get(key):
+                        interval.until_s = since.until_s
+                        interval.hard += since.hard
+                        interval.easy += since.easy
+                    self._intervals[key] = interval
             raise
 
 

@@ -196,10 +196,10 @@ def _period(version: str, audit_share: float) -> str:
 def _strata(folder: Path, since_s: float) -> Strata:
     found: Counter[tuple[str, StratumName]] = Counter()
     for each in read_stream(folder):
-        if each.until_s >= since_s:
-            period = _period(each.version, each.audit_share)
-            found[period, "hard"] += each.hard
-            found[period, "easy"] += each.easy
+        # most rounds begin within an interval: its earlier samples belong to the stream before the drift
+        share, period = each.share_since(since_s), _period(each.version, each.audit_share)
+        found[period, "hard"] += round(each.hard * share)
+        found[period, "easy"] += round(each.easy * share)
     return found
 
 

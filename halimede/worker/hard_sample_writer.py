@@ -112,7 +112,7 @@ class HardSampleWriter:
 
     def observe(self, frame: Frame, *, hard: bool) -> None:
         """Count a sample for the version that ``offer`` stores it with, also if mining kept it from the model."""
-        self._stream.observe(self._slot.choose(frame.id).version, self.audit_share(), hard=hard)
+        self._stream.observe(self._slot.choose(frame.id).version, self.audit_share(), time.time(), hard=hard)
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of stored and refused samples."""
@@ -133,14 +133,14 @@ class HardSampleWriter:
         due = 0.0
         while True:
             if time.monotonic() >= due:
-                self._save(lambda: self._stream.save(time.time()))
+                self._save(self._stream.save)
                 due = time.monotonic() + COUNTS_S
             with contextlib.suppress(queue.Empty):
                 waiting = self._queue.get(timeout=max(0.0, due - time.monotonic()))
                 if waiting is None:
                     break
                 self._write(*waiting)
-        self._save(lambda: self._stream.save(time.time()))
+        self._save(self._stream.save)
 
     def _write(self, frame: Frame, sample: KeptSample) -> None:
         try:

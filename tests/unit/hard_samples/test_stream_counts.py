@@ -6,7 +6,9 @@ import sys
 import threading
 from pathlib import Path
 
-from halimede.hard_samples.stream_counts import StreamCounts, read_stream
+import pytest
+
+from halimede.hard_samples.stream_counts import StreamCounts, StreamInterval, read_stream
 
 
 def test_samples_that_are_counted_while_the_file_is_written_count_once(tmp_path: Path) -> None:
@@ -14,7 +16,7 @@ def test_samples_that_are_counted_while_the_file_is_written_count_once(tmp_path:
 
     def count() -> None:
         for i in range(number):
-            counts.observe("1", i % 7 / 10, hard=False)
+            counts.observe("1", i % 7 / 10, float(i), hard=False)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -22,9 +24,48 @@ def test_samples_that_are_counted_while_the_file_is_written_count_once(tmp_path:
         counting = threading.Thread(target=count)
         counting.start()
         while counting.is_alive():
-            counts.save(1.0)
+            counts.save()
         counting.join()
     finally:
         sys.setswitchinterval(before)
-    counts.save(2.0)
+    counts.save()
     assert sum(each.easy for each in read_stream(tmp_path)) == number
+
+
+def test_an_interval_has_the_times_of_its_first_and_its_last_sample(tmp_path: Path) -> None:
+    counts = StreamCounts(tmp_path)
+    for at_s in (101.0, 104.0, 109.0):
+        counts.observe("1", 0.1, at_s, hard=at_s > 105)
+    counts.observe("1", 0.5, 110.0, hard=False)
+    counts.save()
+    counts.observe("1", 0.5, 111.0, hard=True)
+    counts.save()
+    found = [(each.audit_share, each.began_s, each.until_s, each.hard, each.easy) for each in read_stream(tmp_path)]
+    assert found == [(0.1, 101.0, 109.0, 1, 2), (0.5, 110.0, 110.0, 0, 1), (0.5, 111.0, 111.0, 1, 0)]
+
+
+def test_samples_that_the_disk_refuses_are_saved_later_with_their_times(tmp_path: Path) -> None:
+    counts = StreamCounts(tmp_path / "hard")
+    (tmp_path / "hard").write_text("no folder")
+    counts.observe("1", 0.1, 101.0, hard=True)
+    counts.observe("2", 0.1, 102.0, hard=True)
+    with pytest.raises(OSError, match="exists"):
+        counts.save()
+    (tmp_path / "hard").unlink()
+    counts.observe("1", 0.1, 103.0, hard=False)
+    counts.save()
+    found = {
+        each.version: (each.began_s, each.until_s, each.hard, each.easy) for each in read_stream(tmp_path / "hard")
+    }
+    assert found == {"1": (101.0, 103.0, 1, 1), "2": (102.0, 102.0, 1, 0)}
+
+
+@pytest.mark.parametrize(("since_s", "share"), [(99.0, 1.0), (100.0, 1.0), (107.5, 0.25), (110.0, 0.0), (111.0, 0.0)])
+def test_an_interval_in_which_a_round_begins_counts_for_the_time_since_then(since_s: float, share: float) -> None:
+    assert StreamInterval(began_s=100.0, until_s=110.0).share_since(since_s) == share
+
+
+def test_an_interval_of_an_earlier_release_counts_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "stream.jsonl").write_text('{"untilS":110.0,"version":"1","auditShare":0.1,"hard":3,"easy":7}\n')
+    (found,) = read_stream(tmp_path)
+    assert (found.hard, found.easy, found.share_since(109.0), found.share_since(111.0)) == (3, 7, 1.0, 0.0)

@@ -11,6 +11,7 @@ import pytest
 
 from halimede.api.learning_loop import GateSettings
 from halimede.hard_samples.store import HardSampleStore
+from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.learning_loop.gate import Evidence, decide
 from halimede.learning_loop.sampling import held_out
 from halimede.messages import PersonLabel, Prediction
@@ -21,7 +22,7 @@ from halimede.training.data import NodeData, TrainingDataError, read_data
 from halimede.training.kept_data import HELD_OUT, KeptData, _read, is_kept, read_kept, with_replay
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
-from tests.kept_samples import MINING, SPEC, drifted, halves, keep, sure, trained
+from tests.kept_samples import MINING, SHARE, SPEC, drifted, halves, keep, sure, trained
 from tests.training_world import LABELS, write
 
 
@@ -124,6 +125,20 @@ def test_samples_before_a_time_do_not_count(kept: Any) -> None:
     part = read_kept(folder / "hard", SPEC, since_s=10**9 + 600)
     whole = read_kept(folder / "hard", SPEC)
     assert 0 < len(part.judged) < len(whole.judged)
+
+
+def test_samples_of_an_interval_in_which_a_round_begins_count_for_the_time_since_then(tmp_path: Path) -> None:
+    (first, first_labels), (rows, labels) = halves()
+    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+    begins_s, calm = 10**9 - 1, StreamCounts(tmp_path / "hard")
+    for i in range(600):
+        calm.observe("v1", SHARE, begins_s - 9 + i / 60, hard=i % 10 == 0)
+    calm.save()
+    found = keep(tmp_path / "hard", small, drifted(rows)[:500], labels[:500])
+    data = read_kept(tmp_path / "hard", SPEC, since_s=begins_s)
+    easy, hard = (sum(n for (_, name), n in data.stream.items() if name == stratum) for stratum in ("easy", "hard"))
+    assert hard - found["hard"] == pytest.approx(6, abs=1)
+    assert easy - found["easy"] == pytest.approx(54, abs=1)
 
 
 def test_only_the_newest_samples_are_read_if_not_all_fit_into_memory(kept: Any) -> None:
