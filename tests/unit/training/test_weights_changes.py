@@ -30,7 +30,7 @@ from halimede.training.data import SampleCache
 from halimede.training.error_feedback import ErrorFeedback, apply_change
 from halimede.training.settings import Program, TrainingSettings, read_training
 from halimede.training.tensor_exchange import TensorExchange
-from halimede.training.tensor_file import encode, encode_update
+from halimede.training.tensor_file import decode, encode, encode_update
 from halimede.training.trainer_worker import TrainerWorker
 from halimede.training.weights import DTYPES, Weights, WeightsError, add, digest_of, specs_of
 from halimede.worker.status_reporter import StatusReporter
@@ -244,6 +244,38 @@ async def test_a_killed_trainer_fetches_the_whole_weights_and_makes_the_same_upd
     assert expected is not None
     assert done.weights == expected.weights
     assert done.metrics == expected.metrics
+
+
+@simulated
+async def test_what_a_change_leaves_out_reaches_the_trainers_in_later_rounds(tmp_path: Path) -> None:
+    world = World(tmp_path, rounds=6, parameters={"hidden": ""})
+    largest = {"n0": (0, 1.0), "n1": (3, 0.5), "n2": (6, 0.25)}
+
+    def always(name: str) -> Any:
+        """Return a step that always moves three values: as many as a change of ten values has."""
+
+        async def step(do: Any, **more: Any) -> TrainingResult:
+            await asyncio.sleep(STEP_S)
+            found = TrainingResult(samples=50, held_out=10, shape=[64], evaluation={"accuracy": 0.5})
+            if do == "train":
+                delta = {spec.name: np.zeros(spec.shape, np.float32) for spec in more["specs"]}
+                first, value = largest[name]
+                delta["layer0.bias"][first : first + 3] = value
+                found.content = encode(delta)
+            return found
+
+        return step
+
+    async with world.observed():
+        for name in TRAINERS:
+            world.trainer(name, always(name))
+        world.aggregator()
+        done = await world.done()
+    assert done.weights is not None
+    content = (tmp_path / AGGREGATOR / "training" / done.weights.digest).read_bytes()
+    bias = decode(content, done.specs)["layer0.bias"]
+    assert (bias[:9] > 0).all()
+    assert bias[9] == 0
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 6])
