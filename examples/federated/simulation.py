@@ -102,27 +102,32 @@ def main() -> None:
     """Print accuracy and bytes of each way to train: the means over some seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1, help="seeds of each job")
-    seeds = parser.parse_args().seeds
-    if seeds < 1:
+    parser.add_argument("--top-k", type=float, default=COMPRESSION.top_k, help="share of values that compression sends")
+    options = parser.parse_args()
+    if options.seeds < 1:
         parser.error("--seeds must be 1 at least")
+    if not 0 < options.top_k <= 1:
+        parser.error("--top-k must be above 0 and at most 1")
+    compression = Compression(dtype=COMPRESSION.dtype, top_k=options.top_k)
     nodes = training_parts()
     print(f"all digits in one place: {alone(together(nodes)):.3f}")
     print(f"the best node alone:     {max(map(alone, nodes)):.3f}")
-    for name, job in (
-        ("federated", JobParameters()),
-        (f"{DROPPED} of {len(nodes)} drop out", JobParameters(dropped=DROPPED)),
-        ("compressed", JobParameters(compression=COMPRESSION)),
-        (f"compressed, {DROPPED} drop out", JobParameters(compression=COMPRESSION, dropped=DROPPED)),
-    ):
-        found = [simulate(nodes, replace(job, seed=seed)) for seed in range(seeds)]
-        accuracies = [each.accuracy[-1] for each in found]
-        updates, weights = (
-            np.mean([getattr(each, f"{kind}_bytes") for each in found]) / job.rounds for kind in ("update", "weights")
-        )
-        print(
-            f"{name + ':':24} {np.mean(accuracies):.4f} ({min(accuracies):.4f} to {max(accuracies):.4f}), "
-            f"{updates:,.0f} bytes of updates and {weights:,.0f} of weights a round"
-        )
+    for dropped in (0, DROPPED):
+        whole: list[float] = []
+        for name, job in (
+            ("federated", JobParameters(dropped=dropped)),
+            ("compressed", JobParameters(dropped=dropped, compression=compression)),
+        ):
+            found = [simulate(nodes, replace(job, seed=seed)) for seed in range(options.seeds)]
+            accuracies = [each.accuracy[-1] for each in found]
+            whole = whole or accuracies
+            loss = max(before - after for before, after in zip(whole, accuracies, strict=True))
+            updates = sum(each.update_bytes for each in found) / options.seeds / job.rounds
+            weights = sum(each.weights_bytes for each in found) / options.seeds / job.rounds
+            print(
+                f"{name}{f', {dropped} drop out' if dropped else ''}: accuracy {np.mean(accuracies):.4f}, at most "
+                f"{loss:.4f} lost by compression; {updates:,.0f} bytes of updates and {weights:,.0f} of weights a round"
+            )
 
 
 if __name__ == "__main__":
