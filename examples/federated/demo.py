@@ -3,7 +3,8 @@
     python -m examples.federated.demo [--rounds 60] [--out build/demo-federated]
 
 Writes the digits of each node, starts Mosquitto, and runs three jobs one after the other, each with an aggregator and
-five trainers as processes: as it is, with two of five nodes that drop out of each round, and with compressed updates.
+five trainers as processes: as it is, with two of five nodes that drop out of each round, and with compression of
+updates and weights.
 Compares them with all digits in one place and with each node alone, and writes report.json and report.html. Every
 figure is measured in that run.
 """
@@ -100,7 +101,7 @@ class Demo:
         return found
 
     def _write(self, found: dict[str, Any], finished: dict[str, FinishedJob]) -> None:
-        titles = {"whole": "All five nodes", "dropouts": "Two of five drop out", "compressed": "Compressed updates"}
+        titles = {"whole": "All five nodes", "dropouts": "Two of five drop out", "compressed": "Compressed"}
         jobs = {titles[name]: job for name, job in finished.items()}
         write_report(
             self._out,

@@ -1,12 +1,13 @@
 """Rounds of federated training in one process, with the library's parts alone: for tests, and to try settings.
 
-    python -m examples.federated.simulation
+    python -m examples.federated.simulation [--seeds 3]
 
-prints what the five nodes of the demo learn, without a broker and in some seconds.
+prints what the five nodes of the demo learn, and the bytes of their tensors, without a broker and in some seconds.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,7 @@ from examples.federated.split import CLASSES, together, training_parts, unseen
 from halimede.messages import Compression
 from halimede.training.aggregation import create
 from halimede.training.error_feedback import ErrorFeedback
-from halimede.training.tensor_file import decode
+from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer import TrainingData, load_trainer
 from halimede.training.update_checks import Update, clipped
 from halimede.training.weights import Weights, difference, specs_of
@@ -25,7 +26,7 @@ from halimede.training.weights import Weights, difference, specs_of
 ROUNDS = 60
 TRAINER = {"epochs": "1", "rate": "0.02"}
 AGGREGATION, AGGREGATION_PARAMETERS = "FedAdam", {"rate": "0.1"}
-WHOLE, COMPRESSION = Compression(), Compression(dtype="float16", top_k=0.125)
+WHOLE, COMPRESSION = Compression(), Compression(dtype="float16", top_k=0.25)
 #: nodes that drop out of each round, in the run that shows it
 DROPPED = 2
 
@@ -40,16 +41,18 @@ class JobParameters:
     parameters: dict[str, str] = field(default_factory=lambda: dict(AGGREGATION_PARAMETERS))
     compression: Compression = WHOLE
     dropped: int = 0
+    seed: int = 0
     clip: bool = True
     arriving: Callable[[Update], Update | None] = lambda update: update
 
 
 @dataclass
 class JobResult:
-    """Accuracy on the unseen half after each round, and the bytes of all updates."""
+    """Accuracy on the unseen half after each round, and the bytes of all updates, and of weights for the trainers."""
 
     accuracy: list[float]
     update_bytes: int = 0
+    weights_bytes: int = 0
 
 
 def simulate(nodes: Sequence[TrainingData], job: JobParameters) -> JobResult:
@@ -61,21 +64,29 @@ def simulate(nodes: Sequence[TrainingData], job: JobParameters) -> JobResult:
     )
     weights: Weights = trainer.initial_weights(nodes[0].samples.shape[1:], CLASSES)
     feedback = [ErrorFeedback(job.compression) for _ in nodes]
-    chance, result = np.random.default_rng(0), JobResult([])
+    changes = ErrorFeedback(job.compression)
+    #: the change that made the weights, and the nodes that have those before it
+    change, held = b"", set[int]()
+    chance, result = np.random.default_rng(job.seed), JobResult([])
     for number in range(job.rounds):
         updates = []
-        gone = set(chance.choice(len(nodes), job.dropped, replace=False).tolist())
-        for index, part in enumerate(nodes):
-            if index in gone:
-                continue
-            data = replace(part, seed=number * 1000 + index, parameters=aggregation.trainer_parameters())
+        there = set(range(len(nodes))).difference(chance.choice(len(nodes), job.dropped, replace=False).tolist())
+        for index in sorted(there):
+            part, seed = nodes[index], job.seed * 1_000_003 + number * 1000 + index
+            result.weights_bytes += len(change if index in held else encode(weights))
+            data = replace(part, seed=seed, parameters=aggregation.trainer_parameters())
             trained, metrics = trainer.train(data, weights)
             content, feedback[index].residual = feedback[index].compress(difference(trained, weights))
             result.update_bytes += len(content)
             delta = decode(content, specs_of(weights))
             if update := job.arriving(Update(f"trainer{index}", len(part), delta, dict(metrics))):
                 updates.append(update)
-        weights = aggregation.aggregate(weights, clipped(updates)[0] if job.clip else updates)
+        aggregated = aggregation.aggregate(weights, clipped(updates)[0] if job.clip else updates)
+        if job.compression.is_lossy:
+            weights, change = changes.advance(weights, aggregated)
+            held = there
+        else:
+            weights = aggregated
         result.accuracy.append(trainer.evaluate(test, weights)["accuracy"])
     return result
 
@@ -88,19 +99,35 @@ def alone(data: TrainingData, epochs: int = ROUNDS) -> float:
 
 
 def main() -> None:
-    """Print the accuracy of each way to train."""
+    """Print accuracy and bytes of each way to train: the means over some seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of each job")
+    parser.add_argument("--top-k", type=float, default=COMPRESSION.top_k, help="share of values that compression sends")
+    options = parser.parse_args()
+    if options.seeds < 1:
+        parser.error("--seeds must be 1 at least")
+    if not 0 < options.top_k <= 1:
+        parser.error("--top-k must be above 0 and at most 1")
+    compression = Compression(dtype=COMPRESSION.dtype, top_k=options.top_k)
     nodes = training_parts()
     print(f"all digits in one place: {alone(together(nodes)):.3f}")
     print(f"the best node alone:     {max(map(alone, nodes)):.3f}")
-    for name, job in (
-        ("federated", JobParameters()),
-        (f"{DROPPED} of {len(nodes)} drop out", JobParameters(dropped=DROPPED)),
-        ("compressed", JobParameters(compression=COMPRESSION)),
-    ):
-        found = simulate(nodes, job)
-        print(
-            f"{name + ':':24} {found.accuracy[-1]:.3f}, {found.update_bytes / job.rounds:,.0f} bytes of updates a round"
-        )
+    for dropped in (0, DROPPED):
+        whole: list[float] = []
+        for name, job in (
+            ("federated", JobParameters(dropped=dropped)),
+            ("compressed", JobParameters(dropped=dropped, compression=compression)),
+        ):
+            found = [simulate(nodes, replace(job, seed=seed)) for seed in range(options.seeds)]
+            accuracies = [each.accuracy[-1] for each in found]
+            whole = whole or accuracies
+            loss = max(before - after for before, after in zip(whole, accuracies, strict=True))
+            updates = sum(each.update_bytes for each in found) / options.seeds / job.rounds
+            weights = sum(each.weights_bytes for each in found) / options.seeds / job.rounds
+            print(
+                f"{name}{f', {dropped} drop out' if dropped else ''}: accuracy {np.mean(accuracies):.4f}, at most "
+                f"{loss:.4f} lost by compression; {updates:,.0f} bytes of updates and {weights:,.0f} of weights a round"
+            )
 
 
 if __name__ == "__main__":

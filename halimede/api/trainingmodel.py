@@ -135,7 +135,7 @@ class AggregationSpec(Spec, kw_only=True):
 
 
 class CompressionSpec(Compression, kw_only=True, frozen=True, forbid_unknown_fields=True):  # type: ignore[misc]
-    """How updates are encoded."""
+    """How updates and changes of the weights are encoded."""
 
     rules: ClassVar[tuple[ValidationRule, ...]] = ()
 
@@ -343,9 +343,9 @@ class TrainingModelSpec(TrainingSpec, kw_only=True):
     aggregation: Annotated[AggregationSpec, Meta(description="How updates become weights. Default: FedAvg.")] = (
         msgspec.field(default_factory=AggregationSpec)
     )
-    compression: Annotated[CompressionSpec, Meta(description="How updates are encoded. Default: unchanged.")] = (
-        msgspec.field(default_factory=CompressionSpec)
-    )
+    compression: Annotated[
+        CompressionSpec, Meta(description="How updates and changes of the weights are encoded. Default: unchanged.")
+    ] = msgspec.field(default_factory=CompressionSpec)
     rounds: Annotated[int, Meta(ge=1, le=10_000, description="Rounds of training.")] = 20
     clients_per_round: Annotated[
         int, Meta(ge=0, le=MOST_TRAINERS, description="Trainers that are drawn for each round; 0: all.")

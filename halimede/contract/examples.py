@@ -257,6 +257,8 @@ EXAMPLES: dict[str, Any] = {
         state="open",
         source="digits-aggregator-cloud0",
         weights=m.TensorFile(digest=DIGEST, size=2_734),
+        change=m.TensorFile(digest=hashlib.sha256(b"change").hexdigest(), size=451),
+        base=hashlib.sha256(b"before").hexdigest(),
         specs=[
             m.TensorSpec(name="layer0.weight", dtype="float32", shape=[64, 10]),
             m.TensorSpec(name="layer0.bias", dtype="float32", shape=[10]),

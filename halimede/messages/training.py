@@ -38,17 +38,24 @@ class TensorFile(Message, kw_only=True):
 
 
 class Compression(Message, kw_only=True, frozen=True):  # type: ignore[misc]  # a default of a field must be frozen
-    """How updates are encoded: element type of floats, and the share of values that are sent (1: all).
+    """How updates and changes of the weights are encoded: type of floats, and the share of values sent (1: all).
 
-    What a trainer does not send in one round is added to its next update (error feedback: Karimireddy et al. 2019,
+    What is not sent in one round is added to the next update or change (error feedback: Karimireddy et al. 2019,
     arXiv 1901.09847).
     """
 
-    dtype: Annotated[Literal["float32", "float16"], Meta(description="Element type of floats in updates.")] = "float32"
+    dtype: Annotated[
+        Literal["float32", "float16"], Meta(description="Element type of floats in updates and changes.")
+    ] = "float32"
     top_k: Annotated[
         float,
         Meta(ge=1e-6, le=1, description="Share of the values of each tensor that are sent, the largest ones; 1: all."),
     ] = 1.0
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether an update leaves something out."""
+        return self.top_k < 1 or self.dtype == "float16"
 
 
 class TrainingRound(Message, kw_only=True):
@@ -57,6 +64,8 @@ class TrainingRound(Message, kw_only=True):
     ``epoch`` counts the processes of the aggregator, ``number`` its rounds from 1 on. An update counts only if it names
     both, and its trainer is in ``invited``. ``received`` and ``refused`` (with the reason) are the acknowledgements;
     ``counted``: whose updates made the weights of this round from those of the round before.
+    ``change`` is there if weights are compressed: it makes ``weights`` of those with the digest ``base``. A trainer
+    that has these fetches the change, every other one fetches ``weights``.
     ``seed`` is that of the round; ``parameters`` are for the trainers (``mu`` of FedProx).
     """
 
@@ -69,6 +78,8 @@ class TrainingRound(Message, kw_only=True):
     #: name of the aggregator: the source of the weights
     source: Name
     weights: TensorFile | None = None
+    change: TensorFile | None = None
+    base: Short = ""
     specs: Annotated[list[TensorSpec], Meta(max_length=MOST_TENSORS)] = []
     invited: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []
     received: Annotated[list[Name], Meta(max_length=MOST_TRAINERS)] = []

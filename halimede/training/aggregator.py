@@ -13,7 +13,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -30,15 +29,15 @@ from halimede.models.errors import FetchError
 from halimede.training import round_plan
 from halimede.training.aggregation import create
 from halimede.training.checkpoint import Checkpoint
-from halimede.training.child_messages import TrainingResult
 from halimede.training.child_process import run_step
 from halimede.training.earlier_weights import FOLDER as TRAINED
-from halimede.training.earlier_weights import EarlierWeights
+from halimede.training.earlier_weights import EarlierWeights, first_weights
+from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import RoundPlan, UpdateVerdict
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
-from halimede.training.tensor_file import decode, encode, size_limit
+from halimede.training.tensor_file import decode, decode_finite, encode, size_limit
 from halimede.training.update_checks import Update, clipped
 from halimede.training.weights import Weights, WeightsError, check_finite, specs_of
 from halimede.worker.errors import WorkerError
@@ -59,7 +58,8 @@ TARGET_REACHED, ROUNDS_DONE = "TargetReached", "RoundsDone"
 class AggregatorMemory(Struct, kw_only=True):
     """A job as its aggregator continues it. ``weights``, ``state``, ``model``: digests of files; empty: none.
 
-    ``number`` is the round to do next, or that is open: then ``invited`` is not empty.
+    ``number`` is the round to do next, or that is open: then ``invited`` is not empty. If weights are compressed,
+    ``change`` made them of those with the digest ``base``, and ``residual`` is what it left out.
     """
 
     job: str
@@ -69,6 +69,9 @@ class AggregatorMemory(Struct, kw_only=True):
     counted: list[str] = []
     weights: str = ""
     specs: list[TensorSpec] = []
+    change: str = ""
+    base: str = ""
+    residual: str = ""
     state: str = ""
     state_specs: list[TensorSpec] = []
     metrics: dict[str, float] = {}
@@ -80,9 +83,14 @@ class AggregatorMemory(Struct, kw_only=True):
     bytes: int = 0
 
     @property
+    def offered(self) -> set[str]:
+        """The digests of files for the trainers. What the aggregator keeps for itself is of no use to them."""
+        return {self.weights, self.change, self.model} - {""}
+
+    @property
     def files(self) -> set[str]:
         """The digests of all its files."""
-        return {self.weights, self.state, self.model} - {""}
+        return self.offered | {self.state, self.residual} - {""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +185,8 @@ class Aggregator:
         result = await run_step(self._settings, "initial", shape=shape)
         if result.reason:
             raise WorkerError(result.reason, result.message)
-        self._weights = await asyncio.to_thread(self._first_weights, result)
+        self._weights = await asyncio.to_thread(first_weights, self._settings.job, self._earlier, result)
         await asyncio.to_thread(self._store)
-
-    def _first_weights(self, made: TrainingResult) -> Weights:
-        """Return the weights of the present version, of the job's file, or of the trainer. Raises WorkerError."""
-        path = self._settings.job.initial_weights
-        if earlier := self._earlier.of(self._settings.job.base, made.specs):
-            return earlier
-        try:
-            return _read_tensors(Path(path).read_bytes() if path else made.content, made.specs)
-        except (OSError, WeightsError) as error:
-            if path:
-                text = f"initialWeights {path}: {error}: give a file of tensors that fit the trainer and the samples"
-                raise WorkerError("InitialWeightsInvalid", text) from error
-            raise WorkerError("TrainerInvalid", f"initial_weights: {error}") from error
 
     async def _open(self, invited: list[str]) -> RoundPlan:
         """Open a round. It is stored first, so that the next process repeats the same one."""
@@ -259,7 +254,7 @@ class Aggregator:
         while True:
             try:
                 content = await self._exchange.fetch(name, state.update, plan.most_bytes)
-                delta = await asyncio.to_thread(_read_tensors, content, self._memory.specs)
+                delta = await asyncio.to_thread(decode_finite, content, self._memory.specs)
             except WeightsError as error:
                 self._refuse(plan, name, error.reason, str(error))
                 return
@@ -314,10 +309,20 @@ class Aggregator:
         weights = self._aggregation.aggregate(self._weights, updates)
         try:
             check_finite(weights)
+            self._weights = self._compress(weights) if self._settings.job.compression.is_lossy else weights
         except WeightsError as error:
             text = f"after round {self._memory.number} {error}: use another aggregation, or a lower rate"
             raise WorkerError("Diverged", text) from error
-        self._weights = weights
+
+    def _compress(self, aggregated: Weights) -> Weights:
+        """Store a compressed change towards the aggregated weights; return the weights that trainers make with it."""
+        memory, feedback = self._memory, ErrorFeedback(self._settings.job.compression)
+        if memory.residual:
+            feedback.residual = decode(self._checkpoint.read(memory.residual), memory.specs)
+        weights, change = feedback.advance(self._weights, aggregated)
+        memory.base, memory.change = memory.weights, self._add(change)
+        memory.residual = self._checkpoint.add(encode(feedback.residual))
+        return weights
 
     async def _export(self) -> None:
         """Make the ONNX model of the final weights. Raises WorkerError."""
@@ -422,6 +427,8 @@ class Aggregator:
             message=self._waiting,
             source=self._settings.worker.worker,
             weights=self._file(memory.weights),
+            change=self._file(memory.change),
+            base=memory.base,
             specs=memory.specs,
             invited=list(memory.invited),
             counted=memory.counted,
@@ -480,19 +487,10 @@ class Aggregator:
         self._offer()
 
     def _offer(self) -> None:
-        """Offer the weights and the model to the trainers; what the aggregation keeps is of no use to them."""
-        for digest in {self._memory.weights, self._memory.model} - {""}:
-            path = self._checkpoint.folder / digest
-            self._sizes[digest] = path.stat().st_size
-            self._exchange.offered[digest] = path
-        for digest in self._exchange.offered.keys() - self._memory.files:
-            del self._exchange.offered[digest]
-
-
-def _read_tensors(content: bytes, specs: list[TensorSpec]) -> Weights:
-    tensors = decode(content, specs)
-    check_finite(tensors)
-    return tensors
+        """Offer the weights, their change and the model to the trainers."""
+        offered = {digest: self._checkpoint.folder / digest for digest in self._memory.offered}
+        self._sizes = {digest: path.stat().st_size for digest, path in offered.items()}
+        self._exchange.offered = offered
 
 
 def _same(one: TrainingRound, other: TrainingRound) -> bool:

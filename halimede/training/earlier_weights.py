@@ -1,4 +1,4 @@
-"""Final weights of a job's earlier trainings: those of the present version begin the next training of a loop."""
+"""The weights that a training begins with: of the present version, which an earlier training made, or of the job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import structlog
 
 from halimede.messages import TensorSpec
 from halimede.system.files import write_atomic
-from halimede.training.tensor_file import decode
-from halimede.training.weights import Weights, WeightsError, check_finite
+from halimede.training.child_messages import TrainingResult
+from halimede.training.settings import JobSettings
+from halimede.training.tensor_file import decode_finite
+from halimede.training.weights import Weights, WeightsError
+from halimede.worker.errors import WorkerError
 
 log = structlog.get_logger()
 FOLDER = "trained"
@@ -39,9 +42,21 @@ class EarlierWeights:
         if not version or not path.is_file():
             return None
         try:
-            weights = decode(path.read_bytes(), specs)
-            check_finite(weights)
+            return decode_finite(path.read_bytes(), specs)
         except (OSError, WeightsError) as error:
             log.warning("weights of the present version not used", version=version, error=str(error))
             return None
-        return weights
+
+
+def first_weights(job: JobSettings, earlier: EarlierWeights, made: TrainingResult) -> Weights:
+    """Return the weights of the present version, of the job's file, or of the trainer. Raises WorkerError."""
+    path = job.initial_weights
+    if found := earlier.of(job.base, made.specs):
+        return found
+    try:
+        return decode_finite(Path(path).read_bytes() if path else made.content, made.specs)
+    except (OSError, WeightsError) as error:
+        if path:
+            text = f"initialWeights {path}: {error}: give a file of tensors that fit the trainer and the samples"
+            raise WorkerError("InitialWeightsInvalid", text) from error
+        raise WorkerError("TrainerInvalid", f"initial_weights: {error}") from error

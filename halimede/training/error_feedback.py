@@ -1,23 +1,25 @@
-"""Error feedback: what compression takes from an update is added to the next one.
+"""Error feedback: what compression takes from an update or a change of weights is added to the next one.
 
 Karimireddy et al. 2019, Error Feedback Fixes SignSGD and other Gradient Compression Schemes, arXiv 1901.09847. Without
-it, values that are never among the largest would never be sent.
+it, values that are never among the largest would never be sent. Trainers compress their updates, and the aggregator
+the change of the weights, each with a residual of its own: Tang et al. 2019, DoubleSqueeze, arXiv 1905.05957.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from halimede.messages import Compression
-from halimede.training.tensor_file import decode, encode_update
-from halimede.training.weights import Weights, specs_of
+from halimede.messages import Compression, TensorSpec
+from halimede.training.tensor_file import decode, decode_finite, encode, encode_update
+from halimede.training.weights import Weights, WeightsError, add, check_finite, difference, digest_of, specs_of
 
 
 @dataclass(slots=True)
 class ErrorFeedback:
-    """A trainer's part of its updates that was not sent yet. ``residual``: empty before the first update."""
+    """One party's part of its changes that was not sent yet. ``residual``: empty before the first one."""
 
     compression: Compression
     residual: Weights = field(default_factory=dict)
@@ -38,3 +40,21 @@ class ErrorFeedback:
             for name, tensor in whole.items()
         }
         return content, left
+
+    def advance(self, weights: Weights, aggregated: Weights) -> tuple[Weights, bytes]:
+        """Return the weights after a compressed change towards the aggregated ones, and the file of that change.
+
+        The residual is that after the change. Raises WeightsError.
+        """
+        change, self.residual = self.compress(difference(aggregated, weights))
+        changed = add(weights, decode(change, specs_of(weights)))
+        check_finite(changed)
+        return changed, change
+
+
+def apply_change(weights: bytes, change: bytes, specs: Sequence[TensorSpec], digest: str) -> bytes:
+    """Return the file of weights after a change, which must have a digest. Raises WeightsError."""
+    found = encode(add(decode(weights, specs), decode_finite(change, specs)))
+    if digest_of(found) != digest:
+        raise WeightsError("Unreadable", "it does not make the weights of the round")
+    return found

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from halimede.messages import Compression, TensorSpec
 from halimede.messages.training import MOST_TENSORS
-from halimede.training.weights import Weights, WeightsError, bytes_of, check_specs, specs_of
+from halimede.training.weights import Weights, WeightsError, bytes_of, check_finite, check_specs, specs_of
 
 MAGIC = b"HALTENS1"
 #: bytes of the header's length
@@ -31,11 +31,13 @@ FLOAT16_MAX = float(np.finfo(np.float16).max)
 class TensorEntry(Struct, array_like=True):
     """One tensor in a file: its element type there, and how many values follow.
 
-    ``all``: all values in C order. ``top``: ``count`` indices into the flat tensor (uint32), then as many values.
+    ``all``: all values in C order. The others have ``count`` values of the flat tensor. ``top``: their indices
+    (uint32), then the values. ``mask``: a bit for each value of the tensor, set for those that follow; the first one is
+    the lowest bit of the first byte.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
-    form: Literal["all", "top"]
+    form: Literal["all", "top", "mask"]
     dtype: Annotated[str, Meta(max_length=16)]
     count: Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
@@ -66,8 +68,8 @@ def encode_update(delta: Mapping[str, NDArray[Any]], compression: Compression) -
         else:
             flat = tensor.ravel()
             largest = np.sort(np.argpartition(np.abs(flat), tensor.size - count)[tensor.size - count :])
-            values = (largest.astype(INDEX), flat[largest].astype(dtype))
-            entries.append((TensorEntry(name, "top", dtype.name, count), values))
+            form, positions = _encoded_positions(largest, tensor.size)
+            entries.append((TensorEntry(name, form, dtype.name, count), (positions, flat[largest].astype(dtype))))
     return _file(entries)
 
 
@@ -76,9 +78,22 @@ def kept(size: int, compression: Compression) -> int:
     return min(size, max(1, math.ceil(size * compression.top_k)))
 
 
+def _encoded_positions(positions: NDArray[Any], size: int) -> tuple[Literal["top", "mask"], NDArray[Any]]:
+    """Return the smaller form of positions in a tensor: a mask from one value of 32 on."""
+    if len(positions) * INDEX.itemsize <= _mask_bytes(size):
+        return "top", positions.astype(INDEX)
+    bits = np.zeros(size, bool)
+    bits[positions] = True
+    return "mask", np.packbits(bits, bitorder="little")
+
+
+def _mask_bytes(size: int) -> int:
+    return -(-size // 8)
+
+
 def size_limit(specs: Sequence[TensorSpec]) -> int:
     """Return the most bytes of a file with tensors of these specs, in any form."""
-    # a value and its index can be more than the value alone
+    # a value and its index can be more than the value alone; a mask is smaller than indices
     return len(MAGIC) + PREFIX + sum(MAX_ENTRY + bytes_of(s) + math.prod(s.shape) * INDEX.itemsize for s in specs)
 
 
@@ -110,6 +125,13 @@ def decode(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
     return found
 
 
+def decode_finite(content: bytes | memoryview, specs: Sequence[TensorSpec]) -> Weights:
+    """Return the tensors of a file, see ``decode``; raises WeightsError also for values that are not finite."""
+    found = decode(content, specs)
+    check_finite(found)
+    return found
+
+
 def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> tuple[NDArray[Any], int]:
     """Return one tensor, and where the next one begins. Raises WeightsError."""
     wanted, size = np.dtype(spec.dtype), math.prod(spec.shape)
@@ -121,13 +143,25 @@ def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> 
     if entry.form == "all":
         values, at = _values(view, at, entry.count, dtype, spec.name)
         return values.astype(wanted).reshape(spec.shape), at
-    index, at = _values(view, at, entry.count, INDEX, spec.name)
+    positions, at = _positions(view, at, entry, size)
     values, at = _values(view, at, entry.count, dtype, spec.name)
-    if entry.count and (int(index[-1]) >= size or (np.diff(index.astype(np.int64)) <= 0).any()):
-        raise WeightsError("Shape", f"tensor {spec.name!r} has indices outside of it, or not in order")
     flat = np.zeros(size, wanted)
-    flat[index] = values
+    flat[positions] = values
     return flat.reshape(spec.shape), at
+
+
+def _positions(view: memoryview, at: int, entry: TensorEntry, size: int) -> tuple[NDArray[Any], int]:
+    """Return the positions of the values that follow, and where these begin. Raises WeightsError."""
+    if entry.form == "mask":
+        mask, at = _values(view, at, _mask_bytes(size), np.dtype(np.uint8), entry.name)
+        found: NDArray[Any] = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        if len(found) != entry.count:
+            raise WeightsError("Shape", f"tensor {entry.name!r} has a mask of {len(found)} values, not {entry.count}")
+    else:
+        found, at = _values(view, at, entry.count, INDEX, entry.name)
+    if entry.count and (int(found[-1]) >= size or (np.diff(found.astype(np.int64)) <= 0).any()):
+        raise WeightsError("Shape", f"tensor {entry.name!r} has values outside of it, or not in order")
+    return found, at
 
 
 def _values(view: memoryview, at: int, count: int, dtype: np.dtype[Any], name: str) -> tuple[NDArray[Any], int]:

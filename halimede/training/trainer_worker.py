@@ -29,7 +29,7 @@ from halimede.system.files import write_atomic
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
 from halimede.training.child_process import Step, TrainingProcess, most_bytes
-from halimede.training.error_feedback import ErrorFeedback
+from halimede.training.error_feedback import ErrorFeedback, apply_change
 from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
@@ -88,6 +88,8 @@ class TrainerWorker:
         # a state that changes seldom, and that the aggregator waits for
         self._publisher = RetainedPublisher(bus, address, lambda: self._state, least_s=0.0, lasts_s=0.0)
         self._round: TrainingRound | None = None
+        #: weights of the latest round by their digest: the next round may need only their change
+        self._held: dict[str, bytes] = {}
         #: digest of the model that was compared with the present one, and the result
         self._compared, self._comparison = "", TrainingResult()
         self._changed = asyncio.Event()
@@ -206,7 +208,7 @@ class TrainerWorker:
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
         assert body.weights is not None  # noqa: S101  # ``_is_mine`` checks it
-        weights = await self._fetch(body, body.weights, size_limit(body.specs))
+        weights = await self._weights(body, body.weights)
         started = asyncio.get_running_loop().time()
         result = await self._step(
             "evaluate" if body.only_evaluate else "train",
@@ -241,6 +243,26 @@ class TrainerWorker:
         log.info("model compared", digest=model.digest[:12], reason=result.reason, message=result.message)
         self._comparison, self._compared = result, model.digest
         self._reporter.touch()
+
+    async def _weights(self, body: TrainingRound, file: TensorFile) -> bytes:
+        """Return the weights of a round: those that are held, those after the change, or the whole file."""
+        found = self._held.get(file.digest) or await self._after_change(body, file)
+        if found is None:
+            found = await self._fetch(body, file, size_limit(body.specs))
+        self._held = {file.digest: found} if body.compression.is_lossy else {}
+        return found
+
+    async def _after_change(self, body: TrainingRound, file: TensorFile) -> bytes | None:
+        """Return the weights that the change of a round makes of those that are held; None if it does not apply."""
+        held = self._held.get(body.base)
+        if body.change is None or held is None:
+            return None
+        try:
+            content = await self._exchange.fetch(body.source, body.change, size_limit(body.specs))
+            return await asyncio.to_thread(apply_change, held, content, body.specs, file.digest)
+        except (FetchError, BusError, WeightsError) as error:
+            log.warning("change of weights not used", number=body.number, error=str(error))
+            return None
 
     async def _fetch(self, body: TrainingRound, file: TensorFile, most: int) -> bytes:
         """Return a file of the aggregator; tries until another round is published."""
@@ -295,7 +317,7 @@ class TrainerWorker:
             feedback.residual = decode(self._checkpoint.read(memory.residual), body.specs)
         update, left = feedback.compress(decode(content, body.specs))
         memory.update = TensorFile(digest=self._checkpoint.add(update), size=len(update))
-        if body.compression.top_k < 1 or body.compression.dtype == "float16":
+        if body.compression.is_lossy:
             memory.next_residual = self._checkpoint.add(encode(left))
 
     def _acknowledged(self, body: TrainingRound) -> None:

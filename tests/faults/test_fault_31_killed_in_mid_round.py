@@ -100,6 +100,7 @@ async def test_fault_31_kill_9_in_mid_round_changes_no_result(
     for killed, kill in kills.items():
         done = await interrupted(tmp_path / killed, unique, data, kill)
         assert done.weights == expected.weights, killed
+        assert done.change == expected.change is not None
         assert done.metrics == expected.metrics
         assert done.epoch == (2 if killed in {"aggregator", "all"} else 1)
         assert "RoundRepeated" not in done.dropped

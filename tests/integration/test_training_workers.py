@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -41,7 +42,10 @@ async def test_a_job_trains_on_all_nodes_and_makes_a_model(
         await world.until(lambda _: "accuracy" in world.infos[world.name(AGGREGATOR)].message)
 
 
-async def test_no_message_of_a_job_contains_a_sample(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", [{}, {"dtype": "float16", "topK": 0.25}], ids=["whole", "compressed"])
+async def test_no_message_of_a_job_contains_a_sample(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, compression: dict[str, Any]
+) -> None:
     data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(2, 200))}
     packets: list[Packet] = []
 
@@ -51,11 +55,12 @@ async def test_no_message_of_a_job_contains_a_sample(mosquitto: MosquittoProcess
 
     async with (
         MqttBus(f"capture-{unique}", mosquitto.url) as everything,
-        training(mosquitto, unique, tmp_path, rounds=2, minClients=2) as world,
+        training(mosquitto, unique, tmp_path, rounds=2, minClients=2, compression=compression) as world,
     ):
         await everything.wait_connected(30)
         await everything.listen("#", 1, captured, 10_000)
-        await run_job(world, data)
+        done = await run_job(world, data)
+    assert (done.change is not None) == bool(compression)
     payloads = [bytes(packet.payload) for packet in packets if unique in packet.topic]
     kinds = {topic.id for packet in packets for topic in CONTRACT if topic.parse(packet.topic)}
     assert {"training-round", "trainer-state", "training-request", "training-chunk"} <= kinds
@@ -126,7 +131,9 @@ async def test_wrong_weights_to_begin_with_are_an_error_of_the_job(
         assert "Traceback" not in log
 
 
-async def test_compressed_updates_train_as_well(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
+async def test_compressed_updates_and_changes_train_as_well(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
     data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(2, 300))}
     compression = {"dtype": "float16", "topK": 0.1}
     async with training(mosquitto, unique, tmp_path, rounds=8, minClients=2, compression=compression) as world:
@@ -134,7 +141,12 @@ async def test_compressed_updates_train_as_well(mosquitto: MosquittoProcess, uni
         assert done.metrics["accuracy"] > 0.8
         sizes = {state.update.size for state in world.states.values() if state.update}
         assert done.weights is not None
-        assert not sizes or max(sizes) * 4 < done.weights.size
+        assert not sizes or max(sizes) * 8 < done.weights.size
+        assert done.change is not None
+        assert done.change.size * 8 < done.weights.size
+        # whole files would be two trainers' weights of nine rounds, and updates of eight
+        chunks = [packet for packet in world.packets if topics.TRAINING_CHUNK.parse(packet.topic)]
+        assert sum(len(packet.payload) for packet in chunks) * 4 < 2 * (9 + 8) * done.weights.size
         assert done.dropped == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,10 +81,57 @@ def test_what_float16_cannot_hold_follows_in_later_rounds() -> None:
     assert total == pytest.approx(150_000, rel=1e-3)
 
 
-def test_four_times_fewer_bytes_with_float16_and_a_seventh_of_the_values() -> None:
-    delta = {"w": np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)}
+@pytest.mark.parametrize(("share", "times"), [(1 / 4, 6), (1 / 8, 10), (1 / 64, 40)])
+def test_float16_and_a_share_of_the_values_save_bytes(share: float, times: float) -> None:
+    delta = {"w": np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)}
     whole = len(encode_update(delta, Compression()))
-    assert whole / len(encode_update(delta, Compression(dtype="float16", top_k=1 / 7))) > 4
+    assert whole / len(encode_update(delta, Compression(dtype="float16", top_k=share))) > times
+
+
+@pytest.mark.parametrize(("top_k", "form"), [(1.0, b"all"), (0.25, b"mask"), (0.04, b"mask"), (0.01, b"top")])
+def test_the_positions_of_values_have_the_smaller_form(top_k: float, form: bytes) -> None:
+    delta = {"w": np.random.default_rng(0).normal(size=1001).astype(np.float32)}
+    content = encode_update(delta, Compression(top_k=top_k))
+    assert form in content[:40]
+    found = decode(content, specs_of(delta))["w"]
+    assert np.array_equal(found[found != 0], delta["w"][found != 0])
+    assert np.count_nonzero(found) == kept(1001, Compression(top_k=top_k))
+
+
+def test_indices_of_an_earlier_version_are_read_whatever_their_number() -> None:
+    header = msgspec.msgpack.encode([("w", "top", "float32", 2)])
+    values = np.array([1, 3], "<u4").tobytes() + np.array([5, 7], "<f4").tobytes()
+    content = b"HALTENS1" + len(header).to_bytes(4) + header + values
+    assert decode(content, specs_of({"w": np.zeros(4, np.float32)}))["w"].tolist() == [0, 5, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("count", "mask", "text"),
+    [
+        (2, [0b0001], "mask of 1 values, not 2"),
+        (1, [0b0011], "mask of 2 values, not 1"),
+        (2, [0b1000_0001], "outside of it"),
+        (5, [0b1_1111], "has 5 values, not 4"),
+        (1, [], "ends within tensor 'w'"),
+    ],
+    ids=["too-few", "too-many", "outside", "more-than-the-tensor", "none"],
+)
+def test_a_wrong_mask_is_refused(count: int, mask: list[int], text: str) -> None:
+    header = msgspec.msgpack.encode([("w", "mask", "float32", count)])
+    content = b"HALTENS1" + len(header).to_bytes(4) + header + bytes(mask) + bytes(4 * count if mask else 0)
+    with pytest.raises(WeightsError, match=text):
+        decode(content, specs_of({"w": np.zeros(4, np.float32)}))
+
+
+@given(updates, compressions, st.data())
+def test_a_damaged_update_is_refused_or_has_the_expected_tensors(
+    delta: Weights, compression: Compression, data: st.DataObject
+) -> None:
+    content = bytearray(encode_update(delta, compression))
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(WeightsError):
+        assert specs_of(decode(bytes(content), specs_of(delta))) == specs_of(delta)
 
 
 @given(weights_of_any_kind, st.data())
