@@ -13,6 +13,7 @@ import pytest
 
 from halimede.api.model_formats import TFLITE
 from halimede.messages import ModelFacts
+from halimede.messages.file_facts import TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, model_trial
 from halimede.models.model_trial import not_installed
 from services.lc.models.cache_janitor import CacheJanitor
@@ -142,6 +143,28 @@ async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Pat
         await asyncio.sleep(3000)
         await node.gm.reaches(SMALL, "Ready")
         assert origin.gaps() == [660, 660, 660]
+
+
+@simulated
+async def test_a_model_whose_trial_had_no_result_waits_and_is_tried_again_soon(tmp_path: Path) -> None:
+    """A machine that is so busy that trials do not begin is no fault of the model, however long that takes."""
+    loop, tried = asyncio.get_running_loop(), list[float]()
+
+    async def bring(*_: Any) -> InstalledModel:
+        tried.append(loop.time())
+        await asyncio.sleep(270)
+        raise UnusableError(TrialReason.FAILED, "the trial did not begin in time")
+
+    async with asyncio.TaskGroup() as tasks:
+        cache = Cache(tmp_path)
+        preparer = Preparer(cache, tasks, lambda _: None, bring, CacheJanitor(cache, list, list))
+        preparer.set_required({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
+        await asyncio.sleep(1000)
+        known = preparer.preparations[SMALL]
+        assert (known.phase, known.reason) == ("Pending", "TrialFailed")
+        assert len(tried) >= 3
+        assert max(later - sooner for sooner, later in itertools.pairwise(tried)) <= 270 + 60
+        preparer.set_required({})
 
 
 @simulated
