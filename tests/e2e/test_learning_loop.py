@@ -256,7 +256,7 @@ async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothin
         assert record["version"] not in [each["version"] for each in spec["versions"]]
 
 
-async def test_two_loops_of_one_gm_end_their_rounds_each_by_itself_and_edit_only_their_own_model(
+async def test_two_loops_of_one_gm_end_their_rounds_alone_and_edit_only_their_own_model(
     tmp_path: Path,
 ) -> None:
     """One service has drifted and gets a better version; at the same time the other one's candidate is refused."""
