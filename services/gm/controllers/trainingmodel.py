@@ -56,7 +56,7 @@ MOST_VERSIONS, MOST_METRICS, MOST_METADATA, SHORT = 64, 64, 64, 12
 #: the Model's metadata about where its version comes from
 TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
 #: reasons of trainers that end without an edit: when samples or the hour change, a node returns, a worker reports again
-PASSING = ("Dataset", "OutsideHours", "Node", "WorkerSilent")
+PASSING = ("Dataset", "OutsideHours", "Node", "WorkerSilent", "ModelMissing")
 TOO_FEW = "TooFewTrainers"
 #: reasons of workers that nothing prevents from starting
 BEGINNING = frozenset({"", "Starting", *STARTING})

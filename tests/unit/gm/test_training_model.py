@@ -175,7 +175,8 @@ def test_trainers_that_nothing_prevents_from_starting_have_not_failed(reason: st
 
 
 @pytest.mark.parametrize(
-    ("phase", "reason"), [("Pending", "Restarting"), ("Pending", "ModelNotReady"), ("Running", "WorkerSilent")]
+    ("phase", "reason"),
+    [("Pending", "Restarting"), ("Pending", "ModelNotReady"), ("Running", "WorkerSilent"), ("Failed", "ModelMissing")],
 )
 def test_trainers_that_start_again_or_wait_have_not_failed(phase: str, reason: str) -> None:
     """A loop withdraws its candidate when a training has failed, so a restart after a crash must not be that."""
