@@ -40,7 +40,7 @@ from halimede.inference.tensor_ports import choose_input
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing
-from halimede.system.process_limits import ProcessLimits, limit_process, memory
+from halimede.system.process_limits import CLOCK_FACTOR, ProcessLimits, limit_process, memory
 
 #: a trial yields the processor to workers
 NICE = 10
@@ -85,7 +85,7 @@ def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
         return _refused(TrialReason.INVALID, str(error))
     began, before = time.monotonic(), memory("VmRSS")
     forbid_writing()
-    limit_process(ProcessLimits(job.memory_bytes, job.seconds, job.seconds, MAX_WRITTEN))
+    limit_process(ProcessLimits(job.memory_bytes, job.seconds, job.seconds * CLOCK_FACTOR, MAX_WRITTEN))
     try:
         inputs, outputs = _try(Path(job.path), spec, report)
     except MemoryError:

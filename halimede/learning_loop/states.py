@@ -75,6 +75,7 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
         trigger: why it began; ``base``: the version of the model that it set out to better.
         version: the candidate; ``tried``: it has been the Model's version in force in this round.
         model: name of the Model that the loop edits; empty: it has left the last one.
+        service: name of the service whose samples all counts here are of; empty: none yet.
         restore: the Model's settings of the roll-out when the round began, until it has them again.
         begins_s: when the present kind of stream began, with the last drift: the samples to train and to judge on are
             those since. ``begins`` and ``begins_easy``: labelled samples before that.
@@ -96,6 +97,7 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     base: Short = ""
     version: Short = ""
     model: Short = ""
+    service: Short = ""
     tried: bool = False
     restore: RolloutSpec | None = None
     drifted: bool = False
@@ -115,6 +117,22 @@ class LoopState(Struct, rename="camel", kw_only=True, frozen=True):
     rolled_out: Number = 0
     refused: Number = 0
     history: Annotated[list[RoundRecord], Meta(max_length=HISTORY)] = []
+
+
+def serving(loop: LoopState, service: str) -> LoopState:
+    """Return the state for a service: if it had another one, only its rounds and its commands count on."""
+    if loop.service in {"", service}:
+        return replace(loop, service=service)
+    return LoopState(
+        service=service,
+        since_s=loop.since_s,
+        round=loop.round,
+        served=loop.served,
+        candidates=loop.candidates,
+        rolled_out=loop.rolled_out,
+        refused=loop.refused,
+        history=loop.history,
+    )
 
 
 class TrainingReport(Struct, kw_only=True, frozen=True):

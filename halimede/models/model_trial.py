@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 from halimede.api.model_formats import ONNX, ModelFormat, format_of
 from halimede.messages.file_facts import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
 from halimede.system.child_process import bare_environment, ended_within, memory_file
+from halimede.system.process_limits import CLOCK_FACTOR
 
 __all__ = ["Trial", "TrialLimits", "TrialReason", "not_installed", "try_model"]
 
@@ -35,7 +36,10 @@ IMPORT_WORDS = ("ImportError", "ModuleNotFoundError")
 
 
 class TrialLimits(Struct, kw_only=True, frozen=True):
-    """Limits of a model while it is opened and answers a first sample, beyond the needs of the process itself."""
+    """Limits of a model while it is opened and answers a first sample, beyond the needs of the process itself.
+
+    ``seconds``: of processor time. It may take four times that by the clock, because other processes go first.
+    """
 
     memory_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
     seconds: Annotated[float, Meta(gt=0)] = 60.0
@@ -56,7 +60,7 @@ async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimit
             asked, said, complained = (files.enter_context(memory_file()) for _ in range(3))
             asked.write(msgspec.json.encode(_job(path, spec_json, limits)))
             asked.seek(0)
-            code = await ended_within(_start(asked, said, complained), limits.seconds + START_S)
+            code = await ended_within(_start(asked, said, complained), limits.seconds * CLOCK_FACTOR + START_S)
             said.seek(0)
             complained.seek(max(0, complained.seek(0, os.SEEK_END) - TAIL))
             return verdict(code, said.read(MAX_OUTPUT), complained.read().decode(errors="replace"), limits)
@@ -79,9 +83,13 @@ def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits)
         return last_said
     # while a script runs, its name is there
     what = (last_said and last_said.message) or "the model"
+    if code is None and last_said is None:  # it ends itself in time once it has begun: nothing is known of the model
+        return Trial(reason=TrialReason.FAILED, message="the trial did not begin in time: this machine is busy")
     if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
-        text = f"{what} was not ready within {limits.seconds:g} s: simplify it or raise the limit"
-        return Trial(reason=TrialReason.SLOW, message=text)
+        limit = f"{limits.seconds:g} s of processor time, {limits.seconds * CLOCK_FACTOR:g} s of the clock"
+        return Trial(
+            reason=TrialReason.SLOW, message=f"{what} was not ready within {limit}: simplify it or raise the limit"
+        )
     last = next((line.strip()[:300] for line in reversed(complained.splitlines()) if line.strip()), "")
     if code == -signal.SIGKILL or any(word in complained for word in MEMORY_WORDS):
         return Trial(reason=TrialReason.MEMORY, message=too_much(limits.memory_bytes))

@@ -17,6 +17,7 @@ import msgspec
 from halimede.messages import TensorSpec
 from halimede.messages.file_facts import MEMORY_WORDS
 from halimede.system.child_process import bare_environment, end_descendants, memory_file, wait_exit
+from halimede.system.process_limits import CLOCK_FACTOR
 from halimede.training.child_messages import STATUS, TrainingResult, TrainingTask
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_file import size_limit
@@ -24,8 +25,6 @@ from halimede.training.weights import MAX_WEIGHTS
 
 #: seconds for the child to start and to write its result, beyond its limit: normally it ends itself in time
 START_S = 30.0
-#: seconds of the clock for a second of processor time: other processes go first
-CLOCK_FACTOR = 4
 #: bytes of its result beyond the tensors: metrics and texts, or what an ONNX model has besides its weights
 MORE_BYTES = 16 * 1024**2
 #: bytes of any file of the process

@@ -74,7 +74,7 @@ HEAD_START, LONGEST_HEAD_START = 5e-5, 0.1
 SECRET_PATIENCE = 5.0
 #: seconds until a resource is reconciled again after a write conflict, unless its change arrives sooner
 CONFLICT_PATIENCE = 0.2
-#: seconds until an object that the cluster refused is written again
+#: seconds until a write that the cluster refused is repeated
 TROUBLE_PATIENCE = 10.0
 #: the reason of an edit of another resource that was refused: a repetition will be as well
 EDIT_NOT_ACCEPTED = "EditNotAccepted"
@@ -196,7 +196,8 @@ class Reconciler:
         #: called when a status names other Models than before: the desired resource is then another one
         self._chosen = chosen
         self._written: dict[Key, float] = {}
-        self._refused: dict[Key, dict[Ref, _Refusal]] = {}
+        #: writes that the cluster refused: of each resource, by the object or the other resource
+        self._refused: dict[Key, dict[Ref | Key, _Refusal]] = {}
         #: resources whose status must be written even if only its times differ
         self._heartbeats: set[Key] = set()
 
@@ -306,18 +307,27 @@ class Reconciler:
     async def _ensure(self, action: Ensure, key: Key, work: _Work) -> None:
         """Write an object. After a refusal the same object is not written again for a while."""
         ref, mark = Ref.of(action.body), digest(action.body)
-        refused, now = self._refused.get(key, {}), asyncio.get_running_loop().time()
-        if (last := refused.get(ref)) and last.mark == mark and now < last.until:
-            work.troubles.append(last.problem)
+        if self._waits(key, ref, mark, work):
             return
-        refused.pop(ref, None)
         try:
             await self._cluster.ensure(action.body)
         except (NotOursError, NotAcceptedError) as error:
-            problem = work.failed(error)
-            self._refused.setdefault(key, {})[ref] = _Refusal(mark, now + TROUBLE_PATIENCE - TICK, problem)
+            self._refuse(key, ref, mark, work.failed(error))
         except HalimedeError as error:
             work.failed(error)
+
+    def _waits(self, key: Key, what: Ref | Key, mark: str, work: _Work) -> bool:
+        """Whether a write has to wait, because the cluster refused the same content before: the problem stays."""
+        refused = self._refused.get(key, {})
+        if (last := refused.get(what)) and last.mark == mark and asyncio.get_running_loop().time() < last.until:
+            work.troubles.append(last.problem)
+            return True
+        refused.pop(what, None)
+        return False
+
+    def _refuse(self, key: Key, what: Ref | Key, mark: str, problem: Problem) -> None:
+        until = asyncio.get_running_loop().time() + TROUBLE_PATIENCE - TICK
+        self._refused.setdefault(key, {})[what] = _Refusal(mark, until, problem)
 
     async def _remove(self, action: Remove, work: _Work) -> None:
         try:
@@ -325,9 +335,15 @@ class Reconciler:
         except HalimedeError as error:
             work.failed(error)
 
-    async def _edit(self, action: Edit, work: _Work) -> None:
-        """Edit another resource. Raises ConflictError; a refusal is a problem for the status."""
+    async def _edit(self, action: Edit, key: Key, work: _Work) -> None:
+        """Edit another resource. Raises ConflictError; a refusal is a problem for the status, and waits as an object's.
+
+        After an edit by its user it is tried at once.
+        """
         edited = action.stored
+        mark = digest([edited.uid, edited.resource.metadata.generation, action.fields])
+        if self._waits(key, edited.key, mark, work):
+            return
         try:
             await self._cluster.edit(edited, action.fields)
             await self._chosen(edited.key)  # an adapter need not announce what GM itself has written
@@ -337,7 +353,9 @@ class Reconciler:
         except ConflictError:
             raise
         except (NotAcceptedError, InvalidFieldError, TooLargeError) as error:
-            work.troubles.append(Problem(EDIT_NOT_ACCEPTED, f"{edited.key} cannot be edited: {error}"))
+            problem = Problem(EDIT_NOT_ACCEPTED, f"{edited.key} cannot be edited: {error}")
+            work.troubles.append(problem)
+            self._refuse(key, edited.key, mark, problem)
         except HalimedeError as error:
             work.failed(error)
 
@@ -378,7 +396,7 @@ class Reconciler:
             case Pull(key, file):
                 self._snapshots.files.pull(key, file)
             case Edit():
-                await self._edit(action, work)
+                await self._edit(action, stored.key, work)
             case Ensure():
                 await self._ensure(action, stored.key, work)
             case Remove():
@@ -439,7 +457,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """An object that the cluster refused: the same content is not written again before ``until``."""
+    """A write that the cluster refused: the same content is not written again before ``until``."""
 
     mark: str
     until: float

@@ -188,7 +188,13 @@ class _Components:
         self.node = config.node
         self.items = ParsedResources()
         self.wake = asyncio.Event()
-        self.room = CacheJanitor(cache, self._model_paths, lambda: self.workers.models, most=config.cache_bytes)
+        self.room = CacheJanitor(
+            cache,
+            self._model_paths,
+            lambda: self.workers.models,
+            lambda path: self.preparer.missing(path),  # noqa: PLW0108  # it is made below, and needs the janitor
+            most=config.cache_bytes,
+        )
         self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), controller.bring, self.room)
         self.content = controller.content
         self.content.load()

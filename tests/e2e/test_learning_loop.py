@@ -31,10 +31,11 @@ from tests.e2e.test_documentation import commands
 from tests.training_world import LABELS, digits
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+SERVICES = "jointinferenceservices"
 #: seconds: for one round with few samples, on a busy machine
 ROUND_S = 240.0
 #: samples of one camera in ten seconds are held out together: with few cameras, chance may hold out hardly any
-CAMERAS = [f"cam{i}" for i in range(24)]
+CAMERAS = 24
 PREPROCESS = [
     {"op": "grayscale"},
     {"op": "resize", "width": 8, "height": 8},
@@ -61,6 +62,10 @@ class Worse(Perceptron):
     def train(self, data, weights):
         return {name: -tensor for name, tensor in weights.items()}, {}
 """
+
+
+def names_of(cameras: str) -> list[str]:
+    return [f"{cameras}{i}" for i in range(CAMERAS)]
 
 
 def drifted(rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -97,34 +102,41 @@ def model(name: str, path: Path, form: str = "onnx") -> dict[str, Any]:
     )
 
 
-def service() -> dict[str, Any]:
+def service(name: str = "digits", small: str = "small", node: str = "edge0", cameras: str = "cam") -> dict[str, Any]:
     edge = {
-        "model": {"name": "small"},
+        "model": {"name": small},
         "hardExampleMining": {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.6"}]},
-        "source": {"cameras": CAMERAS},
+        "source": {"cameras": names_of(cameras)},
         "auditShare": 0.2,
         "deadlineMs": 5000,
         "keepHardSamples": {},
-        "template": template("edge0"),
+        "template": template(node),
     }
     return resource(
         "JointInferenceService",
-        "digits",
+        name,
         edgeWorker=edge,
         cloudWorker={"model": {"name": "big"}, "template": template("cloud0")},
     )
 
 
-def training(loop: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> dict[str, Any]:
+def training(
+    loop: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    name: str = "again",
+    of: str = "digits",
+    node: str = "edge0",
+    **changes: Any,
+) -> dict[str, Any]:
     spec = {
         "model": {"name": "small"},
         "trainer": {"parameters": [{"key": "hidden", "value": "32"}, {"key": "epochs", "value": "20"}]},
         "aggregator": {"template": template("cloud0")},
-        "trainers": [{"name": "edge0", "hardSamples": {"service": "digits"}, "template": template("edge0")}],
+        "trainers": [{"name": node, "hardSamples": {"service": of}, "template": template(node)}],
         "rounds": 1,
-        "loop": {"service": {"name": "digits"}, **SETTINGS, **loop},
+        "loop": {"service": {"name": of}, **SETTINGS, **loop},
     }
-    return resource("TrainingModel", "again", **{**spec, **changes})
+    return resource("TrainingModel", name, **{**spec, **changes})
 
 
 @dataclass
@@ -133,19 +145,20 @@ class Stream:
 
     drift: bool
     pause_s: float = 0.012
+    cameras: str = "cam"
     #: the digit of each frame, and whether it was drifted
     truth: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
     async def run(self, system: System) -> None:
         """Publish digits, each with some noise, until cancelled."""
         rows, labels = digits()
-        rows, labels, chance = rows[900:], labels[900:], np.random.default_rng(0)
+        rows, labels, chance, cameras = rows[900:], labels[900:], np.random.default_rng(0), names_of(self.cameras)
         while True:
             chosen, number = chance.integers(len(rows)), len(self.truth)
             row = (drifted(rows[chosen]) if self.drift else rows[chosen]) + chance.normal(0, 0.02, 64)
             picture = io.BytesIO()
             Image.fromarray((row.clip(0, 1) * 240).astype(np.uint8).reshape(8, 8)).save(picture, format="PNG")
-            camera = CAMERAS[number % len(CAMERAS)]
+            camera = cameras[number % len(cameras)]
             data = memoryview(picture.getvalue())
             frame = Frame(id=new_id(), camera=camera, sequence=number, encoding="png", data=data)
             system.sent[frame.id.hex()] = number
@@ -180,10 +193,10 @@ def halimede(system: System, line: str) -> str:
     return done.stdout
 
 
-async def status(system: System) -> dict[str, Any]:
+async def status(system: System, name: str = "again", plural: str = "trainingmodels") -> dict[str, Any]:
     for _ in range(100):  # GM may be restarting
         with contextlib.suppress(Exception):
-            return dict((await system.client.get("trainingmodels", "again")).get("status") or {})
+            return dict((await system.client.get(plural, name)).get("status") or {})
         await asyncio.sleep(0.2)
     raise AssertionError("GM does not answer")
 
@@ -241,3 +254,53 @@ async def test_a_worse_candidate_is_withdrawn_with_its_reason_and_answers_nothin
         assert record["version"] not in {result.model for result in system.results.values()}
         spec = (await system.client.get("models", "small"))["spec"]
         assert record["version"] not in [each["version"] for each in spec["versions"]]
+
+
+async def test_two_loops_of_one_gm_end_their_rounds_alone_and_edit_only_their_own_model(
+    tmp_path: Path,
+) -> None:
+    """One service has drifted and gets a better version; at the same time the other one's candidate is refused."""
+    (tmp_path / "worse.py").write_text(WORSE)
+    write_models(tmp_path)
+    async with running(tmp_path / "home", "edge0,edge1,cloud0") as system:
+        client = system.client
+        for name, file in (("small-a", "small"), ("small-b", "small"), ("big", "big")):
+            await client.apply(model(name, tmp_path / f"{file}.onnx"))
+        await client.apply(model("worse", tmp_path / "worse.py", "python"))
+        await client.apply(service("a", "small-a", "edge0", "left"))
+        await client.apply(service("b", "small-b", "edge1", "right"))
+        end = time.monotonic() + ROUND_S
+        while [(await status(system, name, SERVICES)).get("phase") for name in "ab"] != ["Running", "Running"]:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.2)
+        async with asyncio.TaskGroup() as group:
+            streams = [Stream(drift=True, cameras="left", pause_s=0.02), Stream(drift=False, cameras="right")]
+            sending = [group.create_task(stream.run(system)) for stream in streams]
+            worse = {"entry": "worse.py:Worse", "archive": {"name": "worse"}, "parameters": []}
+            common = {"command": 1}
+            await client.apply(training(common, name="loop-a", of="a", model={"name": "small-a"}))
+            await client.apply(
+                training(common, name="loop-b", of="b", node="edge1", model={"name": "small-b"}, trainer=worse)
+            )
+            versions: dict[str, set[str]] = {"a": set(), "b": set()}
+            rounds = dict[str, Any]()
+            while len(rounds) < len(versions):
+                assert time.monotonic() < end, (rounds, [await status(system, f"loop-{name}") for name in versions])
+                await asyncio.sleep(0.2)
+                for name, seen in versions.items():
+                    spec = (await client.get("models", f"small-{name}"))["spec"]
+                    seen |= {each["version"] for each in spec.get("versions", ())}
+                    history = ((await status(system, f"loop-{name}")).get("loop") or {}).get("history")
+                    rounds |= {name: history[0]} if history else {}
+            for task in sending:
+                task.cancel()
+        assert rounds["a"]["outcome"] == "RolledOut", rounds
+        assert rounds["b"]["outcome"] == "Withdrawn", rounds
+        assert rounds["b"]["reason"] in {"CandidateWorse", "CandidateNotBetter"}, rounds
+        for name, seen in versions.items():
+            trained = {each for each in seen if each.startswith("loop-")}
+            assert trained <= {rounds[name]["version"]}
+            assert rounds[name]["version"].startswith(f"loop-{name}-")
+        specs = {name: (await client.get("models", f"small-{name}"))["spec"] for name in versions}
+        assert specs["a"]["targetVersion"] == rounds["a"]["version"]
+        assert specs["b"].get("targetVersion", "") in versions["b"] - {rounds["b"]["version"]}

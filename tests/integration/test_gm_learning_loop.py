@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 
 from halimede.blobs.uris import GM, url
 from halimede.cli.commands.loop import find, line, state_of
-from halimede.messages import ModelInUse, WorkerReport
+from halimede.messages import ModelInUse, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import NotAcceptedError
 from services.gm.controllers.base import Edit
-from services.gm.reconciler import _Work
+from services.gm.reconciler import TROUBLE_PATIENCE, _Work
 from tests.integration.gm_world import MODELS, model, service, world
 from tests.integration.test_observed_gm import shown
 from tests.scraping import scrape, value
@@ -115,6 +116,45 @@ async def test_an_edit_of_the_model_that_is_refused_is_in_the_status_and_the_loo
 
 
 @simulated
+async def test_an_edit_of_the_model_that_is_refused_waits_however_often_nodes_report_but_not_for_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+    now = asyncio.get_running_loop().time
+
+    async def refuse(*_: object) -> None:
+        tried.append(now())
+        raise NotAcceptedError("a policy forbids it")
+
+    async def report_for(seconds: float) -> None:
+        """Report more labels each second, so that GM reconciles the loop each time."""
+        end, key = now() + seconds, Key("jointinferenceservices", "default", "helmet")
+        while now() < end:
+            await asyncio.sleep(1)
+            edge.counts[key] = TaskInfo(labelled=len(tried) + int(now()))
+            edge.report(key)
+
+    body = training()
+    body["spec"]["loop"]["command"] = 1
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge, w.node("cloud0"):
+        used = ModelInUse(digest="a" * 64, version="first")
+        edge.overrides["edge"] = WorkerReport(name="helmet", role="edge", phase="Running", model=used)
+        monkeypatch.setattr(cluster, "edit", refuse)
+        await w.apply(model("small"), model("big"), service(), body)
+        await w.reaches("Pending", "EditNotAccepted", name="again", plural=PLURAL)
+        del tried[:]
+        await report_for(60)
+        assert 5 <= len(tried) <= 7, tried
+        await report_for(TROUBLE_PATIENCE / 2 - (now() - tried[-1]) % TROUBLE_PATIENCE)
+        before = len(tried)
+        await w.apply(model("small", metadata={"owner": "vision"}))
+        await report_for(2)
+        assert len(tried) == before + 1, "its user may have ended the cause"
+        status = await w.reaches("Pending", "EditNotAccepted", name="again", plural=PLURAL)
+        assert "a policy forbids it" in status.conditions[-1].message
+
+
+@simulated
 async def test_the_file_of_a_candidate_that_leaves_the_model_leaves_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,5 +173,5 @@ async def test_the_file_of_a_candidate_that_leaves_the_model_leaves_the_store(
         await w.apply(model("other", versions=versions[2:]))
         small = cluster.get(Key(MODELS, "default", "small"))
         assert small is not None
-        await w.manager._plane.reconciler._edit(Edit(small, {"versions": versions[:1]}), _Work())
+        await w.manager._plane.reconciler._edit(Edit(small, {"versions": versions[:1]}), small.key, _Work())
         assert dropped == ["b" * 64]  # another Model has the other one

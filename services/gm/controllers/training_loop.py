@@ -18,7 +18,7 @@ from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.learning_loop import LoopSettings
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.trainingmodel import AGGREGATOR, TrainingModelSpec
-from halimede.learning_loop.states import LoopState, State
+from halimede.learning_loop.states import LoopState, State, serving
 from halimede.messages import Status, WorkerSummary
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
@@ -80,8 +80,13 @@ def looped(training: Resource[TrainingModelSpec], status: Status | None) -> Reso
 
 
 def leaves(training: Resource[TrainingModelSpec], loop: LoopState) -> bool:
-    """Whether a loop has to give back the Model of its last round: it was removed, or has another Model now."""
-    return bool(loop.model) and (training.spec.loop is None or loop.model != training.spec.model.name)
+    """Whether a loop has to give back the Model of its last round: it was removed, or has another Model or service."""
+    if not loop.model:
+        return False
+    settings = training.spec.loop
+    if settings is None or loop.model != training.spec.model.name:
+        return True
+    return loop.service not in {"", settings.service.name}
 
 
 def models_of(training: Resource[TrainingModelSpec], loop: LoopState) -> list[Key]:
@@ -231,6 +236,7 @@ def stepped(
     loop = state_of(observed.status)
     if leaves(training, loop) or rival(training, observed):
         return left(training, observed, identity)
+    loop = serving(loop, training.spec.loop.service.name)
     seen = observe(training, observed, model, identity, trouble if running(loop) else None)
     if loop.state == "Collecting" and loop.restore is None and missing(training, observed):
         return loop

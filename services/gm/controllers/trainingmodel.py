@@ -55,8 +55,8 @@ DONE = "done"
 MOST_VERSIONS, MOST_METRICS, MOST_METADATA, SHORT = 64, 64, 64, 12
 #: the Model's metadata about where its version comes from
 TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
-#: reasons of trainers that end without an edit: when samples, or the hour, change
-PASSING = ("Dataset", "OutsideHours")
+#: reasons of trainers that end without an edit: when samples or the hour change, a node returns, a worker reports again
+PASSING = ("Dataset", "OutsideHours", "Node", "WorkerSilent", "ModelMissing")
 TOO_FEW = "TooFewTrainers"
 #: reasons of workers that nothing prevents from starting
 BEGINNING = frozenset({"", "Starting", *STARTING})
@@ -399,7 +399,8 @@ class _Workers:
             elif each.phase == "Pending" and each.reason in BEGINNING:
                 problems.append(Problem("WorkerNotUp", text))
             else:
-                failed = failed or not each.reason.startswith((*PASSING, "Node"))
+                # a worker that is Pending restarts, or waits for a file: it has not failed
+                failed = failed or (each.phase in {"Running", "Failed"} and not each.reason.startswith(PASSING))
                 problems.append(Problem(each.reason or "WorkerFailed", text))
         problems.sort(key=lambda problem: problem.reason == "WorkerNotUp")
         return cls(aggregator, able, tuple(problems), failed)

@@ -30,19 +30,25 @@ LOOK_S = 600.0
 
 
 class CacheJanitor:
-    """Evicts models from the cache, except ``wanted`` ones and those that workers run (None: unknown now)."""
+    """Evicts models from the cache, except ``wanted`` ones and those that workers run (None: unknown now).
+
+    ``missing`` is called with the path of a wanted file that was removed all the same: it was not wanted yet when the
+    removal began, in a thread, and is found in the cache just before its end. Then it has to be fetched again.
+    """
 
     def __init__(
         self,
         cache: Cache,
         wanted: Callable[[], Collection[Path]],
         running: Callable[[], Collection[Path | str] | None],
+        missing: Callable[[Path], None],
         *,
         most: int = CACHE_BYTES,
     ) -> None:
         self._cache = cache
         self._wanted = wanted
         self._running = running
+        self._missing = missing
         self._most = most
         self._gone: set[str] = set()
         self._changed = asyncio.Event()
@@ -84,17 +90,27 @@ class CacheJanitor:
             return False
         running, wanted = self._digests(paths), self._digests(self._wanted())
         self._gone -= wanted  # another Model has the same content
+        removed: list[str] = []
         try:
             for digest in sorted(self._gone - running):
                 if await in_thread(self._cache.forget, digest):  # otherwise it is in use, and tried again
                     self._gone.discard(digest)
-                    log.info("model removed", digest=digest)
-            for digest in await in_thread(self._cache.evict, running | wanted, self._most):
-                log.info("unused model removed", digest=digest)
+                    removed.append(digest)
+            removed += await in_thread(self._cache.evict, running | wanted, self._most)
         except OSError as error:
             log.warning("cache space not freed", error=error.strerror)
             return False
+        finally:
+            self._report(removed)
         return not self._gone
+
+    def _report(self, removed: Collection[str]) -> None:
+        """Log what was removed, and report each wanted file among it as missing."""
+        for digest in removed:
+            log.info("unused model removed", digest=digest)
+        for path in list(self._wanted()):
+            if self.digest(path) in removed:
+                self._missing(path)
 
     def _digests(self, used: Collection[Path | str]) -> set[str]:
         found = (self.digest(each) if isinstance(each, Path) else each for each in used)

@@ -21,7 +21,7 @@ from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
-from halimede.messages.file_facts import INPUT_NOT_SCALED
+from halimede.messages.file_facts import INPUT_NOT_SCALED, TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, redact
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
@@ -138,9 +138,10 @@ class Preparer:
         except UnusableError as error:
             log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason] += 1
-            self._set(Preparation(want, "Failed", error.reason, str(error)))
+            untried = error.reason == TrialReason.FAILED  # nothing is known of the model: a repetition may succeed
+            self._set(Preparation(want, "Pending" if untried else "Failed", error.reason, str(error)))
             self._room.came()  # the file takes space all the same
-            return _patience(LONGEST_DELAY, loop.time() - began)
+            return backoff if untried else _patience(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # noqa: BLE001  # an unexpected error of a library must not stop the other models
             log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1

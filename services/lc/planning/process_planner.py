@@ -167,9 +167,19 @@ class NodeContext:
             return Lack("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other workers continue
             return broke(resource.key, error)
-        model = models["model"][1].path if wish else None
+        paths = {what: prepared.path for what, (_, prepared) in models.items() if prepared.path}
+        model = paths.pop("model", None)
         told_by_file = Desired(models=[wish]) if wish else None
-        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, told_by_file)
+        return Start(
+            worker,
+            resource.key,
+            resource.metadata.uid,
+            placement.role,
+            spec,
+            model,
+            told_by_file,
+            tuple(paths.values()),
+        )
 
     def _kept_samples(self, resource: Resource[Any], placement: Placement) -> Path | None:
         """Return the folder of the hard samples that a trainer trains on; None: it has a Dataset."""

@@ -4,7 +4,7 @@ A worker outlives its LC: it leads its own process group, does not depend on its
 to its log file. It stays in the session: some kernels share the processor between sessions (``sched_autogroup``), and
 then the priority of a process, such as that of a trainer's child, counts only within one. The next LC finds a worker by
 pid and start ticks, or without a record by a mark in its environment. A pidfd reports its end. A group is only
-signalled while its leader still holds its pid: a child before it is reaped, an adopted process at the moment of its end.
+signalled while its leader still holds its pid: a child before it is reaped, an adopted process when it ends.
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ class ProcessSpec:
 class Start:
     """A worker that should run: its service, its role, and its spec. ``model`` must exist when it starts.
 
+    ``files``: other files of its Models, which must exist as well, such as the archive with a trainer's class.
+
     ``desired`` is the desired model of a worker that can change its model while it runs: the file next to it.
     """
 
@@ -84,6 +86,7 @@ class Start:
     spec: ProcessSpec
     model: Path | None = None
     desired: Desired | None = None
+    files: tuple[Path, ...] = ()
 
     @property
     def desired_model(self) -> DesiredModel | None:

@@ -178,4 +178,6 @@ def used(entry: WorkerState) -> list[Path | str]:
     found: list[Path | str] = [Path(wish.path) for wish in wishes]
     if entry.rollout.settings and (path := entry.rollout.settings.env.get("MODEL_URL")):
         found.append(Path(path))
-    return [*found, *([start.model] if start and start.model else []), *([said.digest] if said else [])]
+    if start:
+        found += [*([start.model] if start.model else []), *start.files]
+    return [*found, *([said.digest] if said else [])]

@@ -269,10 +269,10 @@ class Supervisor:
             raise StartError("NotConfirmed", "its start is not yet confirmed by a plan")
         spec = entry.rollout.spec(entry.start.spec)
         entry.process_hash = spec.digest
-        path = self._rollouts.first(entry)
-        if path and not path.exists():
-            self._missing(path)
-            raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
+        for path in filter(None, (self._rollouts.first(entry), *entry.start.files)):
+            if not path.exists():
+                self._missing(path)
+                raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
         # our own worker reports before it loads its model
         entry.patience_s = STABLE_S if spec.argv[1:4] != WORKER and _may_report(spec) else SILENT_S
         try:

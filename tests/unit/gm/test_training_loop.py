@@ -36,16 +36,15 @@ ROOT = Path(__file__).parents[3]
 NOW = "2026-01-01T00:00:00Z"
 SERVICE = Key("jointinferenceservices", "default", "digits")
 LOOP = {"service": {"name": "digits"}, "command": 1, "labelled": 10, "easy": 0, "leastStratum": 0}
-KEPT = {"service": "digits"}
 VERSIONS = [{"version": "aaaaaaaaaaaa", "url": "/a"}, {"version": "digits-new", "url": "/b", "sha256": "b" * 64}]
 
 
-def body(**loop: Any) -> dict[str, Any]:
+def body(service: str = "digits", **loop: Any) -> dict[str, Any]:
     found = put(put(SAMPLES["a training"], "spec.minClients", 1), "spec.clientsPerRound", 0)
     for i in (0, 1):
-        found = put(found, f"spec.trainers.{i}.hardSamples", KEPT)
+        found = put(found, f"spec.trainers.{i}.hardSamples", {"service": service})
     found = put(found, "spec.trainers.1.template.spec.nodeName", "edge1")
-    return put(found, "spec.loop", {**LOOP, **loop})
+    return put(found, "spec.loop", {**LOOP, "service": {"name": service}, **loop})
 
 
 TRAINING = stored(body())
@@ -263,9 +262,15 @@ def test_the_canary_of_a_loop_that_is_deleted_is_withdrawn_before_the_loop_is_go
     assert [each for each in found if isinstance(each, Finalize)]
 
 
-@pytest.mark.parametrize("change", [{"loop": None}, {"model": {"name": "digits-other"}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"loop": None}, {"model": {"name": "digits-other"}}, body("other")["spec"]],
+    ids=["no loop", "another model", "another service"],
+)
 def test_a_loop_that_leaves_its_model_in_a_round_takes_the_canary_back_and_counts_its_rounds_on(change: Any) -> None:
-    canary = msgspec.structs.replace(STARTED, state="Canary", version="digits-new", model="digits-small")
+    canary = msgspec.structs.replace(
+        STARTED, state="Canary", version="digits-new", model="digits-small", service="digits"
+    )
     made, fields = body(), {"versions": VERSIONS, "targetVersion": "digits-new", "rollout": {"canaryPercent": 20}}
     made["spec"] = {**made["spec"], **change}
     status = status_of(canary)
@@ -285,6 +290,25 @@ def test_a_loop_that_leaves_its_model_in_a_round_takes_the_canary_back_and_count
         "aaaaaaaaaaaa", ["aaaaaaaaaaaa"],
     )  # fmt: skip
     assert (state_of(status).state, state_of(status).model) == ("Collecting", "")
+
+
+def of_service(name: str) -> Any:
+    return CONTROLLERS["trainingmodels"].entry(stored(body(name, command=2), generation=2)).resource
+
+
+def test_the_first_round_of_another_service_begins_with_the_counts_of_that_service() -> None:
+    """Given a loop that has left its service, when the next one has fewer labels than that, they all count."""
+    left = msgspec.structs.replace(
+        STARTED, state="Collecting", base="", service="digits", used=500, begins=400, refusals=3, drifted=True
+    )
+    other = Key("jointinferenceservices", "default", "other")
+    for labelled, state in ((9, "Labelling"), (12, "Training")):
+        found = plan(of_service("other"), seen(left, watched={other: edge(labelled=labelled)}))
+        loop = state_of(written(found))
+        assert (loop.service, loop.round, loop.begins_s, loop.used) == ("other", 4, 0.0, 0)
+        found = plan(of_service("other"), seen(loop, watched={other: edge(labelled=labelled)}))
+        assert state_of(next((each.status for each in found if isinstance(each, WriteStatus)), None)).state == state
+    assert state_of(written(actions(left))).used == 500, "its own service counts on"
 
 
 def related(name: str) -> dict[str, Any]:

@@ -174,6 +174,18 @@ def test_trainers_that_nothing_prevents_from_starting_have_not_failed(reason: st
     assert verdict(status(reports=reports(rounds(), *trainers))) == ("Pending", "WorkerNotUp")
 
 
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [("Pending", "Restarting"), ("Pending", "ModelNotReady"), ("Running", "WorkerSilent"), ("Failed", "ModelMissing")],
+)
+def test_trainers_that_start_again_or_wait_have_not_failed(phase: str, reason: str) -> None:
+    """A loop withdraws its candidate when a training has failed, so a restart after a crash must not be that."""
+    trainers = worker("edge0", phase, reason), worker("edge1", phase, reason)
+    assert verdict(status(reports=reports(rounds(), *trainers))) == ("Pending", reason)
+    failed = worker("edge0", "Failed", "CrashLoopBackOff"), worker("edge1", phase, reason)
+    assert status(reports=reports(rounds(), *failed)).phase == "Failed"
+
+
 def test_an_aggregator_that_fails_fails_the_training() -> None:
     failed = worker("aggregator", "Failed", "Diverged")
     assert verdict(status(reports=reports(failed))) == ("Failed", "Diverged")

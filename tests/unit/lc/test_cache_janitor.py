@@ -7,6 +7,9 @@ import hashlib
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from halimede.models import Cache, fetch
 from halimede.names import Key
@@ -23,7 +26,10 @@ class Node:
         self.cache = Cache(folder / "cache")
         self.wanted: dict[str, Path] = {}
         self.running: Collection[Path | str] | None = ()
-        self.room = CacheJanitor(self.cache, lambda: list(self.wanted.values()), lambda: self.running, most=most)
+        self.missing: list[Path] = []
+        self.room = CacheJanitor(
+            self.cache, lambda: list(self.wanted.values()), lambda: self.running, self.missing.append, most=most
+        )
 
     async def bring(self, name: str) -> Preparation:
         source = self.folder / name
@@ -67,6 +73,29 @@ async def test_a_deleted_model_goes_at_once_and_a_replaced_one_stays(tmp_path: P
         node.leave(replaced, for_good=False)
         await eventually(lambda: not node.there("deleted"))
         assert node.there("replaced")
+
+
+@simulated
+@pytest.mark.parametrize("removal", ["forget", "evict"])
+async def test_what_is_wanted_again_while_it_is_removed_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removal: str
+) -> None:
+    """Given a training that is deleted and applied again, the archive of its class is needed again within a second."""
+    node = Node(tmp_path, most=0 if removal == "evict" else 10_000)
+    model = await node.bring("model")
+    assert model.path is not None
+    remove = getattr(node.cache, removal)
+
+    def found_meanwhile(*given: Any) -> Any:
+        node.wanted["model"] = model.path
+        return remove(*given)
+
+    monkeypatch.setattr(node.cache, removal, found_meanwhile)
+    async with node.tidied():
+        node.leave(model, for_good=removal == "forget")
+        await eventually(lambda: node.missing)
+    assert node.missing == [model.path]
+    assert not model.path.exists()
 
 
 @simulated

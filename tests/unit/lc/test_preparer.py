@@ -13,6 +13,7 @@ import pytest
 
 from halimede.api.model_formats import TFLITE
 from halimede.messages import ModelFacts
+from halimede.messages.file_facts import TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, model_trial
 from halimede.models.model_trial import not_installed
 from services.lc.models.cache_janitor import CacheJanitor
@@ -145,6 +146,28 @@ async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Pat
 
 
 @simulated
+async def test_a_model_whose_trial_had_no_result_waits_and_is_tried_again_soon(tmp_path: Path) -> None:
+    """A machine that is so busy that trials do not begin is no fault of the model, however long that takes."""
+    loop, tried = asyncio.get_running_loop(), list[float]()
+
+    async def bring(*_: Any) -> InstalledModel:
+        tried.append(loop.time())
+        await asyncio.sleep(270)
+        raise UnusableError(TrialReason.FAILED, "the trial did not begin in time")
+
+    async with asyncio.TaskGroup() as tasks:
+        cache = Cache(tmp_path)
+        preparer = Preparer(cache, tasks, lambda _: None, bring, CacheJanitor(cache, list, list, print))
+        preparer.set_required({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
+        await asyncio.sleep(1000)
+        known = preparer.preparations[SMALL]
+        assert (known.phase, known.reason) == ("Pending", "TrialFailed")
+        assert len(tried) >= 3
+        assert max(later - sooner for sooner, later in itertools.pairwise(tried)) <= 270 + 60
+        preparer.set_required({})
+
+
+@simulated
 async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: Path) -> None:
     looked: list[float] = []
 
@@ -152,7 +175,7 @@ async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: P
         raise UnusableError("UnsafeModel", "it reads what is not its own")
 
     cache = Cache(tmp_path)
-    room = CacheJanitor(cache, lambda: looked.append(0) or (), lambda: (), most=0)
+    room = CacheJanitor(cache, lambda: looked.append(0) or (), lambda: (), print, most=0)
     async with asyncio.TaskGroup() as tasks:
         preparer = Preparer(cache, tasks, lambda _: None, bring, room)
         tidying = tasks.create_task(room.run())
@@ -245,6 +268,34 @@ async def test_a_model_whose_file_has_vanished_is_brought_again_before_its_worke
         await node.gm.says(EDGE)
         await node.gm.reaches(HELMET, "Running")
         assert len(origin.asked) == 2
+
+
+@simulated
+async def test_another_file_of_a_worker_that_has_vanished_is_brought_again_before_it_starts_again(
+    tmp_path: Path,
+) -> None:
+    """Such as the archive of a trainer's class: without it each start, or each step, would fail for ever."""
+    node, delay_s = World(tmp_path), 0.0
+
+    async def fetch(url: str, _: str, cache: Cache, __: Any = None) -> Fetched:
+        await asyncio.sleep(delay_s)
+        return cached(cache, ("1" if "curve" in url else "0") * 64)
+
+    node.fetch = fetch
+    other = SMALL._replace(name="curve")
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), model("curve", format="json"), service(calibration={"name": "curve"}))
+        await eventually(lambda: node.launcher.alive)
+        delay_s = 20.0
+        start = node.launcher.alive[0].start
+        assert start is not None
+        (file,) = start.files
+        file.unlink()
+        node.launcher.of(EDGE).end(-9)
+        await node.gm.reaches(other, "Pending", "ModelMissing")
+        assert not node.launcher.alive
+        await eventually(lambda: node.launcher.alive, 60)
+        assert file.exists()
 
 
 @simulated

@@ -28,7 +28,8 @@ LIMITS = TrialLimits(memory_bytes=64 * 1024**2, seconds=5)
 @pytest.mark.parametrize(
     ("code", "said", "complained", "reason", "says"),
     [
-        (None, b"", "", TrialReason.SLOW, "within 5 s"),
+        (None, b"", "", TrialReason.FAILED, "machine is busy"),
+        (None, b'{"message": "post.py"}', "", TrialReason.SLOW, "post.py was not ready within 5 s"),
         (-signal.SIGALRM, b"", "", TrialReason.SLOW, "within 5 s"),
         (-signal.SIGXCPU, b"", "", TrialReason.SLOW, "within 5 s"),
         (-signal.SIGKILL, b"", "", TrialReason.MEMORY, "more than 64 MiB"),
@@ -50,6 +51,12 @@ def test_every_end_has_its_reason(code, said, complained, reason, says):
 def test_an_answer_is_taken_as_it_was_said():
     trial = Trial(ok=True, seconds=1.5, inputs=[TensorInfo(name="x", datatype="FP32", shape=[-1])])
     assert verdict(0, msgspec.json.encode(trial), "warning", LIMITS) == trial
+
+
+async def test_a_trial_that_a_busy_machine_did_not_even_begin_says_nothing_of_the_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_trial, "START_S", 0.0)
+    trial = await try_model(harmless(tmp_path / "m.onnx"), "{}", TrialLimits(seconds=0.001))
+    assert (trial.ok, trial.skipped, trial.reason) == (False, False, TrialReason.FAILED)
 
 
 async def test_nothing_is_tried_where_nothing_could_run_it(tmp_path, monkeypatch):
