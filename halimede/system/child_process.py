@@ -33,8 +33,8 @@ _libc = ctypes.CDLL(None)
 def spawn(command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a child that ends with this process, by SIGTERM. Its output is appended to ``log``. Raises OSError.
 
-    It leads its own process group, so that a terminal's Ctrl-C only reaches the parent. It inherits the environment, with
-    these ``variables`` added or replaced.
+    It leads its own process group, so that a terminal's Ctrl-C only reaches the parent. It inherits the environment,
+    with these ``variables`` added or replaced.
     """
     parent = os.getpid()
 
