@@ -114,7 +114,7 @@ class Node:
         return [p for p in found if not self.process or p.pid != self.process.pid]
 
     def workers(self) -> list[int]:
-        """Those workers among them that lead a process group: what they start does not; a model's trial is no worker."""
+        """Those of them that lead a process group: what they start does not; a model's trial is no worker."""
         found = []
         for process in self.leftovers():
             with contextlib.suppress(ProcessLookupError, psutil.Error):  # it may end while we look
