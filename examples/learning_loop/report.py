@@ -11,7 +11,7 @@ from examples.learning_loop.stream import Mark, SentFrame
 
 #: least part of the lost accuracy, and of the additional uploads, that the loop must win back
 WON_BACK = 0.5
-#: most that p99 of the edge's answers may grow while the node trains
+#: most that p99 of the edge's answers may grow while the node trains, against the same stream before the training
 MOST_SLOWER = 1.5
 TRAINING = frozenset({"Training", "Judging"})
 ROLLED_OUT, WITHDRAWN = "RolledOut", "Withdrawn"
@@ -47,6 +47,12 @@ class FinishedRun:
     def between(self, begin: float, end: float) -> list[SentFrame]:
         """Return the answered frames that were sent in a part of the run."""
         return [frame for frame in self.frames if begin <= frame.at_s < end and frame.by]
+
+    @property
+    def drifted(self) -> list[SentFrame]:
+        """The answered frames that were sent after the drift and before the first training."""
+        begin = next((mark.at_s for mark in self.marks if mark.state in TRAINING), self.canary_s)
+        return self.between(self.drift_s, begin)
 
     @property
     def trained(self) -> list[SentFrame]:
@@ -91,8 +97,10 @@ def figures(run: FinishedRun) -> dict[str, Any]:
         "refused": outcomes.count(WITHDRAWN),
         "lost": sum(not frame.by for frame in run.frames),
         "edge_p99_ms_before": round(p99_ms(parts["before_drift"]), 3),
+        "edge_p99_ms_drifted": round(p99_ms(run.drifted), 3),
         "edge_p99_ms_training": round(p99_ms(run.trained), 3),
         "frames": len(run.frames),
+        "frames_drifted_before_training": len(run.drifted),
         "frames_while_training": len(run.trained),
         "seconds_from_drift_to_rollout": round(run.after_s - run.drift_s, 1),
         "refused_reasons": [str(record.get("reason")) for record in run.history if record.get("outcome") == WITHDRAWN],
@@ -103,7 +111,7 @@ def missed(found: Mapping[str, Any]) -> list[str]:
     """Return the promises that a run broke, in one line each."""
     before, low, after = (found[f"accuracy_{name}"] for name in ("before_drift", "drifted", "after"))
     calm, high, then = (found[f"upload_ratio_{name}"] for name in ("before", "drifted", "after"))
-    slower = found["edge_p99_ms_training"] / max(found["edge_p99_ms_before"], 1e-9)
+    slower = found["edge_p99_ms_training"] / max(found["edge_p99_ms_drifted"], 1e-9)
     checks = {
         f"{found['lost']} frames have no answer": not found["lost"],
         "no candidate was rolled out": found["rolled_out"] > 0,
@@ -126,6 +134,7 @@ def table(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("refused", f"{found['refused']} ({', '.join(found['refused_reasons']) or 'none'})"),
         ("frames, lost", f"{found['frames']:,}, {found['lost']}"),
         ("p99 of the edge's answers before the drift", f"{found['edge_p99_ms_before']:.1f} ms"),
+        ("the same after the drift, before the node trains", f"{found['edge_p99_ms_drifted']:.1f} ms"),
         ("the same while the node trains", f"{found['edge_p99_ms_training']:.1f} ms"),
         ("frames sent meanwhile", f"{found['frames_while_training']:,}"),
         ("seconds from the drift to the roll-out", f"{found['seconds_from_drift_to_rollout']:.0f}"),

@@ -5,7 +5,6 @@ Both are jobs (``halimede.worker.roles``): connection, ledger, reports and metri
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 
 from halimede import topics
@@ -19,19 +18,14 @@ from halimede.worker.model_reload import NullModelOpener
 from halimede.worker.roles import RoleJob, WorkerContext
 from halimede.worker.settings import WorkerSettings
 
-#: niceness of these workers: frames go first
-NICE = 10
-
 
 def run_aggregator() -> None:
     """Run the aggregator of a training job until SIGTERM or SIGINT. Its settings come from the environment."""
-    os.nice(NICE)
     leave(main("aggregator", prepare=_prepare_aggregator))
 
 
 def run_trainer() -> None:
     """Run a trainer of a training job; see ``run_aggregator``."""
-    os.nice(NICE)
     leave(main("trainer", prepare=_prepare_trainer))
 
 

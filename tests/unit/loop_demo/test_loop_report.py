@@ -27,7 +27,7 @@ def finished(**changes: Any) -> FinishedRun:
     for name, begin in (("before", 0.0), ("drifted", 10.0), ("after", 30.0)):
         right, hard = shares[name]
         for i in range(100):
-            wait = shares["slow"] if name == "drifted" else 0.002
+            wait = shares["slow"] if name == "drifted" and i >= 50 else 0.002
             frames.append(frame(begin + i / 10, right=i < 100 * right, hard=i % 10 < 10 * hard, wait_s=wait))
     history = [
         {"round": 1, "trigger": "Drift", "version": "v2", "outcome": "RolledOut", "reason": "CanaryAuditsHold"},
@@ -47,7 +47,7 @@ def test_a_good_run_has_the_figures_that_were_promised_and_breaks_nothing() -> N
     assert promised <= found.keys()
     assert (found["accuracy_before_drift"], found["accuracy_drifted"], found["accuracy_after"]) == (0.9, 0.5, 0.85)
     assert (found["candidates"], found["rolled_out"], found["refused"], found["lost"]) == (2, 1, 1, 0)
-    assert found["frames_while_training"] == 50
+    assert (found["frames_drifted_before_training"], found["frames_while_training"]) == (50, 50)
 
 
 @pytest.mark.parametrize(
