@@ -63,7 +63,7 @@ def _tiles(found: Mapping[str, Any]) -> list[str]:
              ", ".join(found["refused_reasons"]) or "none refused", met="candidate" not in broken),
         tile(f"{found['lost']}", "frames lost", f"of {found['frames']:,}", met=not found["lost"]),
         tile(f"{training:.1f} ms", "p99 at the edge while training",
-             f"{found['edge_p99_ms_drifted']:.1f} ms before that, {found['edge_p99_ms_before']:.1f} ms before the drift",
+             f"{found['edge_p99_ms_drifted']:.1f} ms before that, {found['edge_p99_ms_before']:.1f} ms before drift",
              met="p99" not in broken),
     ]  # fmt: skip
 
