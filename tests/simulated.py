@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 import selectors
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
@@ -105,3 +106,16 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, ever
         if loop.time() >= deadline:
             raise AssertionError(f"did not come true within {timeout_s:g} s")
         await asyncio.sleep(every_s)
+
+
+async def eventually_in_real_time(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Wait for what a thread that is not the loop's does, such as one that writes files; fail at the deadline.
+
+    Simulated time alone would be over before such a thread has begun. It goes on slowly here, for what the loop does.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"did not come true within {timeout_s:g} s of real time")
+        await asyncio.to_thread(time.sleep, 0.005)
+        await asyncio.sleep(0.05)

@@ -17,7 +17,7 @@ from halimede.hard_samples.stream_counts import read_mining, read_stream
 from halimede.messages import PersonLabel
 from halimede.mining.calibration_file import CalibrationFile, Reference, write_artefact
 from halimede.models.desired_state import Desired, DesiredModel, write
-from tests.simulated import eventually, simulated
+from tests.simulated import eventually, eventually_in_real_time, simulated
 from tests.unit.worker.world import EASY, HARD, Big, Small, World, world
 
 KEEP = KeepHardSamples(max_megabytes=1, max_samples=1000)
@@ -72,7 +72,7 @@ async def test_audited_easy_samples_are_kept_with_the_big_models_answer_and_coun
         for _ in range(3):
             await w.answer(await w.send(EASY))
         await w.answer(await w.send(HARD))
-        await eventually(lambda: w.info("e").labelled == 4)
+        await eventually_in_real_time(lambda: w.info("e").labelled == 4)
         assert w.info("e").labelled_easy == 3
     found = {sample.result.audit: sample for sample, _ in stored_samples(tmp_path / "e" / "hard")}
     easy, hard = found[True], found[False]
@@ -94,7 +94,7 @@ async def test_a_persons_label_counts_where_the_big_model_is_not_sure(tmp_path: 
     ):
         id_ = await w.send(HARD)
         await w.answer(id_)
-        await eventually(lambda: len(list((tmp_path / "e" / "hard").glob("*.json"))) == 1)
+        await eventually_in_real_time(lambda: len(list((tmp_path / "e" / "hard").glob("*.json"))) == 1)
         assert w.info("e").labelled == 0
         async with MemoryBus("operator", w.broker) as bus:
             await bus.wait_connected(1)
@@ -102,7 +102,7 @@ async def test_a_persons_label_counts_where_the_big_model_is_not_sure(tmp_path: 
             await kept.start()
             for by in ("anna", "bert"):
                 await kept.label(id_, PersonLabel(label="7", by=by))
-        await eventually(lambda: w.info("e").labelled == 1)
+        await eventually_in_real_time(lambda: w.info("e").labelled == 1)
 
 
 @simulated
