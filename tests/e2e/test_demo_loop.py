@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -18,10 +19,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 async def test_the_service_learns_the_drift_and_refuses_a_bad_candidate(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.learning_loop.demo", "--out", str(tmp_path), "--seconds", "10"]
+    # in a session of its own, as in a terminal of its own: trainers run when no other process of their session does
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True
     )
-    output = (await asyncio.wait_for(process.communicate(), 650))[0].decode()
+    try:
+        output = (await asyncio.wait_for(process.communicate(), 650))[0].decode()
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
     assert (tmp_path / "report.json").exists(), output
     found = json.loads((tmp_path / "report.json").read_text())
     # other tests share the machine, and its time: how long answers take there proves nothing
