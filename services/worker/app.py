@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pkgutil
 from collections.abc import Sequence
 
@@ -72,8 +71,6 @@ PROGRAMS = {
     "aggregator": "halimede.training.roles:run_aggregator",
     "trainer": "halimede.training.roles:run_trainer",
 }
-#: programs that no frame waits for, and their niceness
-TRAINS, LEAST_PRIORITY = frozenset({"aggregator", "trainer"}), 19
 DOES = {
     "edge": "receive frames, answer",
     "tier": "answer hard samples, and request answers to the hardest from the next tier",
@@ -103,7 +100,4 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the worker until it is stopped."""
-    program = parser().parse_args(arguments).program
-    if program in TRAINS:
-        os.nice(LEAST_PRIORITY)  # before the imports, which take most of the time of a short training
-    pkgutil.resolve_name(PROGRAMS[program])()
+    pkgutil.resolve_name(PROGRAMS[parser().parse_args(arguments).program])()

@@ -34,6 +34,8 @@ INHERITED = frozenset({
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
     "TMPDIR", "TZ", "USER",
 })  # fmt: skip
+#: niceness of the processes of a training
+LEAST_PRIORITY = 19
 #: the LC's own credentials: a worker gets those of its role, or none
 OWN = "HALIMEDE_CREDENTIALS"
 
@@ -191,6 +193,9 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
     memory, pidfd = start.spec.memory_bytes, -1
     try:
         pidfd = os.pidfd_open(child.pid)
+        if start.spec.trains:  # before its imports, which take most of the time of a short training
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, child.pid, LEAST_PRIORITY)
         if memory is not None:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))

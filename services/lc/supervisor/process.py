@@ -58,6 +58,11 @@ class ProcessSpec:
         """Whether it reports while it runs: it is a worker of this package, not a user's script."""
         return self.argv[1:4] in {WORKER, SERVER}
 
+    @property
+    def trains(self) -> bool:
+        """Whether it is a process of a training, for which no frame waits."""
+        return "TRAINING" in self.env
+
     def same_sessions(self, other: ProcessSpec) -> bool:
         """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras."""
         return all(self.env.get(name) == other.env.get(name) for name in SESSIONS)
