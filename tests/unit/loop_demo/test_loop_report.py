@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from examples.learning_loop import page, report
@@ -64,6 +65,19 @@ def test_a_good_run_has_the_figures_that_were_promised_and_breaks_nothing() -> N
 )
 def test_a_broken_promise_is_named(changes: dict[str, Any], text: str) -> None:
     assert any(text in line for line in report.missed(report.figures(finished(**changes))))
+
+
+def test_a_few_slow_frames_among_many_prove_nothing() -> None:
+    quick = np.full(400, 2.0)
+    ratio, low, high = report.p99_ratio(quick, np.concatenate([quick, [6.0] * 5]))
+    assert (ratio, low) == (3.0, 1.0)
+    assert high >= 3.0
+    ratio, low, _ = report.p99_ratio(quick, np.concatenate([quick, [6.0] * 20]))
+    assert (ratio, low) == (3.0, 3.0)
+
+
+def test_without_a_training_there_is_no_ratio() -> None:
+    assert report.p99_ratio(np.array([2.0]), np.array([])) == (0.0, 0.0, 0.0)
 
 
 def test_the_page_shows_the_run_and_loads_nothing() -> None:
