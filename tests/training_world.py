@@ -116,10 +116,11 @@ class TrainingWorld:
         self.processes[worker] = self._spawn(program, worker)
 
     def _spawn(self, program: str, worker: str) -> subprocess.Popen[bytes]:
+        # a session of its own: trainers run when no other process of their session does, and other tests are many
         with (self.folder / f"{worker}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "halimede", "worker", program],
-                cwd=ROOT, env=self.environments[worker], stdout=log, stderr=log,
+                cwd=ROOT, env=self.environments[worker], stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def kill(self, worker: str) -> None:
