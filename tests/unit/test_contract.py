@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,14 @@ from halimede.topic import BodyEncoding, Topic
 from halimede.topics import CONTRACT
 from services.gm import service_status
 
+made_once = functools.cache(render.files)
 every_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
+
+
+@pytest.fixture(autouse=True)
+def _files_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making all files takes seconds."""
+    monkeypatch.setattr(render, "files", made_once)
 
 
 def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:

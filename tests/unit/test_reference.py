@@ -18,6 +18,12 @@ from scripts.reference.markdown import IncompleteError
 PAGES = reference.pages()
 
 
+@pytest.fixture(autouse=True)
+def _pages_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making all pages takes seconds."""
+    monkeypatch.setattr(reference, "pages", lambda: PAGES)
+
+
 def test_the_pages_in_the_repository_are_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert reference.main(["--check"]) == 0, capsys.readouterr().err
 
