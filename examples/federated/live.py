@@ -23,6 +23,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import HalimedeError
 from halimede.messages import TrainingRound
+from halimede.system.process_limits import give_least_priority
 from halimede.training.tensor_exchange import TensorExchange
 
 NAMESPACE, AGGREGATOR = "default", "aggregator"
@@ -119,6 +120,7 @@ class LiveJob:
                 self.processes[name] = subprocess.Popen(
                     programs.command("worker", program), env={**os.environ, **told}, stdout=log, stderr=log
                 )
+            give_least_priority(self.processes[name].pid)  # as an LC does
 
     async def _follow(
         self, news: asyncio.Queue[TrainingRound], opened: Callable[[TrainingRound], None]

@@ -150,6 +150,7 @@ def missed(found: Mapping[str, Any]) -> list[str]:
         f"the drift costs no accuracy: {before} before, {low} after it": low < before,
         f"accuracy {after} is not half of the way from {low} to {before}": after - low >= WON_BACK * (before - low),
         f"uploads {then} are not half of the way from {high} to {calm}": high - then >= WON_BACK * (high - calm),
+        "the edge answered nothing before or while the node trained": slower > 0,
         f"p99 at the edge is {slower:.2f} times as long while training ({least:.2f} to {most:.2f}): surely more than "
         f"{MOST_SLOWER}": least <= MOST_SLOWER,
     }

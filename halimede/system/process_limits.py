@@ -18,6 +18,8 @@ from pathlib import Path
 MAX_OPEN_FILES = 256
 #: seconds of the clock for a second of processor time: other processes go first
 CLOCK_FACTOR = 4
+#: niceness of the processes of a training: no frame waits for them
+LEAST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,12 @@ def run_when_idle(cores: int) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[-max(1, cores) :])
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def give_least_priority(pid: int) -> None:
+    """Let a new process, and all that it starts, go after the others of its session. It may have ended already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, pid, LEAST_PRIORITY)
 
 
 def memory(name: str) -> int:

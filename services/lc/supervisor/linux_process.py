@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from halimede.system.child_process import stat_fields, tail, wait_pidfd
+from halimede.system.process_limits import give_least_priority
 from services.lc.paths import NodePaths, Worker
 from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import CANNOT_START, NeededPath, Process, Start, StartError
@@ -34,8 +35,6 @@ INHERITED = frozenset({
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
     "TMPDIR", "TZ", "USER",
 })  # fmt: skip
-#: niceness of the processes of a training
-LEAST_PRIORITY = 19
 #: the LC's own credentials: a worker gets those of its role, or none
 OWN = "HALIMEDE_CREDENTIALS"
 
@@ -194,8 +193,7 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
     try:
         pidfd = os.pidfd_open(child.pid)
         if start.spec.trains:  # before its imports, which take most of the time of a short training
-            with contextlib.suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PROCESS, child.pid, LEAST_PRIORITY)
+            give_least_priority(child.pid)
         if memory is not None:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))

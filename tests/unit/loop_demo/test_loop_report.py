@@ -58,6 +58,7 @@ def test_a_good_run_has_the_figures_that_were_promised_and_breaks_nothing() -> N
         ({"after": (0.85, 0.5)}, "uploads 0.5 are not half of the way"),
         ({"drifted": (0.95, 0.6)}, "the drift costs no accuracy"),
         ({"slow": 0.02}, "p99 at the edge is 10.00 times as long while training"),
+        ({"drifted": (0.5, 1.0)}, "the edge answered nothing before or while the node trained"),
         ({"rounds": 1}, "the bad candidate was not refused"),
         ({"rounds": 0}, "no candidate was rolled out"),
         ({"more": [LOST]}, "1 frames have no answer"),
