@@ -26,7 +26,7 @@ from halimede.bus.message import (
     ReceiveNow,
 )
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reconnect import LAST_BACKOFF, ClientIdConflict, ReconnectBackoff
+from halimede.bus.reconnect import LAST_BACKOFF, BrokerReadiness, ClientIdConflict, ReconnectBackoff
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
@@ -43,6 +43,9 @@ ANOTHERS = "another client may use the same client id"
 
 #: why a client ends its own connection: an orderly step, and no outage
 RENEWED = "birth and will have changed"
+UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
+#: seconds after which a connection's birth is published once more
+REPEAT_BIRTH_S = 3.0
 
 #: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
@@ -106,10 +109,13 @@ class ReconnectingBus(Bus):
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
         self._rivalry = ClientIdConflict(share=durable)
+        self._readiness = BrokerReadiness()
         self._back_off = ReconnectBackoff(chance)
         self._outage = ConnectionLog(where, self.client_id)
         self._incoming = Dispatcher(self.stats, self._prefix, durable=durable)
         self._link: Transport | None = None
+        #: the same connection, once the broker has granted its subscriptions and its birth: only then others publish
+        self._usable: Transport | None = None
         self._ready = asyncio.Event()
         self._max_packet = 0
         self._tasks: asyncio.TaskGroup | None = None
@@ -130,7 +136,7 @@ class ReconnectingBus(Bus):
     ) -> None:
         """Stop handlers, disconnect so that the broker publishes the will, leave no task behind."""
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
-        link, self._link = self._link, None
+        link, self._link, self._usable = self._link, None, None
         self._ready.clear()
         try:
             for task in self._running:
@@ -151,8 +157,8 @@ class ReconnectingBus(Bus):
 
     @property
     def connected(self) -> bool:
-        """Whether the broker has accepted this client."""
-        return self._link is not None and not self._link.ended.done()
+        """Whether the broker has accepted this client, and answered its subscriptions and birth."""
+        return self._usable is not None and not self._usable.ended.done()
 
     @property
     def owed(self) -> int:
@@ -168,12 +174,15 @@ class ReconnectingBus(Bus):
         """Wait until subscriptions and birth are sent; raise DisconnectedError with the last reason."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
-                while not self.connected:  # it has just ended, and the task that keeps it up has not run yet
-                    await asyncio.sleep(0)
-                    await self._ready.wait()
+                await self._wait_ready()
         except TimeoutError as error:
             raise self._outage.error(timeout_s) from error
+
+    async def _wait_ready(self) -> None:
+        await self._ready.wait()
+        while not self.connected:  # it has just ended, and the task that keeps it up has not run yet
+            await asyncio.sleep(0)
+            await self._ready.wait()
 
     async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
         """Send one packet and return the broker's reason code (0 for QoS 0).
@@ -181,7 +190,7 @@ class ReconnectingBus(Bus):
         A publish that is given up at its deadline keeps its slot in the window until the broker answers it: the broker
         counts it too, and ends connections that exceed its receive maximum.
         """
-        link = self._link
+        link = self._usable
         if link is None or link.ended.done():  # it may have ended in this iteration of the event loop
             raise self._outage.error()
         packet = self._prefix.added(packet)
@@ -196,7 +205,7 @@ class ReconnectingBus(Bus):
 
     def post(self, packet: Packet) -> asyncio.Future[int] | None:
         """Send one packet now if that needs no wait: see ``Bus.post``."""
-        link = self._link
+        link = self._usable
         if link is None or link.ended.done():
             return None
         if self._prefix.text:
@@ -220,7 +229,10 @@ class ReconnectingBus(Bus):
         later: bool = False,
         inherit: bool = False,
     ) -> None:
-        """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it."""
+        """Subscribe, now and on every reconnect. Raises RefusedError if the broker does not grant it.
+
+        A broker that may not be ready yet gets time: see ``BrokerReadiness``.
+        """
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
         if other := self._incoming.conflict(filter_, asked=not inherit):
@@ -231,8 +243,10 @@ class ReconnectingBus(Bus):
             self._start(subscription.pump(), filter_)
         link = None if inherit else self._link
         reason = await self._subscribe(link, filter_, qos) if link else None
+        if link and reason is not None:
+            reason = await self._settle(link, filter_, reason)
         if reason is not None and reason >= FAILURE:
-            self._incoming.remove(filter_)
+            self._remove(filter_)
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
 
     async def recall(self, filter_: Filter[Any]) -> None:
@@ -261,9 +275,15 @@ class ReconnectingBus(Bus):
         subscription = self._incoming.get(filter_)
         if subscription and self._incoming.durable:
             await self._exhaust(subscription)
-            self._incoming.remove(filter_)
-        elif self._incoming.remove(filter_) and self._link:
+            self._remove(filter_)
+        elif self._remove(filter_) and self._link:
             await self._unsubscribe(self._link, filter_)
+
+    def _remove(self, filter_: str) -> Subscription | None:
+        """Close and remove a subscription, and forget the broker's answer to it; return it if there was one."""
+        self.refused.pop(filter_, None)
+        self._readiness.answers.pop(filter_, None)
+        return self._incoming.remove(filter_)
 
     def _subscription(self, link: Transport, filter_: str, qos: int) -> PendingAck:
         """Send a subscription at once; the future returns the reason code, or raises DisconnectedError.
@@ -292,6 +312,18 @@ class ReconnectingBus(Bus):
         except TimeoutError:
             link.abort("no answer to a subscription")
             return None
+
+    async def _settle(self, link: Transport, filter_: str, reason: int) -> int:
+        """Record the answer to a subscription of an existing connection; return the broker's final answer.
+
+        If the connection ends because the broker is not ready, the next ones send the subscription again.
+        """
+        if link is not self._usable:
+            await self._wait_ready()
+        if link is self._usable and self._readiness.must_end({**self._readiness.answers, filter_: reason}):
+            link.abort(UNREADY)
+            await self._wait_ready()
+        return self._readiness.answers.get(filter_, reason)
 
     async def _unsubscribe(self, link: Transport, filter_: str) -> bool:
         """Unsubscribe; return whether the broker has answered."""
@@ -347,7 +379,10 @@ class ReconnectingBus(Bus):
                 end = await self._serve(link, announcement)
                 self._outage.because(end.reason)
                 lasted = loop.time() - began
-                self._back_off.ended(lasted)
+                if self._readiness.unready:
+                    self._back_off.unready(self._readiness.unready)
+                else:
+                    self._back_off.ended(lasted)
                 pause = self._rivalry.ended(lasted, told=end.taken_over, explained=end.explained, chance=self._chance)
             if self.once:
                 self.over.set()
@@ -368,21 +403,27 @@ class ReconnectingBus(Bus):
         # before anything can be published on it
         self.stats.connects += 1
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
-        hooks: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
-            given = await self._established(link, answers)
-            if given is not None:
-                self.refused = {name: REASONS.get(code, hex(code)) for name, code in given.items() if code >= FAILURE}
+            reasons = await self._established(link, answers)
+            if reasons is not None and self._readiness.must_end(reasons):
+                link.abort(UNREADY)
+            elif reasons is not None:
+                self.refused = {name: REASONS.get(code, hex(code)) for name, code in reasons.items() if code >= FAILURE}
                 self._incoming.held.resumed()
+                self._usable = link
                 self._ready.set()
                 self._outage.over()
-                hooks = self._start(self._greet(), "hooks")
+                tasks = [
+                    self._start(self._greet(), "hooks"),
+                    self._start(self._repeat_birth(announcement), "birth again"),
+                ]
             return await asyncio.shield(link.ended)
         finally:
-            if hooks:
-                hooks.cancel()
+            for task in tasks:
+                task.cancel()
             if link.ended.done():
-                self._link = None
+                self._link = self._usable = None
                 self._ready.clear()
                 self._incoming.disconnected()
 
@@ -407,6 +448,18 @@ class ReconnectingBus(Bus):
             self._rivalry.suspected = False
             await self._accuse()
         await self._connected()
+
+    async def _repeat_birth(self, announcement: Announcement) -> None:
+        """Publish the birth once more: see ``Announcement``."""
+        if announcement.repeat is None:
+            return
+        await asyncio.sleep(REPEAT_BIRTH_S)
+        birth = announcement.repeat()
+        try:
+            if await self.send(birth) < FAILURE:
+                self.refused.pop(birth.topic, None)
+        except BusError as error:
+            log.info("birth not repeated", client=self.client_id, error=str(error))
 
     async def _accuse(self) -> None:
         about = Packet(f"client/{self.client_id}", b"")

@@ -98,10 +98,15 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The birth message after connecting, and the will for when the connection breaks."""
+    """The birth message after connecting, and the will for when the connection breaks.
+
+    ``repeat`` returns the birth as it is some seconds later. A broker that is still starting may acknowledge a retained
+    message and not keep it, so the birth is published once more.
+    """
 
     birth: Packet | None = None
     will: Packet | None = None
+    repeat: Callable[[], Packet] | None = None
 
 
 @dataclass(frozen=True, slots=True)

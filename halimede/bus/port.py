@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -45,6 +45,8 @@ log = structlog.get_logger()
 #: seconds that a publish waits for its acknowledgement
 PUBLISH_TIMEOUT = 10.0
 DEAD_LETTERS_PER_SECOND = 10
+#: most refused subscriptions and births that are named
+MOST_REFUSED = 20
 #: node in the dead letters of clients that run on no node
 NO_NODE = "none"
 HEAD_BYTES = 32
@@ -328,6 +330,16 @@ class Bus(ABC):
                 log.warning("connect hook interrupted", error=str(result))
             elif isinstance(result, Exception):
                 log.error("connect hook failed", exc_info=result)
+
+
+def refused_names(connections: Iterable[Bus]) -> list[str]:
+    """Return the subscriptions and births that the broker refuses to a process, by filter or topic."""
+    return sorted({name for bus in connections for name in bus.refused})[:MOST_REFUSED]
+
+
+def refusal_text(names: Sequence[str]) -> str:
+    """Return the problem of a process to which the broker refuses subscriptions or births; empty without any."""
+    return f"the broker refuses its subscription or birth: {', '.join(names)}" if names else ""
 
 
 class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):

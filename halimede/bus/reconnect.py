@@ -1,5 +1,8 @@
 """Decides when a client connects again: soon; spread after an outage; late after a client id conflict.
 
+A connection whose subscriptions and birth are refused by a broker that is not ready is ended and made again
+(``BrokerReadiness``).
+
 If two clients have one id, a broker accepts the newcomer and ends the older connection, so two clients that both
 reconnect at once disconnect each other without limit. The older client stays: it reconnects at once, a few times. The
 newcomer pauses long enough for the other to settle. For that neither must detect the other, only whether its own last
@@ -16,7 +19,9 @@ conflict.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
+from halimede.bus.message import FAILURE, NO_SHARED, NO_WILDCARDS
 from halimede.system.backoff import exponential
 
 #: seconds between two attempts: most of the first pause, and most of any
@@ -35,6 +40,10 @@ SETTLED = 5.0
 #: consecutive brief connections that mean a conflict: for a client that paused before, for a newcomer, for a settled
 #: client
 RETURNED, NEWCOMER, INCUMBENT = 2, 3, 6
+#: connections in succession that are ended because the broker is not ready; least share of the range of their pauses
+MOST_UNREADY, UNREADY_SHARE = 6, 0.5
+#: refusals of features that the broker does not have: they stay
+PERMANENT = frozenset({NO_SHARED, NO_WILDCARDS})
 
 
 class ReconnectBackoff:
@@ -44,20 +53,60 @@ class ReconnectBackoff:
         self._chance = chance
         self._failures = 0
         self._spread = 0.0
+        #: the least share of the range
+        self._least = 0.0
 
     def refused(self) -> None:
         """Record that no connection could be made."""
         self._failures += 1
-        self._spread = SPREAD
+        self._spread, self._least = SPREAD, 0.0
 
     def ended(self, lasted: float) -> None:
         """Record the end of a connection that lasted ``lasted`` seconds."""
         self._failures = 1 if lasted >= STABLE_AFTER else self._failures + 1
-        self._spread = 0.0
+        self._spread = self._least = 0.0
+
+    def unready(self, times: int) -> None:
+        """Record that the broker was not ready for that many connections in succession.
+
+        The ranges start small again, and have a lower end: all pauses together give the broker at least 5.6 s.
+        """
+        self._failures = times
+        self._spread, self._least = 0.0, UNREADY_SHARE
 
     def pause(self) -> float:
         """Return the next pause in seconds."""
-        return self._chance.uniform(0, max(self._spread, exponential(self._failures, FIRST_BACKOFF, LAST_BACKOFF)))
+        longest = max(self._spread, exponential(self._failures, FIRST_BACKOFF, LAST_BACKOFF))
+        return self._chance.uniform(self._least * longest, longest)
+
+
+class BrokerReadiness:
+    """Decides whether a broker's refusals mean that it is not ready yet.
+
+    A broker may accept clients before its access rules are loaded, and refuse every subscription and publish until
+    then. So a connection to which it grants nothing, or not all that the client's last connection had, must end, at
+    most six times in succession. After that the refusals count as the broker's rules.
+
+    Attributes:
+        unready: connections in succession that had to end.
+        answers: reason codes of the last connection that lived on, by filter or birth topic.
+
+    """
+
+    def __init__(self) -> None:
+        self.unready = 0
+        self.answers: dict[str, int] = {}
+
+    def must_end(self, answers: Mapping[str, int]) -> bool:
+        """Record all answers to a connection; return whether it must end, because the broker is not ready."""
+        refused = {name for name, reason in answers.items() if reason >= FAILURE and reason not in PERMANENT}
+        is_deaf = all(reason >= FAILURE for reason in answers.values())
+        was_granted = any(self.answers.get(name, FAILURE) < FAILURE for name in refused)
+        if refused and (is_deaf or was_granted) and self.unready < MOST_UNREADY:
+            self.unready += 1
+            return True
+        self.unready, self.answers = 0, dict(answers)
+        return False
 
 
 class ClientIdConflict:

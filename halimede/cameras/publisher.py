@@ -133,7 +133,11 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             node=status.node,
             started=status.started,
         )
-        return Announcement(birth=self._packet(status), will=None if self._leaving else self._packet(gone))
+        return Announcement(
+            birth=self._packet(status),
+            will=None if self._leaving else self._packet(gone),
+            repeat=lambda: self._packet(self._status()),
+        )
 
     async def leave(self) -> None:
         """Leave in order: the last connection has no will, so that the last status stays."""

@@ -85,7 +85,7 @@ class HostileBroker:
         try:
             while True:
                 await self.reading.wait()
-                first, body = await _packet(reader)
+                first, body, _ = await read_packet(reader)
                 self._take(writer, first, body)
         except (OSError, asyncio.IncompleteReadError):
             writer.transport.abort()
@@ -110,11 +110,14 @@ class HostileBroker:
                     self.held.append(lambda: writer.write(answer))
 
 
-async def _packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    first, size, shift = (await reader.readexactly(1))[0], 0, 0
+async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
+    """Read one packet; return its first byte, its body, and all of its bytes."""
+    head, size, shift = await reader.readexactly(1), 0, 0
     while True:
-        byte = (await reader.readexactly(1))[0]
-        size |= (byte & 0x7F) << shift
+        byte = await reader.readexactly(1)
+        head += byte
+        size |= (byte[0] & 0x7F) << shift
         shift += 7
-        if byte < 0x80:
-            return first, await reader.readexactly(size)
+        if byte[0] < 0x80:
+            body = await reader.readexactly(size)
+            return head[0], body, head + body

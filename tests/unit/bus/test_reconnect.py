@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from halimede.bus.connection import ReconnectingBus
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.message import Packet
+from halimede.bus.message import NO_SHARED, Packet
 from halimede.bus.reconnect import (
     BRIEF,
     FIRST_BACKOFF,
     INCUMBENT,
     LAST_BACKOFF,
     LONGEST,
+    MOST_UNREADY,
     NEWCOMER,
     PAUSE,
     RETURNED,
@@ -27,6 +28,7 @@ from halimede.bus.reconnect import (
     SPREAD,
     STABLE_AFTER,
     UNPROVEN,
+    BrokerReadiness,
     ClientIdConflict,
     ReconnectBackoff,
 )
@@ -202,3 +204,49 @@ async def test_one_that_lost_its_connection_alone_is_back_at_once() -> None:
             await asyncio.sleep(60)
             bus.renew()
             await eventually(lambda before=round_: bus.stats.connects == before + 2, FIRST_BACKOFF + 0.05)  # type: ignore[misc]
+
+
+DENIED = 0x87
+
+
+def refusals(readiness: BrokerReadiness, answers: dict[str, int]) -> int:
+    """Return how many connections in succession must end because of these answers."""
+    for count in range(100):
+        if not readiness.must_end(answers):
+            return count
+    raise AssertionError("no connection lives on")
+
+
+def test_a_broker_that_grants_nothing_gets_six_more_connections_at_every_reconnect() -> None:
+    readiness = BrokerReadiness()
+    for _ in range(2):
+        assert refusals(readiness, {"a": DENIED, "birth": DENIED}) == MOST_UNREADY == 6
+
+
+def test_what_the_last_connection_had_is_asked_for_again_until_its_refusal_is_the_rule() -> None:
+    readiness = BrokerReadiness()
+    assert refusals(readiness, {"a": 0, "b": 1}) == 0
+    assert refusals(readiness, {"a": 0, "b": DENIED}) == MOST_UNREADY
+    assert refusals(readiness, {"a": 0, "b": DENIED}) == 0
+    assert refusals(readiness, {"a": DENIED, "b": DENIED}) == MOST_UNREADY
+
+
+def test_a_filter_that_was_never_granted_and_a_feature_that_is_missing_end_no_connection() -> None:
+    readiness = BrokerReadiness()
+    assert refusals(readiness, {"a": 0, "b": DENIED}) == 0
+    assert refusals(readiness, {"a": NO_SHARED}) == 0
+    assert refusals(readiness, {}) == 0
+
+
+@given(st.integers())
+def test_a_broker_that_is_not_ready_gets_more_than_five_seconds_and_is_tried_soon(seed: int) -> None:
+    back_off = ReconnectBackoff(random.Random(seed))
+    for _ in range(20):
+        back_off.refused()
+    pauses = []
+    for times in range(1, MOST_UNREADY + 1):
+        back_off.unready(times)
+        pauses.append(back_off.pause())
+    assert pauses[0] <= FIRST_BACKOFF
+    assert sum(pauses[:-1]) > 3.0
+    assert sum(pauses) > 5.0

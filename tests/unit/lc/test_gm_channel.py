@@ -127,12 +127,11 @@ async def test_an_epoch_that_no_clock_explains_is_not_followed(tmp_path: Path) -
 async def test_a_store_in_trouble_is_named_in_the_presence_until_it_is_well(tmp_path: Path) -> None:
     async with world(tmp_path, inserted=True) as node:
         await asyncio.sleep(30)
-        assert [presence.trouble for presence in node.gm.presences] == [""]
+        assert {presence.trouble for presence in node.gm.presences} == {""}
         store = node.config.folders.store
         for part in store.parent.glob(f"{store.name}*"):
             part.unlink()
         await eventually(lambda: "corrupt-1" in node.gm.presences[-1].trouble, 10)
-        assert len(node.gm.presences) == 2
         assert node.gm.presences[-1].epoch == node.gm.presences[0].epoch
         store.with_name(f"{store.name}.corrupt-1").unlink()
         await eventually(lambda: node.gm.presences[-1].trouble == "", 10)

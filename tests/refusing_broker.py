@@ -1,0 +1,151 @@
+"""A broker that does not grant anything yet: in front of a real one, on loopback alone.
+
+Some brokers open their port before their access rules are loaded. Until then they accept each client, and answer each
+subscription and each publish with "not authorised". This proxy reads the packets of both directions. It answers those
+that it refuses itself, and forwards all others unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from halimede.bus.topic_filter import split_shared
+from tests.faults.hostile_broker import read_packet
+
+HOST = "127.0.0.1"
+CONNECT, PUBLISH, SUBSCRIBE = 0x10, 0x30, 0x82
+NOT_AUTHORISED, RETAIN = 0x87, 0x01
+
+#: whether a client's subscription to a filter, or its publish on a topic, is refused
+Refuses = Callable[[str, str], bool]
+
+
+class RefusingBroker:
+    """Forwards ``port`` to the broker at ``target`` between ``async with`` and its end.
+
+    Attributes:
+        refuses: what is refused always.
+        retains: cleared, messages are acknowledged and forwarded, and not retained.
+        attempts: connections while it accepted none. ``connects``: accepted connections by client id.
+        refused: refused packets. ``unretained``: messages that were not retained although they should be.
+
+    """
+
+    def __init__(self, target: int) -> None:
+        self.port = 0
+        self.refuses: Refuses = lambda _client, _topic: False
+        self.retains = True
+        self.connects: dict[str, int] = {}
+        self.attempts = self.refused = self.unretained = 0
+        self._target = target
+        self._open = True
+        self._refuse_until = 0.0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server
+        self._server.close()
+        self.close()
+        await self._server.wait_closed()
+
+    def close(self) -> None:
+        """End all connections and accept none, until ``open``."""
+        self._open = False
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def open(self, refuse_s: float = 0.0) -> None:
+        """Accept connections; refuse every subscription and publish of the first ``refuse_s`` seconds."""
+        self._open = True
+        self._refuse_until = time.monotonic() + refuse_s
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._open:
+            self.attempts += 1
+            writer.transport.abort()
+            return
+        self._writers.add(writer)
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                far_reader, far_writer = await asyncio.open_connection(HOST, self._target)
+                self._writers.add(far_writer)
+                try:
+                    down = asyncio.create_task(_forward(far_reader, writer))
+                    down.add_done_callback(lambda _: writer.transport.abort())
+                    await self._requests(reader, writer, far_writer)
+                finally:
+                    far_writer.close()
+                    await asyncio.wait([down], timeout=1)
+                    down.cancel()
+                    self._writers.discard(far_writer)
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: asyncio.StreamWriter
+    ) -> None:
+        client = ""
+        while True:
+            first, body, raw = await read_packet(reader)
+            if first == CONNECT:
+                client = _client_id(body)
+                self.connects[client] = self.connects.get(client, 0) + 1
+            answer = self._answer(client, first, body)
+            if answer is not None:
+                self.refused += 1
+                writer.write(answer)
+                continue
+            if first & 0xF0 == PUBLISH and first & RETAIN and not self.retains:
+                self.unretained += 1
+                raw = bytes([first & ~RETAIN]) + raw[1:]
+            target.write(raw)
+            await target.drain()
+
+    def _answer(self, client: str, first: int, body: bytes) -> bytes | None:
+        """Return the refusal of a packet (empty for one without an answer), None for a packet to forward."""
+        if first == SUBSCRIBE:
+            filter_ = _text(body, 3 + body[2])  # its properties are short
+            if self._is_refused(client, split_shared(filter_)[1]):
+                return bytes([0x90, 4, *body[:2], 0, NOT_AUTHORISED])
+        elif first & 0xF0 == PUBLISH:
+            topic = _text(body, 0)
+            if self._is_refused(client, topic):
+                at = 2 + len(topic.encode())
+                return bytes([0x40, 3, *body[at : at + 2], NOT_AUTHORISED]) if first & 0x06 else b""
+        return None
+
+    def _is_refused(self, client: str, topic: str) -> bool:
+        return time.monotonic() < self._refuse_until or self.refuses(client, topic)
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Forward whole packets, so that refusals are never written into the middle of one."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        while True:
+            writer.write((await read_packet(reader))[2])
+            await writer.drain()
+
+
+def _text(body: bytes, at: int) -> str:
+    size = int.from_bytes(body[at : at + 2])
+    return body[at + 2 : at + 2 + size].decode()
+
+
+def _client_id(body: bytes) -> str:
+    """Return the client id of a CONNECT: after protocol name, version, flags, keepalive, and short properties."""
+    at = 2 + int.from_bytes(body[:2]) + 4
+    return _text(body, at + 1 + body[at])
