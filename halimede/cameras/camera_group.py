@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus
+from halimede.bus.port import refusal_text, refused_names
 from halimede.cameras.camera import Camera, CameraBackoff, stopped
 from halimede.cameras.publisher import CameraPublisher, CameraStatusPublisher, Connect, client_id
 from halimede.cameras.settings import CameraSettings, ProcessSettings
@@ -106,6 +107,7 @@ def health(running: Sequence[RunningCamera]) -> Health:
     """Return the checks of a camera process. A missing camera is not its fault, so it is not among them."""
     made = Health()
     made.ready("broker", lambda: "" if all(each.bus.connected for each in running) else "the broker is away")
+    made.ready("granted", lambda: refusal_text(refused_names(each.bus for each in running)))
     return made
 
 

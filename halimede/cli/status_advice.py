@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from halimede.bus.port import refusal_text
 from halimede.cli import tables
 from halimede.learning_loop.states import State
 from halimede.messages import NodeInfo
@@ -37,6 +38,7 @@ REMEDIES = {
     "WorkerSilent": "wait: LC restarts a worker that hangs; else check its connection to the broker",
     "SeveralReaders": "set edgeWorker's nodeName; or publish the camera once, and name it in cameras: docs/cameras.md",
     "SettingsRefused": "the previous settings run on: correct what the message names, and apply the service again",
+    "SubscriptionRefused": "grant it in the broker's access rules (docs/security.md), then restart the worker",
     "RolloutFailed": "the previous version runs on: apply a corrected one, or roll back (`halimede rollback --help`)",
 }
 #: remedies where Kubernetes runs the workers: its reasons stand in no other system
@@ -49,6 +51,8 @@ REMEDIES |= dict.fromkeys(
     "`kubectl describe pods --namespace {ns} --selector app.kubernetes.io/managed-by=halimede`",
 )
 REMEDIES["NodeUnreachable"] = "wait, its workers go on; see `kubectl get nodes`, and the node's link to the cluster"
+#: the remedy for a component to which the broker refuses a subscription or birth
+GRANT = "grant it in the broker's access rules (docs/security.md), then restart {}"
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
 LOGS = ", `halimede logs {name} -n {ns}`"
@@ -96,6 +100,8 @@ def on_manager(said: Mapping[str, Any]) -> list[Task]:
     if said.get("store"):
         do = "free space; until then edits are refused, statuses are only in memory: docs/operations.md, A full disk"
         tasks.append(Task("gm", str(said["store"]), do))
+    if names := said.get("refused"):
+        tasks.append(Task("gm", refusal_text(names), GRANT.format("the global manager")))
     if said.get("quarantined"):
         do = "check its disk, apply missing resources (`halimede get`), then remove these files"
         tasks.append(Task("gm", str(said["quarantined"]), do))
@@ -122,6 +128,8 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
         if node.trouble:
             do = "free space on its disk or check it, then remove the quarantined files: docs/operations.md"
             tasks.append(Task(about, node.trouble, do))
+        if node.refused:
+            tasks.append(Task(about, refusal_text(node.refused), GRANT.format("its local controller")))
         if node.unknown:
             what = f"it holds resources that the global manager lost with its store: {', '.join(node.unknown)}"
             do = "apply them again: `halimede apply -f FILE`; or remove them: `halimede delete KIND NAME`"

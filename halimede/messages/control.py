@@ -150,6 +150,8 @@ class Presence(Message, kw_only=True):
     http: Short = ""
     #: a problem for an operator: its store is full, or was damaged
     trouble: Text = ""
+    #: subscriptions and births that the broker refuses to it, by filter or topic
+    refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 
 class GmPresence(Message, kw_only=True):
@@ -164,6 +166,8 @@ class GmPresence(Message, kw_only=True):
     store: Short = ""
     #: address of its page, health and metrics
     http: Short = ""
+    #: subscriptions and births that the broker refuses to it, by filter or topic
+    refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 
 class DeadLetter(Message, kw_only=True):

@@ -201,6 +201,8 @@ class NodeInfo(Message, kw_only=True):
     http: Short = ""
     #: a problem that its local controller cannot solve, such as a full disk
     trouble: Text = ""
+    #: subscriptions and births that the broker refuses to its local controller, by filter or topic
+    refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 
 class ApiRequest(Message, kw_only=True):

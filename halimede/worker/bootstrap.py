@@ -29,7 +29,7 @@ from halimede.worker.metrics import WorkerMetrics
 from halimede.worker.model_reload import ModelOpener, ModelReloader, UnfitError, desired_of
 from halimede.worker.roles import BusFactory, RoleJob, WorkerContext, unless
 from halimede.worker.settings import WorkerSettings
-from halimede.worker.status_reporter import DISK_FULL, StatusReporter
+from halimede.worker.status_reporter import DISK_FULL, SUBSCRIPTION_REFUSED, StatusReporter
 
 log = structlog.get_logger()
 
@@ -75,7 +75,7 @@ async def _run(
         reporter.http = shown.url
         others = [group.create_task(reporter.run(), name="reports")]
         ledger = metrics.ledger = await open_ledger(settings, stack)
-        reporter.troubles.append((DISK_FULL, lambda: ledger.trouble))
+        reporter.troubles += [(SUBSCRIPTION_REFUSED, metrics.refusal), (DISK_FULL, lambda: ledger.trouble)]
         try:
             wish = await asyncio.to_thread(_first, settings)
             opened = await unless(stop, _open(settings, estimator, wish, job))

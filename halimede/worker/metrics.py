@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
+from halimede.bus.port import refusal_text, refused_names
 from halimede.messages import TaskInfo
 from halimede.messages.counters import Count, ExportedBy
 from halimede.observe import Health
@@ -55,8 +56,13 @@ class WorkerMetrics:
         health = Health()
         health.live("model", self._stuck)
         health.ready("broker", lambda: next((f"{b.client_id} is not connected" for b in self._away()), ""))
+        health.ready("granted", self.refusal)
         health.ready("work", lambda: "" if self.ready else "starting")
         return health
+
+    def refusal(self) -> str:
+        """Return what the broker refuses to the worker, empty if nothing."""
+        return refusal_text(refused_names(self.connections))
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics."""

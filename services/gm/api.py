@@ -9,7 +9,7 @@ allowed: use kubectl.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from halimede import __version__
 from halimede.api import admit
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
+from halimede.bus.port import refused_names
 from halimede.bus.rpc import RpcServer
 from halimede.codec import MAX_JSON
 from halimede.errors import BusError, HalimedeError, InvalidFieldError, TooLargeError
@@ -66,7 +67,14 @@ class UnknownNodeError(HalimedeError):
 class ApiServer(RpcServer[ApiRequest, ApiReply]):
     """Answers requests."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        cluster: Cluster,
+        plane: ControlPlane,
+        editor: Editor | None,
+        connections: Sequence[Bus] = (),
+    ) -> None:
         super().__init__(
             bus, API_REQUEST.filter(), API_REPLY, self._answer_within_budget, too_large=_too_large, queue=QUEUE
         )
@@ -74,6 +82,8 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         self._cluster = cluster
         self._plane = plane
         self._editor = editor
+        #: all connections of GM
+        self.connections = connections or (bus,)
         self._given: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
         self._given_bytes = 0
         self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
@@ -153,7 +163,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 # users compare this time with their own clock
                 value = {"version": __version__, "epoch": self._cluster.epoch, "time": utc_now()}
                 store = {"store": self._cluster.check(), "quarantined": self._cluster.quarantined}
-                return ApiReply(value=value | store)
+                return ApiReply(value=value | store | {"refused": refused_names(self.connections)})
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
         if self._editor is None:
@@ -270,6 +280,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 workers=workers[node.name],
                 http=node.presence.http if node.presence else "",
                 trouble=_trouble(node),
+                refused=_refused_to(node),
             )
             for name, node in sorted(plane.nodes.items())
             if request.name in {"", name}
@@ -311,6 +322,18 @@ def _trouble(node: Node) -> str:
     if node.unready:
         return f"Kubernetes takes it as not ready ({node.unready})"
     return node.presence.trouble if node.presence and node.online else ""
+
+
+def _refused_to(node: Node) -> list[str]:
+    """Return the subscriptions and births that the broker refuses to a node's local controller.
+
+    A refused birth does not arrive: then there was only a sync from the present connection.
+    """
+    if not node.online:
+        return []
+    if node.presence is None or node.presence.epoch < node.epoch:
+        return [PRESENCE.at(node=node.name).text]
+    return node.presence.refused
 
 
 def _refused(reason: Any, error: Exception, field: str = "") -> ApiReply:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.uris import GM
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.port import refused_names
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
 from halimede.log import RateLimitedLogger
 from halimede.messages import GmPresence
@@ -69,10 +71,11 @@ class GlobalManager:
         self._bus = bus
         self._quiet = quiet
         self._blobs = blobs
+        self._connections = [each for each in (bus, quiet, blobs.bus if blobs else None) if each]
         self._cluster = cluster
         self._plane = ControlPlane(bus, cluster, quiet, pods)
         self._upstream = Upstream(bus, cluster, self._plane)
-        self._api = ApiServer(quiet or bus, cluster, self._plane, editor)
+        self._api = ApiServer(quiet or bus, cluster, self._plane, editor, self._connections)
         #: the data of the dashboard, and the metrics for Prometheus
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
         self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
@@ -87,7 +90,7 @@ class GlobalManager:
             plane.files.open(self._blobs.bus, self._blobs.store)
         self._bus.announce = self._announcement
         # a GM that was suspended must not reconnect: it would take the connection of the present leader
-        for bus in filter(None, (self._bus, self._quiet, self._blobs.bus if self._blobs else None)):
+        for bus in self._connections:
             bus.may_connect = lambda: self._cluster.leads
         self._bus.on_connect(self._connected)
         if self._quiet:
@@ -128,20 +131,24 @@ class GlobalManager:
     def _announcement(self) -> Announcement:
         """Return birth and will; the bus calls this right before each connection."""
         self._plane.connecting()
-        epoch, store = self._cluster.epoch, self._cluster.identity
-        birth, will = (
-            Packet(
-                topic=str(GM_PRESENCE.at()),
-                payload=codec.encode(
-                    GM_PRESENCE,
-                    GmPresence(epoch=epoch, online=online, version=__version__, store=store, http=self.http),
-                ),
-                qos=GM_PRESENCE.qos,
-                retain=GM_PRESENCE.retain,
-            )
-            for online in (True, False)
+        birth = partial(self._presence, online=True)
+        return Announcement(birth(), self._presence(online=False), birth)
+
+    def _presence(self, *, online: bool) -> Packet:
+        presence = GmPresence(
+            epoch=self._cluster.epoch,
+            online=online,
+            version=__version__,
+            store=self._cluster.identity,
+            http=self.http,
+            refused=refused_names(self._connections) if online else [],
         )
-        return Announcement(birth, will)
+        return Packet(
+            topic=str(GM_PRESENCE.at()),
+            payload=codec.encode(GM_PRESENCE, presence),
+            qos=GM_PRESENCE.qos,
+            retain=GM_PRESENCE.retain,
+        )
 
     async def _connected(self) -> None:
         self._plane.reconnected()

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from halimede.api.placement import SERVICES
 from halimede.api.trainingmodel import PLURAL as TRAINING_MODELS
 from halimede.bus import Bus
+from halimede.bus.port import refusal_text, refused_names
 from halimede.learning_loop.states import State
 from halimede.messages.counters import Count, ExportedBy
 from halimede.names import Key
@@ -48,6 +49,7 @@ class GmMetrics:
         health = Health()
         health.live("loop", lambda: "")  # any response proves that the event loop runs
         health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
+        health.ready("granted", lambda: refusal_text(refused_names(self.api.connections)))
         health.ready("store", self.cluster.check)
         return health
 

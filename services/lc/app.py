@@ -163,6 +163,7 @@ class LocalController:
                 components.channel.presence.http = shown.url
                 running = await components.start()
                 if self._blobs:
+                    components.channel.presence.connections.append(self._blobs.bus)
                     running["blobs"] = _once_alone(self._blobs, components.channel)
                 work = [tasks.create_task(run, name=name) for name, run in running.items()]
                 figures.work = work

@@ -26,7 +26,7 @@ from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
 from halimede.bus.message import Announcement, Delivery, Packet
 from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, check_epoch
-from halimede.bus.port import Bus
+from halimede.bus.port import Bus, refused_names
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, Presence, ResourceBody, Sync, Synced
 from halimede.names import Key
@@ -352,6 +352,8 @@ class OwnPresence:
         self.http = ""
         #: the epoch of the latest connection
         self.epoch = 0
+        #: all connections of the controller
+        self.connections = [bus]
         #: whether another store's presence was found at the start
         self.strange = False
         self._node = node
@@ -375,7 +377,7 @@ class OwnPresence:
         """Return birth and will of the next connection, with a new epoch."""
         self.epoch = self._store.next_presence_epoch()
         will = Presence(node=self._node, epoch=self.epoch, online=False, store=self._store.identity)
-        return Announcement(self._birth(), self._packet(will))
+        return Announcement(self._birth(), self._packet(will), self._birth)
 
     def name_trouble(self, trouble: str) -> None:
         """Publish a trouble for operators, if it has changed."""
@@ -436,6 +438,7 @@ class OwnPresence:
             http=self.http,
             store=self._store.identity,
             trouble=self._trouble,
+            refused=refused_names(self.connections),
         )
         return self._packet(birth)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from prometheus_client.metrics_core import Metric
 
 from halimede.blobs.server import SourceStats
-from halimede.bus.port import Bus
+from halimede.bus.port import Bus, refusal_text, refused_names
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
 from services.lc.dataset_counts import Datasets
@@ -41,6 +41,7 @@ class LcMetrics:
         health = Health()
         health.live("tasks", self._ended)
         health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
+        health.ready("granted", lambda: refusal_text(refused_names(self.channel.presence.connections)))
         health.ready("synced", lambda: "" if self.channel.synced else "GM has not answered since this connection")
         health.ready("store", lambda: _usable(self.store))
         return health

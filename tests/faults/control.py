@@ -136,8 +136,8 @@ class Control:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def gm_process(self, *, store: Path | None = None, **env: str) -> Child:
-        return self._child("gm", ["--store", str(store or self.home / "gm")], env)
+    def gm_process(self, *, store: Path | None = None, port: int = 0, **env: str) -> Child:
+        return self._child("gm", ["--store", str(store or self.home / "gm")], env, port)
 
     def lc_process(
         self, node: str = "edge0", *, home: Path | None = None, port: int = 0, labels: Sequence[str] = (), **env: str

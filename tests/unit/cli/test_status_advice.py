@@ -6,6 +6,7 @@ from typing import Any
 
 from halimede.cli import status_advice
 from halimede.cli.commands.status import Snapshot, document
+from halimede.messages import NodeInfo
 
 
 def resource(name: str, phase: str, reason: str = "", message: str = "") -> dict[str, Any]:
@@ -54,3 +55,14 @@ def test_what_a_served_model_cannot_have_without_kubernetes_has_a_remedy() -> No
     ):
         (task,) = status_advice.on_resources("im", [resource("faces", "Degraded", reason)])
         assert part in task.do
+
+
+def test_what_the_broker_refuses_to_gm_and_to_a_local_controller_is_something_to_do() -> None:
+    filters = ["node/edge0/sedna/insert/+/+/+"]
+    (gm,) = status_advice.on_manager({"version": "1", "refused": filters})
+    (node,) = status_advice.on_nodes([NodeInfo(name="edge0", online=True, version="1", refused=filters)], "1")
+    assert (gm.about, node.about) == ("gm", "node/edge0")
+    for task in (gm, node):
+        assert filters[0] in task.what
+        assert "access rules" in task.do
+    assert status_advice.on_manager({"version": "1", "refused": []}) == []
