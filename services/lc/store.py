@@ -278,6 +278,10 @@ class NodeStore:
         del self._held[key]
         self._farewells.add(key)
 
+    def last_buried(self, most: int) -> list[str]:
+        """Return the uids that were deleted last, in all generations or up to one."""
+        return list(self._graves)[-most:]
+
     def buried(self, uid: str) -> int | None:
         """Return the generation up to which a uid is deleted, None if it is not."""
         return self._graves.get(uid)
