@@ -1,4 +1,4 @@
-"""A worker hangs and its controller dies: the next controller names the worker, replaces it, and no frame is unnamed."""
+"""A worker hangs and its LC dies: the next LC names the worker and replaces it, and no frame is unnamed."""
 
 from __future__ import annotations
 
