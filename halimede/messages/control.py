@@ -27,6 +27,8 @@ class Synced(Message, kw_only=True):
 
     epoch: NonNegative
     count: NonNegative
+    #: resources of the sync that GM lost with its store: the node goes on with them
+    unknown: NonNegative = 0
 
 
 class WorkerInfo(Message, kw_only=True, omit_defaults=False):
@@ -128,7 +130,10 @@ class Sync(Message, kw_only=True):
     epoch: NonNegative
     #: the highest known epoch of GM: the node ignores lower ones
     gm_epoch: NonNegative = 0
+    #: generation 0: its store was lost, but a worker of the resource runs
     holds: Annotated[list[Held], Meta(max_length=10_000)] = []
+    #: the uids that it deleted last: a GM that lost its store must not create them again
+    deleted: Annotated[list[Uid], Meta(max_length=1000)] = []
 
 
 class Presence(Message, kw_only=True):

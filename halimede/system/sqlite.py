@@ -7,6 +7,7 @@ with the pages in its cache. ``files`` and ``damage`` detect both.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any, Literal
 
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 REMOVED = "its files were removed or replaced while in use"
+#: free bytes of a disk below which the next write may fail
+SPACE_BYTES = 1024 * 1024
 #: the file was truncated
 CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ
 
@@ -85,6 +88,12 @@ def damage(path: Path, opened: Mapping[Path, tuple[int, int]]) -> str:
     except sqlite3.DatabaseError as error:
         return str(error) if is_corrupt(error) else ""
     return "" if found == "ok" else found
+
+
+def has_space(path: Path) -> bool:
+    """Whether a file's disk has space for some writes, and is mounted for writing."""
+    disk = os.statvfs(path.parent)
+    return disk.f_bavail * disk.f_frsize >= SPACE_BYTES and not disk.f_flag & os.ST_RDONLY
 
 
 def readable(connection: sqlite3.Connection, columns: Mapping[str, str]) -> dict[str, list[tuple[Any, ...]]]:

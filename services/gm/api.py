@@ -173,11 +173,13 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         self._check_size(CONTROLLERS[resource.key.plural].entry(resource))
         if request.op == "apply-dry-run":
             return ApiReply(outcome=self._editor.try_apply(resource))
-        applied = await self._editor.apply(resource)
+        lost = self._plane.lost_version(resource.key)
+        applied = await self._editor.apply(resource, lost)
         if applied.outcome != "unchanged":
-            generation = applied.stored.resource.metadata.generation
-            reason = applied.outcome.capitalize()
-            await self._cluster.record("Normal", reason, str(resource.key), f"generation {generation}")
+            text = f"generation {applied.stored.resource.metadata.generation}"
+            if lost:
+                text += ": it continues the resource that nodes hold"
+            await self._cluster.record("Normal", applied.outcome.capitalize(), str(resource.key), text)
         return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
 
     def _check_size(self, entry: ReferenceEntry) -> None:

@@ -11,10 +11,11 @@ import contextlib
 import structlog
 
 from halimede.bus import Bus
+from halimede.bus.ordering import MAX_INTEGER
 from halimede.errors import InvalidFieldError
 from halimede.messages import Held, NodeStatus, Sync
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, NodeSeen, WorkersChanged
+from services.gm.cluster.port import Cluster, LostVersion, NodeSeen, WorkersChanged
 from services.gm.controllers import CONTROLLERS
 from services.gm.downstream import Downstream
 from services.gm.nodes import Change, Nodes
@@ -145,10 +146,29 @@ class ControlPlane:
 
     async def unknown(self, node: str, key: Key, told: NodeStatus) -> None:
         """Process a report on a uid that is not, or no longer, the uid of the resource."""
+        if self._cluster.get(key) is None and not self._cluster.complete:
+            self.downstream.acknowledged(node, key, told.uid, told.observed_generation)
         held = Held(
             plural=key.plural, namespace=key.namespace, name=key.name, uid=told.uid, generation=told.observed_generation
         )
         await self.syncs.forget_unknown(node, key, held)
+
+    def lost_version(self, key: Key) -> LostVersion | None:
+        """Return the uid that all nodes hold of a resource that was lost with an earlier store, with its generation.
+
+        If it is applied again and continues that uid, no worker restarts. None if nodes hold different uids, or if the
+        uid was deleted as far as GM or a connected node knows: a deleted resource must not return.
+        """
+        if self._cluster.complete or self._cluster.get(key):
+            return None
+        versions = self.downstream.held(key).values()
+        uids = {version.uid for version in versions}
+        generation = max((version.generation for version in versions), default=MAX_INTEGER)
+        uid = uids.pop() if len(uids) == 1 and generation < MAX_INTEGER else ""
+        used = any(stored.uid == uid for stored in self._cluster.resources())
+        if not uid or used or self._cluster.buried(uid) is not None or self.syncs.is_deleted(uid):
+            return None
+        return LostVersion(uid, generation)
 
     async def forget_orphan(self, key: Key) -> bool:
         """Delete from all nodes a resource that only they hold (see ``Cluster.complete``); return whether any did."""
@@ -220,6 +240,8 @@ class SyncResponder:
         self._downstream = downstream
         self._reconciler = reconciler
         self._waiting: dict[str, Sync] = {}
+        #: uids that nodes have deleted, by node
+        self._deleted: dict[str, frozenset[str]] = {}
         #: syncs received
         self.count = 0
         self.queue: WorkQueue[str] = WorkQueue("syncs", self._answer)
@@ -228,8 +250,14 @@ class SyncResponder:
         """Process a sync: the list of what a node holds; ``described``: the node's labels are known."""
         self.count += 1
         self._waiting[node] = sync
+        if not self._cluster.complete:
+            self._deleted[node] = frozenset(sync.deleted)
         patience = 0.0 if described else BIRTH_PATIENCE
         self.queue.add(node, at=asyncio.get_running_loop().time() + patience)
+
+    def is_deleted(self, uid: str) -> bool:
+        """Whether a node knows that a uid was deleted; used where ``Cluster.complete`` is False."""
+        return any(uid in uids for uids in self._deleted.values())
 
     def born(self, node: str) -> None:
         """Answer a sync that waited for the node's birth, if there is one."""
@@ -246,17 +274,19 @@ class SyncResponder:
         for key in dict.fromkeys([*sorted(self._index.assigned(node)), *held]):
             for action in self._reconciler.decide(key, node):
                 self._reconciler.deliver(action)
-        for key, holding in held.items():
-            await self.forget_unknown(node, key, holding)
-        self._downstream.answer(node)
+        unknown = [await self.forget_unknown(node, key, holding) for key, holding in held.items()]
+        self._downstream.answer(node, unknown.count(True))
         for key in before - held.keys():  # a deletion may have waited only for this node
             if (stored := self._cluster.get(key)) and stored.deleting:
                 self._reconciler.queue.add(key)
 
-    async def forget_unknown(self, node: str, key: Key, held: Held) -> None:
-        """Send a node the delete of a resource that was deleted while the node was offline: its uid is unknown."""
+    async def forget_unknown(self, node: str, key: Key, held: Held) -> bool:
+        """Send a node the delete of a resource that was deleted while the node was offline: its uid is unknown.
+
+        Return True if nothing is sent because the resource was lost.
+        """
         if self._cluster.exists(key, held.uid):
-            return
+            return False
         stored = self._cluster.get(key)
         generation = held.generation
         if stored is None and not self._cluster.complete:
@@ -265,6 +295,7 @@ class SyncResponder:
                 # GM's store was lost: the node may have the only copy of the user's resource
                 text = "it was lost with an earlier store: apply it again, or delete it"
                 await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
-                return
+                return True
             generation = max(generation, last)
         self._downstream.forget(node, key, held.uid, generation)
+        return False

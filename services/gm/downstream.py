@@ -78,8 +78,9 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class SyncReply:
-    """The answer to one sync, and the number of its messages so far."""
+    """The answer to one sync: the number of its messages so far, and of the sync's resources that GM lost."""
 
+    unknown: int
     count: int = 0
 
 
@@ -243,7 +244,12 @@ class Downstream:
         before = self.keys(node)
         for key in before:
             self._holders.get(key, set()).discard(node)
-        line.held = {Key(h.plural, h.namespace, h.name): SentVersion(h.uid, h.generation) for h in holds}
+        reported = {(key, version.uid): version.generation for key, version in line.held.items()}
+        line.held = {}
+        for h in holds:
+            key = Key(h.plural, h.namespace, h.name)
+            # a node that lost its store knows no generation, but its retained report has one
+            line.held[key] = SentVersion(h.uid, h.generation or reported.get((key, h.uid), 0))
         for key in list(line.inserts):
             self._settle(node, line, key)
         line.deletes.clear()
@@ -251,10 +257,10 @@ class Downstream:
             self._holders.setdefault(key, set()).add(node)
         return before
 
-    def answer(self, node: str) -> None:
+    def answer(self, node: str, unknown: int) -> None:
         """Finish the answer to a sync: ``synced`` is sent after all messages that are due now."""
         line = self._line(node)
-        line.sync, line.silent_until = SyncReply(), 0.0
+        line.sync, line.silent_until = SyncReply(unknown), 0.0
         self.queue.add(node)
 
     def answering(self, node: str) -> bool:
@@ -323,7 +329,7 @@ class Downstream:
         first = min(waiting, default=float("inf"))
         # another sync may have arrived meanwhile: its answer is complete only when nothing is due
         if (answer := line.sync) and not reached(first):
-            await self.sender.synced(node, answer.count)
+            await self.sender.synced(node, answer)
             if line.sync is answer:
                 line.sync = None
         if waiting:
@@ -383,9 +389,9 @@ class DownstreamSender:
             answer.add_done_callback(partial(self._answer_came, attempt, address.text, patience, again=again))
             await asyncio.sleep(0)  # the loop sends at the end of each iteration: nodes receive their work sooner
 
-    async def synced(self, node: str, count: int) -> None:
-        """Send the end of a sync's answer, with the number of its messages. Raises BusError without a broker."""
-        body = Synced(epoch=self.epoch, count=count)
+    async def synced(self, node: str, reply: SyncReply) -> None:
+        """Send the end of a sync's answer. Raises BusError without a broker."""
+        body = Synced(epoch=self.epoch, count=reply.count, unknown=reply.unknown)
         await self._bus.publish(SYNCED.at(node=node), body, properties=self._stamp())
 
     def _answer_came(

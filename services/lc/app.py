@@ -240,7 +240,13 @@ class _Components:
             self.logs = Logs(folders, bus)
         self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)
         self.channel = GmChannel(
-            config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
+            config.node,
+            bus,
+            labels=config.labels,
+            store=store,
+            workers=self.workers,
+            reporter=self.reporter,
+            changed=self.wake.set,
         )
         self.figures = LcMetrics(
             bus,

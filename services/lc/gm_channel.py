@@ -31,6 +31,7 @@ from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, Presence, ResourceBody, Sync, Synced
 from halimede.names import Key
 from halimede.system.backoff import exponential
+from services.lc.planning.plan import WorkerBackend
 from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeResource, NodeStore, ResourceVersion
 
@@ -38,6 +39,8 @@ log = structlog.get_logger()
 #: seconds between two syncs: the least; after an answer of GM; the first interval without one
 LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
 MAX_UID = 64
+#: deleted uids in a sync
+MAX_DELETED = 100
 #: seconds between two checks of the store: a fault must be reported within 15 s
 STORE_S = 5.0
 #: seconds that the first sync waits if another store's presence was found: if that LC runs, it takes the connection
@@ -105,10 +108,12 @@ class GmChannel:
         *,
         labels: Mapping[str, str],
         store: NodeStore,
+        workers: WorkerBackend,
         reporter: NodeStatusReporter,
         changed: Callable[[], None],
     ) -> None:
         self._node = node
+        self._workers = workers
         self._bus = bus
         self._store = store
         self._reporter = reporter
@@ -234,6 +239,8 @@ class GmChannel:
             self._changed()
         elif what is DeleteDecision.ABSENT:
             self._store.owe_farewell(key)
+            if not self._store.complete:  # its workers run until GM knows all that this node runs
+                self._wanted.set()
             self._changed()
         else:
             self._reporter.again(key)
@@ -245,7 +252,7 @@ class GmChannel:
         self._synced_at = asyncio.get_running_loop().time()
         if self._dropped:
             self._wanted.set()
-        if not self._store.complete:
+        if not self._store.complete and not delivery.body.unknown:
             self._store.complete = True
             self._changed()
 
@@ -295,10 +302,18 @@ class GmChannel:
             Held(plural=h.key.plural, namespace=h.key.namespace, name=h.key.name, uid=h.uid, generation=h.generation)
             for h in self._store.held.values()
         ]
+        if not self._store.complete:  # GM may have lost these as well
+            uids = {worker.service: worker.uid for worker in self._workers.running.values()}
+            holds += [
+                Held(plural=key.plural, namespace=key.namespace, name=key.name, uid=uid, generation=0)
+                for key, uid in uids.items()
+                if key not in self._store.held
+            ]
         self._unanswered, self._dropped = True, False
         self._number += 1
         try:
-            sync = Sync(epoch=self.presence.epoch, gm_epoch=self._store.gm_epoch, holds=holds)
+            deleted = self._store.last_buried(MAX_DELETED)
+            sync = Sync(epoch=self.presence.epoch, gm_epoch=self._store.gm_epoch, holds=holds, deleted=deleted)
             stamp = SequenceNumber(self.presence.epoch, self._number)
             await self._bus.publish(topics.SYNC.at(node=self._node), sync, properties=stamp.properties)
         except BusError as error:

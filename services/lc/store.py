@@ -24,7 +24,7 @@ from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole
 from halimede.names import Key
 from halimede.system import sqlite
-from services.lc.deferred_writer import DeferredWriter, Statements
+from services.lc.deferred_writer import WAIT_FOR_DISK, DeferredWriter, Statements
 from services.lc.paths import WORKERS, Worker
 from services.lc.pods import store as pod_rows
 from services.lc.pods.store import PodRows
@@ -61,8 +61,8 @@ EPOCHS = frozenset({"gm epoch", "presence epoch"})
 IDENTITY_BITS = 62
 #: resources whose last message is remembered; above this number the oldest are dropped
 MAX_SAID = 10_000
-#: acknowledged data must survive a power cut
-WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
+#: seconds after a successful write in which the store counts as writable while its disk has space
+TEST_S = 3600.0
 
 
 class MessageOrder:
@@ -130,7 +130,10 @@ class NodeResource:
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """A worker process, identified by pid, boot and start ticks."""
+    """A worker process, identified by pid, boot and start ticks.
+
+    ``http`` and ``period_s`` come from its first report: with them a later LC notices that it hangs.
+    """
 
     namespace: str
     name: str
@@ -141,6 +144,8 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     pid: int
     ticks: int
     boot: str
+    http: str = ""
+    period_s: float = 0.0
 
     @property
     def worker(self) -> Worker:
@@ -214,18 +219,15 @@ class NodeStore:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def check(self) -> None:
-        """Write to the store, including deferred writes. Raises sqlite3.Error if that fails."""
+        """Write deferred writes, and a test row if a write may fail now. Raises sqlite3.Error if that fails.
+
+        Each write wears the flash of an edge node. Without a cause for doubt an hourly test row is enough.
+        """
         if removed := self._removed():
             raise sqlite.corrupt(removed)
         self.settle()
-        self._db.execute("PRAGMA synchronous = NORMAL")  # a test value: it need not wait for the disk
-        try:
-            with self._db:
-                self._db.execute(
-                    "INSERT INTO numbers VALUES ('checks', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
-                )
-        finally:
-            self._db.execute(WAIT_FOR_DISK)
+        if time.monotonic() - self._writer.succeeded_at >= TEST_S or not sqlite.has_space(self.path):
+            self._writer.write_test_row()
 
     def trouble(self) -> str:
         """Return a problem that an operator must solve, empty if there is none. Repairs what it can."""
@@ -276,6 +278,10 @@ class NodeStore:
         del self._held[key]
         self._farewells.add(key)
 
+    def last_buried(self, most: int) -> list[str]:
+        """Return the uids that were deleted last, in all generations or up to one."""
+        return list(self._graves)[-most:]
+
     def buried(self, uid: str) -> int | None:
         """Return the generation up to which a uid is deleted, None if it is not."""
         return self._graves.get(uid)
@@ -306,8 +312,8 @@ class NodeStore:
         rows = self._db.execute("SELECT record FROM processes").fetchall()
         return [msgspec.json.decode(row[0], type=ProcessRecord) for row in rows]
 
-    def process_started(self, record: ProcessRecord) -> None:
-        """Store a process, so that a later LC finds it."""
+    def put_process(self, record: ProcessRecord) -> None:
+        """Store a process, so that a later LC finds it, in place of an earlier record of its worker."""
         with self._writer.transaction() as to:
             to.execute("REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record)))
 

@@ -196,7 +196,9 @@ class FakeNode:
             Held(plural=k.plural, namespace=k.namespace, name=k.name, uid=uid, generation=generation)
             for k, (uid, generation, _) in self.holds.items()
         ]
-        await self.bus.publish(topics.SYNC.at(node=self.name), Sync(epoch=self.epoch, holds=held))
+        await self.bus.publish(
+            topics.SYNC.at(node=self.name), Sync(epoch=self.epoch, holds=held, deleted=list(self.tombstones))
+        )
 
     async def _send_report(self, key: Key) -> None:
         uid, generation, body = self.holds[key]

@@ -194,8 +194,8 @@ class FakeGm:
         body = Delete(uid=uid, generation=generation)
         await self.bus.publish(address, body, properties={"epoch": str(epoch or self.epoch)})
 
-    async def synced(self) -> None:
-        body = Synced(epoch=self.epoch, count=0)
+    async def synced(self, unknown: int = 0) -> None:
+        body = Synced(epoch=self.epoch, count=0, unknown=unknown)
         await self.bus.publish(topics.SYNCED.at(node=self.node), body, properties={"epoch": str(self.epoch)})
 
     async def says(self, worker: Worker, status: Any = "running", owner: str = "helmet", **fields: Any) -> None:

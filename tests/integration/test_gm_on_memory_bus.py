@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import shutil
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,18 @@ from halimede.messages import ApiRequest, Histogram, Presence, Sync, TaskInfo, W
 from halimede.names import Key
 from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.sqlite_file import StoreError
-from tests.integration.gm_world import DATASETS, MODELS, SERVICES, dataset, metric, model, service, world
+from tests.integration.gm_world import (
+    DATASETS,
+    MODELS,
+    SERVICES,
+    FakeNode,
+    World,
+    dataset,
+    metric,
+    model,
+    service,
+    world,
+)
 from tests.simulated import eventually, simulated
 
 HELMET = Key(SERVICES, "default", "helmet")
@@ -545,6 +557,66 @@ async def test_a_gm_whose_folder_was_emptied_is_followed_and_takes_nothing_away(
             assert HELMET in edge.holds
             await w.apply(model("small"), model("big"), service("other"))
             await w.reaches("Running", name="other")
+
+
+@simulated
+async def test_a_lost_resource_that_is_applied_again_continues_the_uid_that_nodes_hold(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0") as cloud:
+        async with w.gm():
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+        uid, generation, _ = edge.holds[HELMET]
+        w.store.unlink()
+        # it has lost its store as well: it knows what its workers are of, but no generation
+        cloud.holds = {HELMET: (uid, 0, cloud.holds[HELMET][2])}
+        edge.log.clear()
+        async with w.gm():
+            await eventually(lambda: bool(edge.sent("synced") and cloud.sent("synced")))
+            await w.apply(model("small"), model("big"), service())
+            applied = (await w.ask("get", plural=SERVICES, name="helmet")).object["metadata"]
+            assert (applied["uid"], applied["generation"]) == (uid, generation + 1)
+            await eventually(lambda: edge.holds[HELMET][:2] == cloud.holds[HELMET][:2] == (uid, generation + 1))
+            await w.reaches("Running")
+            assert not [sent for sent in edge.sent("delete") if "helmet" in sent[1]], "its workers run"
+
+
+Event = Callable[[World, FakeNode, FakeNode], Awaitable[None]]
+
+
+async def deleted_elsewhere(w: World, edge: FakeNode, cloud: FakeNode) -> None:
+    """One node missed the deletion."""
+    cloud.tombstones[edge.holds[HELMET][0]] = 9
+    del cloud.holds[HELMET]
+
+
+async def other_uid(w: World, edge: FakeNode, cloud: FakeNode) -> None:
+    cloud.holds[HELMET] = ("another", *cloud.holds[HELMET][1:])
+
+
+async def deleted_since(w: World, edge: FakeNode, cloud: FakeNode) -> None:
+    """A user decides so after the loss."""
+
+
+@simulated
+@pytest.mark.parametrize("event", [deleted_elsewhere, other_uid, deleted_since], ids=lambda event: event.__name__)
+async def test_a_lost_resource_gets_a_new_uid_if_it_was_deleted_or_nodes_disagree(tmp_path: Path, event: Event) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0") as cloud:
+        async with w.gm():
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+        uid = edge.holds[HELMET][0]
+        w.store.unlink()
+        await event(w, edge, cloud)
+        edge.log.clear()
+        cloud.log.clear()
+        async with w.gm():
+            await eventually(lambda: bool(edge.sent("synced") and cloud.sent("synced")))
+            if event is deleted_since:
+                assert (await w.ask("delete", plural=SERVICES, name="helmet")).outcome == "deleted"
+            await w.apply(model("small"), model("big"), service())
+            applied = (await w.ask("get", plural=SERVICES, name="helmet")).object["metadata"]
+            assert (applied["uid"] in {uid, "another"}, applied["generation"]) == (False, 1)
+            await w.reaches("Running")
 
 
 @simulated

@@ -209,12 +209,31 @@ async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node)
     store.write_bytes(b"a damaged store" * 1000)
     node.start()
     await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
-    assert node.gm.syncs[-1].holds == []
+    assert node.gm.held() == {("helmet", "u1", 0)}
     assert node.workers() == [pid]
     await node.apply("steady")
     await node.gm.synced()
     await node.gm.reaches(HELMET, "Running")
     assert node.workers() == [pid]
+
+
+@pytest.mark.slow
+async def test_a_worker_whose_service_is_lost_on_both_sides_runs_until_it_is_deleted(node: Node) -> None:
+    await node.apply("steady")
+    pid = await node.has_worker()
+    before = await node.killed()
+    (node.home / "nodes" / "edge0" / "store.db").write_bytes(b"a damaged store" * 1000)
+    node.start()
+    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    await node.gm.synced(unknown=1)
+    await asyncio.sleep(2)
+    assert node.workers() == [pid]
+    before = len(node.gm.syncs)
+    await node.gm.delete(HELMET, "u1")
+    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    assert node.gm.syncs[-1].deleted == ["u1"]
+    await node.gm.synced()
+    await eventually(lambda: not node.workers(), PATIENCE)
 
 
 @pytest.mark.slow

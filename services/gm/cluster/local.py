@@ -25,6 +25,7 @@ from services.gm.cluster.port import (
     ConflictError,
     EventType,
     Happening,
+    LostVersion,
     Memory,
     Outcome,
     Ref,
@@ -269,10 +270,10 @@ class LocalCluster:
 
     # --- Editor -----------------------------------------------------------------------------------------------
 
-    async def apply(self, resource: Resource[Any]) -> Applied:
+    async def apply(self, resource: Resource[Any], lost: LostVersion | None = None) -> Applied:
         """Create or edit. Raises ConflictError at the limit of resources."""
         self._check_limit(resource)
-        applied = self._store.apply(self._resources.get(resource.key), resource)
+        applied = self._store.apply(self._resources.get(resource.key), resource, lost)
         if applied.outcome != "unchanged":
             self._resources[resource.key] = applied.stored
             self._announce(resource.key)

@@ -276,6 +276,14 @@ class Cluster(Protocol):
         """Return what was remembered."""
 
 
+@dataclass(frozen=True, slots=True)
+class LostVersion:
+    """The version with which nodes hold a resource that was lost with an earlier store."""
+
+    uid: str
+    generation: int
+
+
 #: what an apply does
 Outcome = Literal["created", "configured", "unchanged"]
 
@@ -291,8 +299,11 @@ class Applied:
 class Editor(Protocol):
     """Edits resources for the standalone API. Kubernetes mode has none: users edit with ``kubectl``."""
 
-    async def apply(self, resource: Resource[Any]) -> Applied:
-        """Create or edit. Raises ConflictError (stale version, name taken by another group, being deleted)."""
+    async def apply(self, resource: Resource[Any], lost: LostVersion | None = None) -> Applied:
+        """Create or edit. Raises ConflictError (stale version, name taken by another group, being deleted).
+
+        A resource that is created continues the uid of ``lost``, with a higher generation.
+        """
 
     def try_apply(self, resource: Resource[Any]) -> Outcome:
         """Return what ``apply`` would do, and change nothing. Raises the same ConflictError."""

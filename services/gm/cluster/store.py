@@ -22,6 +22,7 @@ from services.gm.cluster.port import (
     Applied,
     ConflictError,
     EventType,
+    LostVersion,
     Memory,
     NodeReport,
     Outcome,
@@ -73,12 +74,18 @@ class ResourceStore:
         db.executemany("INSERT INTO drained VALUES (?)", [(node,) for node in drained])
         self._db.write_meta()
 
-    def apply(self, existing: StoredResource | None, resource: Resource[Any]) -> Applied:
-        """Create or edit. Raises ConflictError; applying the same content twice writes nothing."""
+    def apply(
+        self, existing: StoredResource | None, resource: Resource[Any], lost: LostVersion | None = None
+    ) -> Applied:
+        """Create or edit. Raises ConflictError; applying the same content twice writes nothing.
+
+        A resource that is created continues the uid of ``lost``. Its generation is higher than that of the nodes: they
+        may hold another spec.
+        """
         outcome = outcome_of(existing, resource)
         wanted = _user_part(resource.body)
         if existing is None:
-            return Applied(outcome, self._create(wanted))
+            return Applied(outcome, self._create(wanted, lost or LostVersion(str(uuid.uuid4()), 0)))
         if outcome == "unchanged":
             return Applied(outcome, existing)
         have = _user_part(existing.resource.body)
@@ -140,9 +147,10 @@ class ResourceStore:
                 [(msgspec.json.encode(status), *_parts(key)) for key, status in statuses.items()],
             )
 
-    def _create(self, wanted: ResourceBody) -> StoredResource:
+    def _create(self, wanted: ResourceBody, before: LostVersion) -> StoredResource:
         with self._db.transaction(durable=True):
-            body = self._with_metadata(wanted, uid=str(uuid.uuid4()), generation=1, created=utc_now())
+            generation = before.generation + 1
+            body = self._with_metadata(wanted, uid=before.uid, generation=generation, created=utc_now())
             stored = StoredResource(parse(body))
             self._write(stored)
         return stored

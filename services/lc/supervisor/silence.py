@@ -2,7 +2,8 @@
 
 A worker that is stopped (SIGSTOP), deadlocked or blocked reports nothing, but its process lives and keeps its
 connections. Silence counts only while this controller is connected and its own event loop runs. It is confirmed
-without the broker: a process that hangs accepts a connection on its health port and answers nothing there.
+without the broker: a process that hangs accepts a connection on its health port and answers nothing there. An adopted
+worker has the time of one that reported just now; its health port and its report period are in its record.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class SilenceWatch:
 
     async def _confirm(self, entry: WorkerState) -> None:
         """Report a silent worker, and kill it if it hangs for longer than a model call may take."""
-        process, url = entry.process, entry.info.http if entry.info else ""
-        hangs = await is_hung(url)
+        process = entry.process
+        hangs = await is_hung(entry.http) or (process is not None and process.stopped)
         now = asyncio.get_running_loop().time()
         if process is None or entry.process is not process or not is_silent(entry, now):
             return
@@ -86,14 +87,14 @@ class SilenceWatch:
 
 def patience_s(entry: WorkerState) -> float:
     """Return the seconds without a report after which a worker is silent; infinity without a report period."""
-    period_s = entry.info.period_s if entry.info else 0.0
-    return max(SILENT_S, SILENT_PERIODS * period_s) if period_s else float("inf")
+    # the record of an adopted worker may lack the period: an earlier version wrote it, or the store was lost
+    overdue = entry.adopted and entry.info is None and entry.start is not None and entry.start.spec.reports
+    return max(SILENT_S, SILENT_PERIODS * entry.period_s) if entry.period_s or overdue else float("inf")
 
 
 def is_silent(entry: WorkerState, now: float) -> bool:
     """Return whether a running worker has not reported for too long."""
-    info = entry.info
-    runs = entry.process is not None and info is not None and info.status in {"starting", "running"}
+    runs = entry.process is not None and (entry.info is None or entry.info.status in {"starting", "running"})
     return runs and not entry.stop.is_set() and now - entry.heard_at > patience_s(entry)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
@@ -203,6 +204,12 @@ class Supervisor:
             return None
         took = swaps(entry)
         entry.info, entry.heard_at = info, asyncio.get_running_loop().time()
+        if entry.process and (entry.http, entry.period_s) != (info.http, info.period_s):
+            entry.http, entry.period_s = info.http, info.period_s
+            with _unless_store_fails():
+                self._store.put_process(
+                    msgspec.structs.replace(entry.process.record, http=info.http, period_s=info.period_s)
+                )
         if info.status == "running" and entry.heard_at - entry.since >= OWN_REPORT_S:
             self._rollouts.started(entry)
         self._rollouts.receive(entry, info)
@@ -229,7 +236,7 @@ class Supervisor:
             restarts=entry.restarts,
             reason=reason[:256],
             message=message[:4096],
-            http=entry.info.http if entry.info and entry.process else "",
+            http=entry.http if entry.process else "",
             model=model(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
             training=entry.info.training if entry.info else None,
@@ -283,7 +290,7 @@ class Supervisor:
             log.exception("worker not started", worker=str(entry.worker))
             raise StartError("Internal", f"the start failed: {type(error).__name__}") from error
         with _unless_store_fails():
-            self._store.process_started(process.record)
+            self._store.put_process(process.record)
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.process_hash[:12])
         return process
 
@@ -291,6 +298,7 @@ class Supervisor:
         """Watch a process until its end, and evaluate it."""
         loop = asyncio.get_running_loop()
         entry.process, entry.since, entry.info, entry.silent = process, loop.time(), None, ""
+        entry.http, entry.period_s, entry.heard_at = process.record.http, process.record.period_s, entry.since
         if entry.reason:  # an earlier start failed: its cause is corrected
             entry.failures, entry.mistaken, entry.reason = 0, False, ""
         # slightly after the limits: timers of the event loop may be early by its clock's resolution

@@ -48,7 +48,10 @@ class WorkerState:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     process: Process | None = None
     since: float = 0.0
-    #: loop time of its last report; and the message if that is too long ago
+    #: the address of its health, and the seconds between its reports, as reported to this LC or to an earlier one
+    http: str = ""
+    period_s: float = 0.0
+    #: loop time of its last report, at first of its start or adoption; and the message if that is too long ago
     heard_at: float = 0.0
     silent: str = ""
     adopted: bool = False

@@ -113,9 +113,10 @@ async def test_a_new_controller_adopts_the_worker_with_its_old_settings_and_star
             await asyncio.sleep(2)
             process = node.launcher.of(EDGE)
         async with node.lc():
-            await asyncio.sleep(40)
+            for _ in range(10):
+                await node.gm.says(EDGE)
+                await asyncio.sleep(4)
             assert node.launcher.of(EDGE) is process
-            await node.gm.says(EDGE)
             await node.gm.reaches(HELMET, "Running")
             assert node.gm.statuses[HELMET].workers[0].reason == "SettingsRefused"
             started = len(node.launcher.started)

@@ -33,6 +33,7 @@ class Node:
         start: Any = SimpleNamespace(spec=SimpleNamespace(env=env, reports=True))
         self.entry = WorkerState(WORKER, SERVICE, "u", "edge", "hash", "hash", start)
         self.entry.process = self.process  # type: ignore[assignment]
+        self.entry.period_s = period_s
         info = WorkerInfo(name="w", namespace="default", owner_name="s", status="running", period_s=period_s)
         self.entry.info = info
 
@@ -132,6 +133,33 @@ async def test_a_worker_that_reports_rarely_has_three_of_its_periods(monkeypatch
         assert n.reason == ""
         await asyncio.sleep(20)
         assert n.reason == SILENT
+
+
+@pytest.mark.parametrize("period_s", [3.0, 0.0])
+@simulated
+async def test_an_adopted_worker_that_never_reports_is_silent_as_one_that_reported_at_its_adoption(
+    monkeypatch: pytest.MonkeyPatch, period_s: float
+) -> None:
+    async with node(monkeypatch, period_s=period_s) as n:
+        n.entry.adopted, n.entry.info = True, None
+        n.entry.heard_at = asyncio.get_running_loop().time()
+        n.well, n.hangs = False, True
+        await asyncio.sleep(9)
+        assert n.reason == ""
+        await asyncio.sleep(4)
+        assert n.reason == SILENT
+        await asyncio.sleep(70)
+        assert n.killed_at is not None
+
+
+@simulated
+async def test_an_adopted_script_that_never_reported_is_never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node(monkeypatch, period_s=0.0) as n:
+        n.entry.adopted, n.entry.info = True, None
+        n.entry.start = None
+        n.well, n.hangs = False, True
+        await asyncio.sleep(600)
+        assert (n.reason, n.killed_at) == ("", None)
 
 
 async def test_only_a_port_that_takes_a_connection_and_answers_nothing_hangs() -> None:

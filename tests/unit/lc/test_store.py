@@ -15,6 +15,7 @@ import pytest
 from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
 from halimede.errors import HalimedeError
 from halimede.names import Key
+from halimede.system import sqlite
 from services.lc import store as store_module
 from services.lc.deferred_writer import is_disk_full
 from services.lc.paths import Worker
@@ -36,7 +37,7 @@ def held(uid: str = "u1", generation: int = 1, key: Key = KEY) -> NodeResource:
 def test_what_was_stored_is_there_after_a_restart(path: Path) -> None:
     with NodeStore(path) as store:
         store.put(held(generation=4))
-        store.process_started(RECORD)
+        store.put_process(RECORD)
         store.saw_gm_epoch(7)
     with NodeStore(path) as store:
         assert store.held == {KEY: held(generation=4)}
@@ -47,7 +48,7 @@ def test_what_was_stored_is_there_after_a_restart(path: Path) -> None:
 
 def test_a_process_that_ended_is_forgotten(path: Path) -> None:
     with NodeStore(path) as store:
-        store.process_started(RECORD)
+        store.put_process(RECORD)
         store.process_ended(Worker("default", "w"))
         assert store.processes() == []
 
@@ -244,7 +245,7 @@ def test_a_store_that_is_lost_while_in_use_is_begun_anew_with_all_that_is_known(
         store.put(held(), SequenceNumber(3, 5))
         store.bury(ResourceVersion("u0", 4), KEY, SequenceNumber(3, 6))
         store.owe_farewell(Key("models", "default", "gone"))
-        store.process_started(RECORD)
+        store.put_process(RECORD)
         store.saw_gm_epoch(7)
         before = (store.identity, store.next_presence_epoch())
         assert store.trouble() == ""
@@ -282,13 +283,26 @@ def test_what_a_lost_store_cannot_keep_is_not_held(path: Path) -> None:
         assert len(store.held) == 2
 
 
-def test_a_check_of_the_store_writes_to_it(path: Path) -> None:
+def test_a_check_of_the_store_writes_only_where_a_write_may_fail(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, now = path.with_name("store.db-wal"), time.monotonic()
     with NodeStore(path) as store:
-        store.check()
-        log = path.with_name("store.db-wal")
-        before = log.read_bytes()
-        store.check()
-        assert log.read_bytes() != before, "what writes nothing finds no full disk"
+        writer = store._writer
+
+        def writes() -> bool:
+            before = log.read_bytes()
+            assert store.trouble() == ""
+            return log.read_bytes() != before
+
+        assert writes(), "nothing has proven yet that the store can be written"
+        assert not writes(), "an idle node wears its flash"
+        monkeypatch.setattr(time, "monotonic", lambda: now + 3700)
+        assert [writes(), writes()] == [True, False], "an hour without any write proves nothing"
+        monkeypatch.setattr(sqlite, "SPACE_BYTES", 1 << 62)
+        assert [writes(), writes()] == [True, True], "a disk without space may take no write"
+        monkeypatch.undo()
+        with pytest.raises(sqlite3.Error):
+            writer._write([("INSERT INTO nothing VALUES (1)", ())])
+        assert [writes(), writes()] == [True, False], "the last write failed"
 
 
 def test_an_error_that_room_would_not_mend_is_not_taken_for_a_full_disk() -> None:

@@ -42,7 +42,7 @@ def test_what_is_new_is_known_and_written_later(tmp_path: Path) -> None:
             store.drop(OTHER)
             store.saw_gm_epoch(9)
             store.complete = False
-            store.process_started(ProcessRecord("n", "w", "s", "u", "edge", "h", 1, 1, "b"))
+            store.put_process(ProcessRecord("n", "w", "s", "u", "edge", "h", 1, 1, "b"))
             assert store.held == {KEY: held(generation=2)}
             assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
             assert (store.farewells, store.said.later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
