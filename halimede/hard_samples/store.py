@@ -278,7 +278,8 @@ def stored_samples(
 ) -> Iterator[tuple[KeptSample, Path]]:
     """Yield the samples of another process's store by their age, each with the path of its picture.
 
-    ``last``: the name of the newest document to read (``last_stored``). Reads only: samples that are incomplete or damaged, or are removed meanwhile, are left out. Raises OSError.
+    ``last``: the name of the newest document to read (``last_stored``). Reads only: samples that are incomplete or
+    damaged, or are removed meanwhile, are left out. Raises OSError.
     """
     for text in sorted(folder.glob("*.json"), reverse=newest_first):
         if NAME.fullmatch(text.name) and (last is None or text.name <= last):

@@ -126,7 +126,7 @@ class CpuShare:
         share, rate = 100 * self._keeper.share, 100 * self._keeper.rate
         cause = "other processes need all cores"
         if not self._is_permitted:
-            cause += ", and it must not raise its priority: give it CAP_SYS_NICE"
+            cause += ", and the kernel does not let it raise its priority (RLIMIT_NICE)"
         return f"it got {rate:.1f} % of a core in the last minute, {share:g} % are promised: {cause}"
 
 
@@ -186,6 +186,6 @@ def _tree(pid: int) -> Iterator[int]:
 def _threads(pid: int) -> list[int]:
     """Return the threads of a process; none if it has ended."""
     try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        return [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return []

@@ -36,7 +36,6 @@ from halimede.training.error_feedback import ErrorFeedback
 from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import RoundPlan, UpdateVerdict
 from halimede.training.settings import TrainingSettings
-from halimede.training.starvation import promised_share
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, decode_finite, encode, size_limit
 from halimede.training.update_checks import Update, clipped
@@ -139,8 +138,7 @@ class Aggregator:
         self._reporter.training = self._progress
         states = topics.TRAINER_STATE.filter(**self._names)
         await self._bus.subscribe(states, self._published, cleared=self._cleared)
-        async with promised_share(self._settings.job.cpu_share, self._reporter):
-            await self._exchange.run_party(self._publisher, self._rounds(), ready, stop)
+        await self._exchange.run_party(self._publisher, self._rounds(), ready, stop)
 
     async def _rounds(self) -> None:
         """Do rounds until the target or their number is reached, then export the model."""

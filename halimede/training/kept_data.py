@@ -90,6 +90,7 @@ def read_kept(
     since_s: float = 0.0,
     seed: int = 0,
     most_bytes: int = MOST_BYTES,
+    *,
     last: str | None = None,
 ) -> KeptData:
     """Read the samples that were kept since a time, the newest ones if not all fit. Raises TrainingDataError.

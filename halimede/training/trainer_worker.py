@@ -38,7 +38,6 @@ from halimede.training.kept_data import is_kept
 from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
-from halimede.training.starvation import promised_share
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, encode, size_limit
 from halimede.training.weights import WeightsError, digest_of
@@ -109,10 +108,8 @@ class TrainerWorker:
         self._reporter.training = self._progress
         await self._exchange.start()
         await self._bus.subscribe(topics.TRAINING_ROUND.filter(**self._names), self._published)
-        share = promised_share(self._settings.job.cpu_share, self._reporter)
         with contextlib.closing(self._process):
-            async with share:
-                await self._exchange.run_party(self._publisher, self._work(), ready, stop)
+            await self._exchange.run_party(self._publisher, self._work(), ready, stop)
 
     def _restore(self) -> None:
         found = self._checkpoint.load()
