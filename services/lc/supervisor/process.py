@@ -66,7 +66,9 @@ class ProcessSpec:
 
     @property
     def has_share(self) -> bool:
-        """Whether a process of a training is promised a share of a core."""
+        """Whether it is a worker of a training that is promised a share of a core, and keeps the share itself."""
+        if not self.trains or not self.reports:
+            return False
         return bool(msgspec.json.decode(self.env["TRAINING"]).get("cpuShare", CPU_SHARE))
 
     def same_sessions(self, other: ProcessSpec) -> bool:
