@@ -183,7 +183,6 @@ def computed(job: LiveJob) -> float:
         / os.sysconf("SC_CLK_TCK")
         for pid in processes(job)
         if pid not in {process.pid for process in job.processes.values()}
-        and os.sched_getscheduler(pid) == os.SCHED_IDLE
     )
 
 

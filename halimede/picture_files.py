@@ -5,6 +5,7 @@ It is not in ``halimede.frames``, which needs numpy: a program that only sends p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,15 @@ def probe(file: Path) -> Encoding | None:
         return encoding_of(opened.read(MAGIC_BYTES))
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder, by name; links to folders are not followed."""
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+def files_below(folder: Path, until_ns: float = math.inf) -> Iterator[Path]:
+    """Yield all files below a folder, by name, that did not change after a time; links to folders are not followed."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return files if until_ns == math.inf else (path for path in files if changed_ns(path) <= until_ns)
+
+
+def changed_ns(file: Path) -> int:
+    """Return the time of a file's last change, by the clock of its file system; 0: it was removed meanwhile."""
+    try:
+        return file.stat().st_ctime_ns
+    except OSError:
+        return 0

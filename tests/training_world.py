@@ -60,6 +60,8 @@ class TrainingWorld:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.trainers: dict[str, str] = {}
         self.environments: dict[str, dict[str, str]] = {}
+        #: commands that run the process of a worker
+        self.launchers: dict[str, tuple[str, ...]] = {}
         self.round: TrainingRound | None = None
         self.rounds: list[TrainingRound] = []
         self.states: dict[str, TrainerState] = {}
@@ -119,7 +121,7 @@ class TrainingWorld:
         # a session of its own: trainers run when no other process of their session does, and other tests are many
         with (self.folder / f"{worker}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "halimede", "worker", program],
+                [*self.launchers.get(worker, ()), sys.executable, "-m", "halimede", "worker", program],
                 cwd=ROOT, env=self.environments[worker], stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

@@ -19,11 +19,12 @@ import numpy as np
 
 from examples.federated.split import MODEL
 from halimede import programs, topics
+from halimede.api.trainingmodel import CPU_SHARE
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import HalimedeError
 from halimede.messages import TrainingRound
-from halimede.system.process_limits import give_least_priority
+from halimede.system.process_limits import give_low_priority
 from halimede.training.tensor_exchange import TensorExchange
 
 NAMESPACE, AGGREGATOR = "default", "aggregator"
@@ -120,7 +121,8 @@ class LiveJob:
                 self.processes[name] = subprocess.Popen(
                     programs.command("worker", program), env={**os.environ, **told}, stdout=log, stderr=log
                 )
-            give_least_priority(self.processes[name].pid)  # as an LC does
+            has_share = bool(self.spec.get("cpuShare", CPU_SHARE))
+            give_low_priority(self.processes[name].pid, has_share=has_share)  # as an LC does
 
     async def _follow(
         self, news: asyncio.Queue[TrainingRound], opened: Callable[[TrainingRound], None]

@@ -152,6 +152,10 @@ class MetricTarget(Spec, kw_only=True):
     value: Annotated[Finite, Meta(description="The value that it must reach.")]
 
 
+#: a share of one core
+ShareOfCore = Annotated[float, Meta(ge=0, le=1)]
+#: the share that a worker of a training is promised
+CPU_SHARE = 0.05
 Hour = Annotated[int, Meta(ge=0, le=24)]
 
 
@@ -360,6 +364,13 @@ class TrainingModelSpec(TrainingSpec, kw_only=True):
     limits: Annotated[TrainingLimits, Meta(description="What one step of the trainer's code may use.")] = msgspec.field(
         default_factory=TrainingLimits
     )
+    cpu_share: Annotated[
+        ShareOfCore,
+        Meta(
+            description="Share of one core that each worker gets in a minute, also if other processes use all cores."
+            " 0: it computes only when no other process needs the processor."
+        ),
+    ] = CPU_SHARE
     seed: Annotated[int, Meta(ge=0, le=2**53, description="The seed of the job.")] = 0
     loop: Annotated[
         LoopSpec | None,
@@ -399,6 +410,7 @@ def job_settings(spec: TrainingModelSpec, trainers: dict[str, str]) -> dict[str,
         "target": spec.target,
         "limits": spec.limits,
         "seed": spec.seed,
+        **({"cpuShare": spec.cpu_share} if spec.cpu_share != CPU_SHARE else {}),  # earlier workers do not know it
         **(_round(spec.loop.run) if spec.loop and spec.loop.run else {}),
     }
 

@@ -68,14 +68,17 @@ class LabelledPicture:
         return len(self.images)
 
 
-def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | None = None) -> LabelledPicture:
+def read_labelled(
+    path: Path, labels: Sequence[str] = (), progress: Progress | None = None, until_ns: float = math.inf
+) -> LabelledPicture:
     """Read samples. With the model's ``labels``, class indices are replaced by their names.
 
+    Of a folder with pictures, only files that did not change after ``until_ns`` are read.
     Raises InvalidFieldError (field ``--data``) for data that is unreadable, empty, larger than the limits, or without
     any class that the model knows.
     """
     if path.is_dir():
-        found = _folder(path, labels, progress)
+        found = _folder(path, labels, progress, until_ns)
     elif not path.exists():
         raise InvalidFieldError(FIELD, str(path), f"there is no such file or folder: {FORMS}")
     elif path.suffix.lower() in {".csv", ".npz"}:
@@ -95,12 +98,12 @@ def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | N
     return found
 
 
-def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> LabelledPicture:
+def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_ns: float) -> LabelledPicture:
     if (path / ANNOTATIONS).is_file():
         boxes = read_annotations(path / ANNOTATIONS, MAX_SAMPLES)
         images, sizes = _decoded(path, [path / name for name in boxes], progress)
         return LabelledPicture(images=images, names=list(boxes), sizes=sizes, boxes=list(boxes.values()))
-    files = _pictures(path)
+    files = _pictures(path, until_ns)
     classes = [_class_of(file.relative_to(path)) for file in files]
     if any(classes) and not all(classes):
         stray = files[classes.index("")]
@@ -112,10 +115,10 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> Lab
     )
 
 
-def _pictures(path: Path) -> list[Path]:
+def _pictures(path: Path, until_ns: float) -> list[Path]:
     """Return all files below a folder that begin like a JPEG or PNG, by name; links to folders are not followed."""
     found = []
-    for file in files_below(path):
+    for file in files_below(path, until_ns):
         if _is_picture(file):
             found.append(file)
             if len(found) > MAX_SAMPLES:

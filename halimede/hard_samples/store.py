@@ -268,13 +268,21 @@ class HardSampleStore:
         return self.folder / f"{place.number:012d}-{id_}.{kind}"
 
 
-def stored_samples(folder: Path, *, newest_first: bool = False) -> Iterator[tuple[KeptSample, Path]]:
+def last_stored(folder: Path) -> str:
+    """Return the name of the newest document of a store; empty: there is none."""
+    return max((path.name for path in folder.glob("*.json") if NAME.fullmatch(path.name)), default="")
+
+
+def stored_samples(
+    folder: Path, *, newest_first: bool = False, last: str | None = None
+) -> Iterator[tuple[KeptSample, Path]]:
     """Yield the samples of another process's store by their age, each with the path of its picture.
 
-    Reads only: samples that are incomplete or damaged, or are removed meanwhile, are left out. Raises OSError.
+    ``last``: the name of the newest document to read (``last_stored``). Reads only: samples that are incomplete or
+    damaged, or are removed meanwhile, are left out. Raises OSError.
     """
     for text in sorted(folder.glob("*.json"), reverse=newest_first):
-        if NAME.fullmatch(text.name):
+        if NAME.fullmatch(text.name) and (last is None or text.name <= last):
             with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
                 sample = msgspec.json.decode(text.read_bytes(), type=KeptSample)
                 yield sample, text.with_suffix(f".{sample.image.form}")

@@ -15,6 +15,8 @@ from halimede.messages.blobs import Digest
 
 #: trainers of one job, and tensors of one model
 MOST_TRAINERS, MOST_TENSORS = 256, 4096
+#: reason of a worker of a training that gets less of a core than is promised: it takes part, slowly
+STARVED = "Starved"
 #: element types of tensors: plain numbers of little-endian machines
 Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
 Metrics = Annotated[dict[str, Finite], Meta(max_length=64)]

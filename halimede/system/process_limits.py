@@ -18,8 +18,9 @@ from pathlib import Path
 MAX_OPEN_FILES = 256
 #: seconds of the clock for a second of processor time: other processes go first
 CLOCK_FACTOR = 4
-#: niceness of the processes of a training: no frame waits for them
-LEAST_PRIORITY = 19
+#: niceness of the processes of a training: no frame waits for them; and of those with a promised share of a core while
+#: they start, until they keep that share themselves
+LEAST_PRIORITY, START_PRIORITY = 19, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,14 @@ def run_when_idle(cores: int) -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def give_least_priority(pid: int) -> None:
-    """Let a new process, and all that it starts, go after the others of its session. It may have ended already."""
+def give_low_priority(pid: int, *, has_share: bool) -> None:
+    """Let a new process of a training, and all that it starts, go after the others of its session.
+
+    ``has_share``: it is promised a share of a core. It may have ended already.
+    """
     with contextlib.suppress(ProcessLookupError):
-        os.setpriority(os.PRIO_PROCESS, pid, LEAST_PRIORITY)
+        niceness = START_PRIORITY if has_share else LEAST_PRIORITY
+        os.setpriority(os.PRIO_PROCESS, pid, max(niceness, os.getpriority(os.PRIO_PROCESS, pid)))
 
 
 def memory(name: str) -> int:

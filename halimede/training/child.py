@@ -10,6 +10,7 @@ use no TCP. All ends with the worker.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sys
@@ -90,7 +91,7 @@ def _prepare(task: TrainingTask, samples: SampleCache) -> None:
     """Import the trainer's libraries and read the samples for all steps to come. The step itself reports errors."""
     import_trainer(task.entry, task.archive)
     if task.do not in WITHOUT_SAMPLES and not is_kept(Path(task.data)):
-        samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec))
+        samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec), _until_ns(task))
 
 
 def _forked(server: int, output: int, task: TrainingTask, samples: SampleCache) -> int:
@@ -158,10 +159,15 @@ def _samples(task: TrainingTask, spec: ModelSpec, samples: SampleCache) -> NodeD
     """Return the samples of a data set, or those that a service keeps, together with some of the first data set."""
     path = Path(task.data)
     if not is_kept(path):
-        return samples.read(path, spec)
-    reference = read_data(Path(task.reference), spec) if task.reference else None
-    kept = read_kept(path, spec, task.since_s, most_bytes=task.memory_bytes // PART_OF_MEMORY)
+        return samples.read(path, spec, _until_ns(task))
+    reference = read_data(Path(task.reference), spec, _until_ns(task)) if task.reference else None
+    most_bytes = task.memory_bytes // PART_OF_MEMORY
+    kept = read_kept(path, spec, task.since_s, most_bytes=most_bytes, last=task.last_kept)
     return with_replay(kept.node, reference)
+
+
+def _until_ns(task: TrainingTask) -> float:
+    return math.inf if task.until_ns is None else task.until_ns
 
 
 def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:

@@ -27,7 +27,8 @@ class TrainingTask(Struct, kw_only=True):
     ``describe`` reads the samples. ``train`` trains ``weights`` and evaluates them as they were given, ``evaluate``
     only evaluates. ``initial`` makes the first weights for samples of ``shape``. ``export`` makes the ONNX model.
     ``compare`` compares the ONNX model at ``candidate`` with the one at ``present``. Kept samples count since
-    ``since_s``; ``reference`` has those of the stream as it was.
+    ``since_s``; ``reference`` has those of the stream as it was. Samples that came after the begin of a round are left
+    out: files of a folder that changed after ``until_ns``, and kept ones after the document ``last_kept``.
     """
 
     do: Literal["describe", "train", "evaluate", "initial", "export", "compare"]
@@ -38,6 +39,8 @@ class TrainingTask(Struct, kw_only=True):
     model_spec: str
     data: str = ""
     since_s: float = 0.0
+    until_ns: int | None = None
+    last_kept: str | None = None
     reference: str = ""
     present: str = ""
     candidate: str = ""

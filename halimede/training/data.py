@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.evaluation.data import read_labelled
 from halimede.inference import SampleError, preprocess
-from halimede.picture_files import files_below
+from halimede.picture_files import changed_ns, files_below
 from halimede.training.trainer import TrainingData
 
 #: one of so many samples is held out
@@ -51,36 +52,44 @@ class SampleCache:
         self._key: object = None
         self._found: NodeData | None = None
 
-    def read(self, path: Path, spec: ModelSpec) -> NodeData:
+    def read(self, path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeData:
         """Return the samples; see ``read_data``. Raises TrainingDataError."""
         began = time.time_ns()
-        files = _fingerprint(path)
+        files = _fingerprint(path, until_ns)
         if self._found is None or self._key != (path, spec, files):
             self._key, self._found = None, None
-            found = read_data(path, spec)
+            found = read_data(path, spec, until_ns)
             newest = max((changed for _, _, _, changed in files), default=0)
-            if newest > began - RECENT_NS or files != _fingerprint(path):
+            if newest > began - RECENT_NS or files != _fingerprint(path, until_ns):
                 return found  # a change at the same time would not be noticed
             self._key, self._found = (path, spec, files), found
         return self._found
 
 
-def _fingerprint(path: Path) -> list[tuple[str, int, int, int]]:
+def newest_ns(path: Path) -> int:
+    """Return a time after which no file of a data set has changed so far: now, or later if clocks differ."""
+    return max([time.time_ns(), *map(changed_ns, files_below(path) if path.is_dir() else [])])
+
+
+def _fingerprint(path: Path, until_ns: float) -> list[tuple[str, int, int, int]]:
     """Return name, number, size and time of the last change of all files: any write changes one of them."""
     found = []
-    for file in files_below(path) if path.is_dir() else [path]:
+    for file in files_below(path, until_ns) if path.is_dir() else [path]:
         with contextlib.suppress(OSError):
             stat = file.stat()
             found.append((str(file), stat.st_ino, stat.st_size, stat.st_ctime_ns))
     return found
 
 
-def read_data(path: Path, spec: ModelSpec) -> NodeData:
-    """Read labelled samples (the forms of ``halimede evaluate --data``). Raises TrainingDataError."""
+def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeData:
+    """Read labelled samples (the forms of ``halimede evaluate --data``). Raises TrainingDataError.
+
+    Of a folder, only files that did not change after ``until_ns`` are read.
+    """
     if not spec.labels:
         raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
     try:
-        found = read_labelled(path, spec.labels)
+        found = read_labelled(path, spec.labels, until_ns=until_ns)
     except InvalidFieldError as error:
         empty = "no sample" in str(error) or "no such file" in str(error)
         raise TrainingDataError("DatasetEmpty" if empty else "DatasetInvalid", str(error)) from error

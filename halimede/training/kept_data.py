@@ -85,15 +85,24 @@ def is_kept(folder: Path) -> bool:
 
 
 def read_kept(
-    folder: Path, spec: ModelSpec, since_s: float = 0.0, seed: int = 0, most_bytes: int = MOST_BYTES
+    folder: Path,
+    spec: ModelSpec,
+    since_s: float = 0.0,
+    seed: int = 0,
+    most_bytes: int = MOST_BYTES,
+    *,
+    last: str | None = None,
 ) -> KeptData:
-    """Read the samples that were kept since a time, the newest ones if not all fit. Raises TrainingDataError."""
+    """Read the samples that were kept since a time, the newest ones if not all fit. Raises TrainingDataError.
+
+    ``last``: the name of the newest one to read.
+    """
     if not spec.labels:
         raise TrainingDataError("DatasetInvalid", "spec.labels of the Model is empty: list its classes in their order")
     try:
         mining = read_mining(folder)
         stream = _strata(folder, since_s)
-        found, full = _newest(_read(folder, spec, since_s, mining), most_bytes)
+        found, full = _newest(_read(folder, spec, since_s, mining, last), most_bytes)
     except OSError as error:
         raise TrainingDataError("DatasetInvalid", f"{folder} cannot be read: {error.strerror or error}") from error
     if why := too_contested((each.settled for each in found), LabelSettings()):
@@ -142,13 +151,15 @@ def with_replay(kept: NodeData, reference: NodeData | None) -> NodeData:
     return NodeData(train, kept.held_out)
 
 
-def _read(folder: Path, spec: ModelSpec, since_s: float, mining: MiningSettings | None) -> Iterator[_Read]:
+def _read(
+    folder: Path, spec: ModelSpec, since_s: float, mining: MiningSettings | None, last: str | None = None
+) -> Iterator[_Read]:
     """Yield the samples since a time whose picture can be read, the newest first.
 
     Labels that are no class do not count.
     """
     settings = LabelSettings(temperature=mining.temperature) if mining else LabelSettings()
-    for kept, picture in stored_samples(folder, newest_first=True):
+    for kept, picture in stored_samples(folder, newest_first=True, last=last):
         if kept.kept_ns < since_s * 1e9:
             continue
         try:

@@ -12,6 +12,7 @@ from halimede.bus import Announcement, Packet
 from halimede.training.aggregation import create
 from halimede.training.aggregator import Aggregator
 from halimede.training.settings import OWNER_KIND, TrainingSettings, read_training
+from halimede.training.starvation import promised_share
 from halimede.training.trainer_worker import TrainerWorker
 from halimede.worker.main import leave, main
 from halimede.worker.model_reload import NullModelOpener
@@ -46,7 +47,8 @@ def aggregator(settings: TrainingSettings) -> RoleJob:
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
         worker = Aggregator(settings, parts.bus, parts.reporter)
         parts.metrics.more.append(worker.metrics)
-        await worker.run(ready, parts.stop)
+        async with promised_share(settings.job.cpu_share, parts.reporter):
+            await worker.run(ready, parts.stop)
 
     return RoleJob(run, opener=NullModelOpener(), owner_kind=OWNER_KIND)
 
@@ -60,6 +62,7 @@ def trainer(settings: TrainingSettings) -> RoleJob:
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
         made = TrainerWorker(settings, parts.bus, parts.reporter)
         parts.metrics.more.append(made.metrics)
-        await made.run(ready, parts.stop)
+        async with promised_share(settings.job.cpu_share, parts.reporter):
+            await made.run(ready, parts.stop)
 
     return RoleJob(run, lambda: gone, opener=NullModelOpener(), owner_kind=OWNER_KIND)

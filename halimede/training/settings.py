@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from halimede.api.trainingmodel import KIND, MetricTarget, TrainingLimits
+from halimede.api.trainingmodel import CPU_SHARE, KIND, MetricTarget, ShareOfCore, TrainingLimits
 from halimede.environment import required
 from halimede.errors import InvalidFieldError
 from halimede.messages import Compression
@@ -51,6 +51,7 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
     run: Annotated[str, Meta(max_length=16, pattern="^[a-z0-9]*$")] = ""
     seed: NonNegative = 0
     limits: TrainingLimits = msgspec.field(default_factory=TrainingLimits)
+    cpu_share: ShareOfCore = CPU_SHARE
     since_s: Annotated[float, Meta(ge=0)] = 0.0
     base: str = ""
     compares: bool = False

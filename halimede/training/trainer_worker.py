@@ -12,6 +12,8 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -22,6 +24,7 @@ from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
+from halimede.hard_samples.store import last_stored
 from halimede.learning_loop.gate import Evidence
 from halimede.messages import TensorFile, TrainerState, TrainingProgress, TrainingRound
 from halimede.models.errors import FetchError
@@ -29,7 +32,9 @@ from halimede.system.files import write_atomic
 from halimede.training.checkpoint import Checkpoint
 from halimede.training.child_messages import TrainingResult
 from halimede.training.child_process import Step, TrainingProcess, most_bytes
+from halimede.training.data import newest_ns
 from halimede.training.error_feedback import ErrorFeedback, apply_change
+from halimede.training.kept_data import is_kept
 from halimede.training.metrics import training_metrics
 from halimede.training.round_plan import same_round
 from halimede.training.settings import TrainingSettings
@@ -208,6 +213,7 @@ class TrainerWorker:
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
         assert body.weights is not None  # noqa: S101  # ``_is_mine`` checks it
+        samples = await asyncio.to_thread(self._present_samples)
         weights = await self._weights(body, body.weights)
         started = asyncio.get_running_loop().time()
         result = await self._step(
@@ -216,6 +222,7 @@ class TrainerWorker:
             specs=body.specs,
             seed=_seed(body.seed, self._settings.worker.worker),
             round_parameters=body.parameters,
+            **samples,
         )
         if not result.reason:
             self._publish_samples(result)
@@ -227,6 +234,15 @@ class TrainerWorker:
         self._round_s = asyncio.get_running_loop().time() - started
         log.info("round trained", number=body.number, seconds=round(self._round_s, 3), metrics=result.metrics)
         self._publish(body, self._memory.update)
+
+    def _present_samples(self) -> dict[str, Any]:
+        """Return which samples a round trains on: those that are present at its begin, however long it lasts."""
+        data, reference = self._settings.data, self._settings.reference
+        if data == Path():
+            return {}  # a script has its samples itself
+        if is_kept(data):
+            return {"last_kept": last_stored(data), "until_ns": newest_ns(Path(reference)) if reference else None}
+        return {"until_ns": newest_ns(data)}
 
     async def _compare(self, body: TrainingRound, model: TensorFile) -> None:
         """Compare the model of a job that is done with the present one; a failure is evidence, too."""

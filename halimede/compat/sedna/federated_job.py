@@ -29,6 +29,7 @@ from halimede.messages import TensorSpec, TrainerState, TrainingRound
 from halimede.training.aggregator import Aggregator
 from halimede.training.child_messages import TrainingResult
 from halimede.training.settings import OWNER_KIND, JobSettings, TrainingSettings
+from halimede.training.starvation import promised_share
 from halimede.training.tensor_file import decode, encode
 from halimede.training.trainer_worker import TrainerWorker
 from halimede.training.weights import Weights, difference, specs_of
@@ -207,7 +208,8 @@ class ScriptTrainer:
             reporter = StatusReporter(bus, worker, owner_kind=OWNER_KIND)
             reports = asyncio.create_task(reporter.run(), name="reports")
             trainer = LeavingTrainer(settings, bus, reporter, step=self._step, leave=stop.set)
-            await trainer.run(lambda: None, stop)
+            async with promised_share(settings.job.cpu_share, reporter):
+                await trainer.run(lambda: None, stop)
             reports.cancel()
             await reporter.publish_final("completed", "", "")
 

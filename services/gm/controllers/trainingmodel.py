@@ -32,6 +32,7 @@ from halimede.messages import (
     WorkerReport,
     WorkerSummary,
 )
+from halimede.messages.training import STARVED
 from halimede.names import Key
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers import training_loop
@@ -394,8 +395,10 @@ class _Workers:
                 up = each.phase == "Running"
                 phase = "Failed" if each.phase == "Failed" else "Pending"
                 aggregator = None if up else Readiness(phase, each.reason or "WorkerNotUp", text)
-            elif each.phase == "Running" and not each.reason:
+                problems += [Problem(STARVED, text)] if up and each.reason == STARVED else []
+            elif each.phase == "Running" and each.reason in {"", STARVED}:
                 able += 1
+                problems += [Problem(STARVED, text)] if each.reason else []
             elif each.phase == "Pending" and each.reason in BEGINNING:
                 problems.append(Problem("WorkerNotUp", text))
             else:

@@ -16,6 +16,7 @@ from halimede.api import Resource, worker_environment
 from halimede.api.jointinference import EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.placement import Placement, Program
 from halimede.api.podtemplate import OWN_IMAGE
+from halimede.api.trainingmodel import TrainingSpec
 from halimede.api.worker_environment import WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from halimede.hard_samples import FOLDER as HARD_SAMPLES
@@ -82,6 +83,8 @@ def pod_template(
     worker["name"] = worker.get("name") or "worker"
     worker["image"] = _image(service, worker, settings)
     _locate_images(pod, settings)
+    if isinstance(service.spec, TrainingSpec):
+        _request_share(worker, service.spec.as_training().cpu_share)
     worker["volumeMounts"] = _once([
         *worker.get("volumeMounts", []), *mounts, *(mount for each in deliveries for mount in each.mounts),
     ])  # fmt: skip
@@ -111,6 +114,14 @@ def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSetti
             fix = "a worker stores its own files there: use another mountPath"
             error = InvalidFieldError(f"{at}.spec.containers[0].volumeMounts[{i}].mountPath", mount.mount_path, fix)
             yield Problem("PodNotAllowed", str(error))
+
+
+def _request_share(container: Body, share: float) -> None:
+    """Request the promised share of a core, unless the template says how much of a core its pod needs."""
+    resources = container.get("resources") or {}
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    if share and "cpu" not in {*requests, *limits}:
+        container["resources"] = {**resources, "requests": {**requests, "cpu": f"{max(1, round(1000 * share))}m"}}
 
 
 def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from halimede.system.child_process import stat_fields, tail, wait_pidfd
-from halimede.system.process_limits import give_least_priority
+from halimede.system.process_limits import give_low_priority
 from services.lc.paths import NodePaths, Worker
 from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import CANNOT_START, NeededPath, Process, Start, StartError
@@ -193,7 +193,7 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
     try:
         pidfd = os.pidfd_open(child.pid)
         if start.spec.trains:  # before its imports, which take most of the time of a short training
-            give_least_priority(child.pid)
+            give_low_priority(child.pid, has_share=start.spec.has_share)
         if memory is not None:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from halimede.api.trainingmodel import CPU_SHARE
 from halimede.errors import HalimedeError
 from halimede.messages.control import WorkerRole
 from halimede.models.desired_state import Desired, DesiredModel
@@ -62,6 +63,13 @@ class ProcessSpec:
     def trains(self) -> bool:
         """Whether it is a process of a training, for which no frame waits."""
         return "TRAINING" in self.env
+
+    @property
+    def has_share(self) -> bool:
+        """Whether it is a worker of a training that is promised a share of a core, and keeps the share itself."""
+        if not self.trains or not self.reports:
+            return False
+        return bool(msgspec.json.decode(self.env["TRAINING"]).get("cpuShare", CPU_SHARE))
 
     def same_sessions(self, other: ProcessSpec) -> bool:
         """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras."""

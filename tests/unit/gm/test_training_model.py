@@ -148,10 +148,17 @@ def test_reports_of_another_training_of_the_resource_do_not_count() -> None:
         (worker("edge1", reason="DatasetEmpty"), ("Degraded", "DatasetEmpty")),
         (worker("edge1", reason="TrainerFails"), ("Degraded", "TrainerFails")),
         (worker("edge1", "Pending", "Starting"), ("Degraded", "WorkerNotUp")),
+        (worker("edge1", reason="Starved"), ("Degraded", "Starved")),
     ],
 )
 def test_rounds_go_on_without_some_trainers(trainer: WorkerReport, expected: tuple[str, str]) -> None:
     assert verdict(status(reports=reports(rounds(), worker("edge0"), trainer))) == expected
+
+
+def test_rounds_go_on_if_all_workers_are_starved() -> None:
+    head = msgspec.structs.replace(rounds(), reason="Starved", message="it got 1 % of a core")
+    trainers = [worker(name, reason="Starved") for name in ("edge0", "edge1")]
+    assert verdict(status(reports=reports(head, *trainers))) == ("Degraded", "Starved")
 
 
 @pytest.mark.parametrize(

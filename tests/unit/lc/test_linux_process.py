@@ -102,12 +102,33 @@ async def test_the_memory_limit_holds(running: Running) -> None:
     assert running.launcher.last_line(WORKER) == "MemoryError"
 
 
-@pytest.mark.parametrize(("env", "niceness"), [({}, 0), ({"TRAINING": "{}"}, 19)])
-async def test_processes_of_a_training_have_the_least_priority(
-    running: Running, env: dict[str, str], niceness: int
-) -> None:
+@pytest.mark.parametrize(("env", "least"), [({}, 0), ({"TRAINING": "{}"}, 19)])
+async def test_processes_of_a_training_go_after_others(running: Running, env: dict[str, str], least: int) -> None:
     process = running.python("import time; time.sleep(60)", env=env)
-    assert os.getpriority(os.PRIO_PROCESS, process.record.pid) - os.getpriority(os.PRIO_PROCESS, 0) == niceness
+    niceness = max(least, os.getpriority(os.PRIO_PROCESS, 0))
+    assert os.getpriority(os.PRIO_PROCESS, process.record.pid) == niceness
+
+
+async def test_a_worker_with_a_share_of_a_core_starts_before_it_keeps_the_share(running: Running) -> None:
+    process = running.start(sys.executable, "-m", "halimede", "worker", env={"TRAINING": "{}"})
+    niceness = max(10, os.getpriority(os.PRIO_PROCESS, 0))
+    assert os.getpriority(os.PRIO_PROCESS, process.record.pid) == niceness
+
+
+@pytest.mark.parametrize(
+    ("training", "program", "has_share"),
+    [
+        ("{}", ("-m", "halimede", "worker"), True),
+        ('{"cpuShare": 0.2}', ("-m", "halimede", "worker"), True),
+        ('{"cpuShare": 0}', ("-m", "halimede", "worker"), False),
+        ("{}", ("train.py",), False),
+    ],
+    ids=["default", "own", "none", "script"],
+)
+def test_workers_of_a_training_have_a_share_unless_it_is_0(
+    training: str, program: tuple[str, ...], has_share: bool
+) -> None:
+    assert ProcessSpec((sys.executable, *program), {"TRAINING": training}, "/").has_share == has_share
 
 
 async def test_what_a_worker_started_ends_with_it(running: Running) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from halimede.api.learning_loop import GateSettings
-from halimede.hard_samples.store import HardSampleStore
+from halimede.hard_samples.store import HardSampleStore, last_stored
 from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.learning_loop.gate import Evidence, decide
 from halimede.learning_loop.sampling import held_out
@@ -125,6 +125,15 @@ def test_samples_before_a_time_do_not_count(kept: Any) -> None:
     part = read_kept(folder / "hard", SPEC, since_s=10**9 + 600)
     whole = read_kept(folder / "hard", SPEC)
     assert 0 < len(part.judged) < len(whole.judged)
+
+
+def test_samples_after_the_newest_one_at_the_begin_of_a_round_do_not_count(kept: Any) -> None:
+    folder = kept[0] / "hard"
+    names = sorted(path.name for path in folder.glob("*.json"))
+    assert last_stored(folder) == names[-1]
+    part, whole = (read_kept(folder, SPEC, last=last) for last in (names[len(names) // 2], names[-1]))
+    assert 0 < len(part.judged) < len(whole.judged)
+    assert len(whole.judged) == len(read_kept(folder, SPEC).judged)
 
 
 def test_samples_of_an_interval_in_which_a_round_begins_count_for_the_time_since_then(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Layout, Normalize
-from halimede.training.data import TrainingDataError, read_data, split
+from halimede.training.data import SampleCache, TrainingDataError, newest_ns, read_data, split
 
 SPEC = ModelSpec(url="file:///m.onnx", format="onnx", labels=["cat", "dog"])
 
@@ -36,6 +37,30 @@ def test_pictures_of_class_folders_pass_through_the_models_preprocessing(tmp_pat
     assert data.train.samples.max() < 0.1
     assert len(data.train) + len(data.held_out) == 20
     assert set(data.train.labels) == {0, 1}
+
+
+def test_files_that_come_after_the_begin_of_a_round_are_for_the_next_one(tmp_path: Path) -> None:
+    for number, name in enumerate(["cat", "dog"] * 10):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.new("L", (4, 4), number).save(tmp_path / name / f"{number}.png")
+    spec = ModelSpec(
+        url="file:///m.onnx", format="onnx", labels=["cat", "dog"], preprocess=[Normalize(), Layout(order="flat")]
+    )
+    began_ns, samples = newest_ns(tmp_path), SampleCache()
+    time.sleep(0.05)  # clocks of files are coarse
+    for number in range(5):
+        Image.new("L", (4, 4), 100 + number).save(tmp_path / "cat" / f"later-{number}.png")
+    for _ in range(2):
+        data = samples.read(tmp_path, spec, began_ns)
+        assert len(data.train) + len(data.held_out) == 20
+    data = samples.read(tmp_path, spec, newest_ns(tmp_path))
+    assert len(data.train) + len(data.held_out) == 25
+
+
+def test_files_whose_time_is_to_come_belong_to_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("")
+    monkeypatch.setattr("halimede.training.data.time.time_ns", lambda: 0)
+    assert newest_ns(tmp_path) == (tmp_path / "a").stat().st_ctime_ns
 
 
 def test_a_sample_is_held_out_whatever_its_position_and_company() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -197,6 +198,25 @@ async def test_trainers_fetch_whole_weights_once_and_then_only_changes(tmp_path:
     assert sorted(world.rounds) == [1, 2, 3, 4, 5, 6]
     assert world.last is not None
     assert not world.last.dropped
+
+
+@simulated
+async def test_a_round_trains_on_the_samples_that_are_there_at_its_begin(tmp_path: Path) -> None:
+    world, began_ns = World(tmp_path, rounds=2), time.time_ns()
+    limits: list[tuple[str, int | None, int]] = []
+
+    async def step(do: Any, **more: Any) -> TrainingResult:
+        limits.append((do, more.get("until_ns"), time.time_ns()))
+        return await run_step(settings("trainer", "n0", tmp_path, world.spec), do, **more)
+
+    async with world.observed():
+        for name in TRAINERS:
+            world.trainer(name, step if name == "n0" else None)
+        world.aggregator()
+        await world.done()
+    assert [do for do, until_ns, _ in limits if until_ns is None] == ["describe"]
+    assert {"train", "evaluate"} <= {do for do, _, _ in limits}
+    assert all(began_ns <= until_ns <= now_ns for _, until_ns, now_ns in limits if until_ns is not None)
 
 
 @simulated

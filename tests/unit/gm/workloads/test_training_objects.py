@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from halimede.api import Resource, parse
 from halimede.training.settings import read_training
 from services.gm.workloads.deployments import Built, build
@@ -59,6 +61,24 @@ def test_a_worker_is_one_pod_that_is_replaced_only_after_its_end() -> None:
         selector = body["spec"]["selector"]["matchLabels"]
         assert selector["trainingmodel.sedna.io/uid"] == UID
         assert selector.items() <= labels.items()
+
+
+def test_pods_request_the_promised_share_of_a_core() -> None:
+    for pod in pods(made()).values():
+        assert pod["containers"][0]["resources"]["requests"]["cpu"] == "50m"
+    for pod in pods(made(training(cpuShare=0.2))).values():
+        assert pod["containers"][0]["resources"]["requests"]["cpu"] == "200m"
+    for pod in pods(made(training(cpuShare=0))).values():
+        assert "cpu" not in pod["containers"][0].get("resources", {}).get("requests", {})
+
+
+@pytest.mark.parametrize("resources", [{"requests": {"cpu": "1"}}, {"limits": {"cpu": "1"}}])
+def test_a_template_says_itself_how_much_of_a_core_its_pod_needs(resources: dict[str, Any]) -> None:
+    body = put(SAMPLES["a training"], "spec.trainers.1", None)
+    body["spec"] |= {"minClients": 1, "clientsPerRound": 0}
+    body["metadata"] |= {"uid": UID, "generation": 1}
+    body["spec"]["trainers"][0]["template"]["spec"]["containers"][0]["resources"] = resources
+    assert pods(made(parse(body)))["edge0"]["containers"][0]["resources"] == resources
 
 
 def test_pods_can_read_their_job_and_have_the_names_that_it_knows() -> None:

@@ -1,0 +1,80 @@
+"""Fault 44: training on a node whose cores are always busy: it gets its promised share of a core, or says `Starved`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.broker import MosquittoProcess
+from tests.simulated import eventually
+from tests.training_world import begin, shares, training, write
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+
+#: runs a worker in a session with endless loops; all end with this process
+BUSY = """
+import os, subprocess, sys
+from functools import partial
+from halimede.system.child_process import end_with_parent
+
+bound = partial(end_with_parent, os.getpid())
+for _ in range(2 * os.cpu_count()):
+    subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=bound)
+sys.exit(subprocess.Popen(sys.argv[1:], preexec_fn=bound).wait())
+"""
+#: a training that needs SECONDS of processor time, and tells which share of a core it got
+SPINNING = """
+import time
+from halimede.training.trainers.perceptron import Perceptron
+
+class Spinning(Perceptron):
+    def train(self, data, weights):
+        began, used = time.monotonic(), time.process_time()
+        while time.process_time() - used < SECONDS:
+            pass
+        weights, metrics = super().train(data, weights)
+        return weights, {**metrics, "share": SECONDS / (time.monotonic() - began)}
+"""
+#: least share that a step of the default promise of 0.05 gets, since it begins with less
+LEAST = 0.035
+#: seconds for what takes a minute on a quiet machine
+PATIENCE_S = 600.0
+
+
+def busy_code(folder: Path, seconds: float) -> tuple[str, str]:
+    """Write the trainer; return the command that runs a worker among endless loops."""
+    (folder / "spinning_trainer.py").write_text(SPINNING.replace("SECONDS", str(seconds)))
+    launcher = folder / "busy.py"
+    launcher.write_text(BUSY)
+    return sys.executable, str(launcher)
+
+
+async def test_fault_44_a_training_gets_its_share_of_a_core(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    launcher = busy_code(tmp_path, 2.0)
+    data = {"busy": write(tmp_path / "busy.npz", *shares(1, 120)[0])}
+    spec = {"entry": "spinning_trainer:Spinning", "rounds": 1, "roundDeadlineS": PATIENCE_S}
+    async with training(mosquitto, unique, tmp_path, **spec) as world:
+        world.launchers["busy"] = launcher
+        begin(world, data)
+        trainer = world.name("busy")
+        await eventually(lambda: trainer in world.states and bool(world.states[trainer].metrics), PATIENCE_S)
+        assert world.states[trainer].metrics["share"] >= LEAST
+
+
+async def test_fault_44_a_training_that_gets_less_is_starved(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    launcher = busy_code(tmp_path, 10_000.0)
+    data = {"busy": write(tmp_path / "busy.npz", *shares(1, 120)[0])}
+    spec = {"entry": "spinning_trainer:Spinning", "rounds": 1, "roundDeadlineS": PATIENCE_S, "cpuShare": 1}
+    async with training(mosquitto, unique, tmp_path, **spec) as world:
+        world.launchers["busy"] = launcher
+        begin(world, data)
+        trainer = world.name("busy")
+        await eventually(lambda: trainer in world.infos and world.infos[trainer].reason == "Starved", PATIENCE_S)
+        assert "% of a core in the last minute, 100 % are promised" in world.infos[trainer].message
+        assert world.infos[trainer].status == "running"

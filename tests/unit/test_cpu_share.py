@@ -1,0 +1,106 @@
+"""A promised share of a core: the level that keeps it, when it is broken, and real processes among endless loops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from halimede.system.cpu_share import IDLE_LEVEL, PERIOD_S, Period, ShareKeeper
+
+#: weights of the kernel: of SCHED_IDLE, of a niceness of 0, and from one niceness to the next
+IDLE_WEIGHT, USUAL_WEIGHT, FACTOR = 3, 1024, 1.25
+SHARE = 0.05
+
+
+def computed_s(level: int, loops: int) -> float:
+    """Return the processor time of a process that always computes, in a period, among endless loops on its core."""
+    weight = IDLE_WEIGHT if level == IDLE_LEVEL else USUAL_WEIGHT / FACTOR**level
+    return PERIOD_S * weight / (weight + loops * USUAL_WEIGHT)
+
+
+def keep(keeper: ShareKeeper, loops: int, periods: int) -> float:
+    """Let a process compute for some periods; return its share of a core."""
+    sum_s = 0.0
+    for _ in range(periods):
+        period = Period(PERIOD_S, computed_s(keeper.level, loops), waits=True)
+        sum_s += period.computed_s
+        keeper.observe(period)
+    return sum_s / (periods * PERIOD_S)
+
+
+@pytest.mark.parametrize("loops", [1, 2, 4, 10])
+def test_a_process_gets_its_share_in_a_minute_and_hardly_more(loops: int) -> None:
+    keeper = ShareKeeper(SHARE)
+    assert 0.95 * SHARE <= keep(keeper, loops, 30) <= 1.5 * SHARE
+    assert 0.95 * SHARE <= keep(keeper, loops, 300) <= 1.2 * SHARE
+    assert not keeper.is_starved
+
+
+def test_a_process_is_idle_again_as_soon_as_a_core_is_free() -> None:
+    keeper = ShareKeeper(SHARE)
+    keep(keeper, 4, 30)
+    assert keeper.level < IDLE_LEVEL
+    for _ in range(4):
+        keeper.observe(Period(PERIOD_S, PERIOD_S, waits=True))
+    assert keeper.level == IDLE_LEVEL
+
+
+def test_a_process_that_computes_whenever_it_needs_to_keeps_the_least_level() -> None:
+    keeper = ShareKeeper(SHARE)
+    for computed in (0.0, 0.001, PERIOD_S, 0.0):
+        keeper.observe(Period(PERIOD_S, computed, waits=False))
+        assert keeper.level == IDLE_LEVEL
+    assert not keeper.is_starved
+
+
+def test_a_promise_is_broken_after_a_minute_with_less() -> None:
+    keeper = ShareKeeper(SHARE)
+    starved = []
+    for _ in range(30):
+        keeper.observe(Period(PERIOD_S, 0.016, waits=True))
+        starved.append(keeper.is_starved)
+    assert starved[-1]
+    assert not any(starved[:25])
+    assert keeper.rate == pytest.approx(0.008)
+    assert keeper.level == 0, "never before usual processes"
+    for _ in range(30):
+        keeper.observe(Period(PERIOD_S, 2 * SHARE * PERIOD_S, waits=True))
+    assert not keeper.is_starved
+
+
+def test_seconds_in_which_it_needs_nothing_do_not_break_a_promise() -> None:
+    keeper = ShareKeeper(SHARE)
+    for _ in range(100):
+        keeper.observe(Period(PERIOD_S, 0.0, waits=False))
+    assert not keeper.is_starved
+
+
+def test_a_process_without_the_right_to_raise_its_priority_says_so() -> None:
+    code = """
+import asyncio, os, sys
+from halimede.system import cpu_share
+os.setuid(65534)
+cpu_share.PERIOD_S, cpu_share.WINDOW_S, cpu_share.REPORT_S = 0.1, 1.0, 0.1
+async def main():
+    keeper = cpu_share.CpuShare(1.0)
+    task = asyncio.create_task(keeper.run())
+    while not keeper.trouble and not task.done():
+        await asyncio.sleep(0.1)
+    print(keeper.trouble or task.exception())
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+for _ in range(2):
+    if not os.fork():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        while os.getppid() != 1: pass
+        os._exit(0)
+asyncio.run(main())
+"""
+    if os.geteuid():
+        pytest.skip("only root can become a user without privileges")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    print(done.stderr)
+    assert "% of a core in the last minute, 100 % are promised" in done.stdout
+    assert "RLIMIT_NICE" in done.stdout
