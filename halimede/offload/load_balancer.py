@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from halimede.messages import Load
+from halimede.offload.slot_forecast import SlotForecast
 
 #: a worker advertises at least every 2 s: one that is silent for more than three periods counts as offline
 STALE_S = 7.0
@@ -97,6 +98,23 @@ class LoadBalancer:
     def known(self, now: float) -> bool:
         """Whether any worker advertises, with or without credits."""
         return any(not self._is_stale(entry, now) for entry in self._workers.values())
+
+    def forecast(self, now: float) -> SlotForecast | None:
+        """Return when slots become free for requests from here; None: the speed of a worker is unknown.
+
+        This requester's share of a worker's slots is that of its samples among those that the worker has, with the
+        next request included: other requesters have the remaining ones.
+        """
+        slots_per_s, answer_s = 0.0, math.inf
+        for entry in self._workers.values():
+            if self._is_stale(entry, now):
+                continue
+            if not entry.service_ms:
+                return None
+            share = min(1.0, (entry.in_flight + 1) / (entry.queued + 1))
+            slots_per_s += share * 1000 / entry.service_ms
+            answer_s = min(answer_s, entry.service_ms / 1000)
+        return SlotForecast(1 / slots_per_s, answer_s) if slots_per_s else None
 
     def sent(self, worker: str) -> None:
         """Take one credit: the worker's next advertisement includes the sample."""

@@ -164,7 +164,7 @@ class Escalation:
                     now,
                     sent=concluded.sent,
                     answered=concluded.reply is not None,
-                    timed_out=concluded.reason == OffloadReason.DEADLINE,
+                    reason=concluded.reason,
                 )
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
