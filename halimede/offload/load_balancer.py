@@ -26,6 +26,7 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 class WorkerLoad:
     """The known load of a worker. ``queued``: samples before the next one; ``in_flight``: sent from here, not answered.
 
+    ``places``: the most samples that it queues now; infinite if unknown.
     ``network_ms``: round trip without the worker's queue and compute time, if measured. ``advertised``,
     ``last_answer``: times of the worker's last advertisement, and of its last answer to this client.
     """
@@ -35,6 +36,7 @@ class WorkerLoad:
     queued: int
     advertised: float
     in_flight: int = 0
+    places: float = math.inf
     network_ms: float | None = None
     last_answer: float = -math.inf
 
@@ -64,14 +66,16 @@ class LoadBalancer:
         if known is None:
             if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
                 return False
-            self._workers[worker] = WorkerLoad(load.credits, load.service_ms, load.queued, now)
+            self._workers[worker] = WorkerLoad(
+                load.credits, load.service_ms, load.queued, now, places=load.places or math.inf
+            )
             return True
         gone = self._is_stale(known, now)
         if gone:
             known.in_flight = 0
         coming = max(0, known.in_flight - load.queued)  # in flight: the worker has not counted them
         known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
-        known.service_ms, known.advertised = load.service_ms, now
+        known.service_ms, known.advertised, known.places = load.service_ms, now, load.places or math.inf
         return gone
 
     def remove(self, worker: str) -> bool:
@@ -123,10 +127,10 @@ class LoadBalancer:
             entry.queued, entry.in_flight = entry.queued + 1, entry.in_flight + 1
 
     def answered(self, worker: str, now: float = -math.inf) -> None:
-        """Return one credit, for an answer at ``now``."""
+        """Return one credit, for an answer at ``now``; none while the worker has more samples than places."""
         if entry := self._workers.get(worker):
-            entry.credits += 1
             entry.queued, entry.in_flight = max(0, entry.queued - 1), max(0, entry.in_flight - 1)
+            entry.credits += entry.queued < entry.places
             entry.last_answer = max(entry.last_answer, now)
 
     def exhausted(self, worker: str) -> None:
