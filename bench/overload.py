@@ -1,12 +1,12 @@
 """A next tier that takes less than what is hard: when answers go out, and who gives them, in simulated time.
 
-    python -m bench.overload                    0.5, 1 and 3 times what the cloud can take, then a cloud of 1.3 s a sample
+    python -m bench.overload                    0.5, 1 and 3 times what the cloud can take, then 1.3 s a sample
     python -m bench.overload --seconds 60       shorter
 
 An edge worker answers 20 frames a second in 50 ms each, with an upload budget of 20 %: 4 frames a second are hard. One
-cloud worker takes so long for each sample that this is the given multiple of what it can answer. ``marked`` is the share
-of frames that are marked hard, ``right`` the share of right answers: the edge is right by chance, the less so the harder
-the frame, and the cloud always.
+cloud worker takes so long for each sample that this is the given multiple of what it can answer. ``marked`` is the
+share of frames that are marked hard, ``right`` the share of right answers: the edge is right by chance, the less so
+the harder the frame, and the cloud always.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HardOrEasy(Timed):
         super().__init__(EDGE_MS)
         self._chance = chance
 
-    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:
+    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:  # noqa: ARG002
         """Answer a batch, each sample with its hardness."""
         await asyncio.sleep(EDGE_MS / 1000)
         outcomes = []
@@ -140,7 +140,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.overload", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=200.0, metavar="S", help="of each cloud (default: %(default)g)")
+    parser.add_argument(
+        "--seconds", type=float, default=200.0, metavar="S", help="of each cloud (default: %(default)g)"
+    )
     seconds = parser.parse_args().seconds
     for name, cloud_ms in CLOUDS.items():
         with tempfile.TemporaryDirectory(prefix="halimede-overload-") as folder:

@@ -6,9 +6,10 @@ later replies are counted and dropped.
 
 A request is a small state machine: it waits in ``_waiting`` for a slot and a worker with credits, or is in flight
 (``PendingRequest.in_flight``), or is done. The newest waiting request gets the next slot; a request that will get no
-slot in time fails at once (``slot_forecast``), so that the caller's own answer is not delayed. All transitions are callbacks on the event loop, without a task for each
-request. Bounds: ``window`` samples in flight, ``waiters`` more that wait, each sample's deadline, and the number of
-workers that may end while they have the sample: a sample that ends processes must not reach all of them.
+slot in time fails at once (``slot_forecast``), so that the caller's own answer is not delayed. All transitions are
+callbacks on the event loop, without a task for each request. Bounds: ``window`` samples in flight, ``waiters`` more
+that wait, each sample's deadline, and the number of workers that may end while they have the sample: a sample that ends
+processes must not reach all of them.
 """
 
 from __future__ import annotations

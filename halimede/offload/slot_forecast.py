@@ -1,9 +1,9 @@
 """Forecasts whether a slot of the next tier will be free in time for a request that waits.
 
 A slot becomes free with each answer of the next tier, every ``slot_s`` seconds. A request that gets a slot is answered
-``answer_s`` later at the earliest: the samples before it may be in one batch that is about to end. The newest request gets the next slot, so an older one gets
-a slot only if fewer requests arrive than slots become free. Where no slot will be free in time, the caller's own answer
-is better now than at the deadline.
+``answer_s`` later at the earliest: the samples before it may be in one batch that is about to end. The newest request
+gets the next slot, so an older one gets a slot only if fewer requests arrive than slots become free. Where no slot will
+be free in time, the caller's own answer is better now than at the deadline.
 
 Both times are lower bounds, so that a request is refused only if its answer would be late for sure. Pure: no clock.
 """

@@ -191,7 +191,9 @@ class UploadPolicy:
         """
         if decision.trip is None:
             return
-        self.uplink.end(decision.trip, seconds, now, answered=answered, timed_out=sent and reason == OffloadReason.DEADLINE)
+        self.uplink.end(
+            decision.trip, seconds, now, answered=answered, timed_out=sent and reason == OffloadReason.DEADLINE
+        )
         if decision.audit and self.audits:
             self.audits.open -= 1
         if self.budget and not sent and reason not in UNTAKEN:
