@@ -13,6 +13,7 @@ from rich.table import Table
 from halimede.cli.output import age, table
 from halimede.errors import hide_secrets
 from halimede.messages import Event, NodeInfo, Status
+from halimede.messages.operator import OVERLOAD
 
 ROLE_PREFIX = "node-role.kubernetes.io/"
 Cell = Callable[[Mapping[str, Any]], str]
@@ -110,6 +111,13 @@ def condition(body: Mapping[str, Any]) -> str:
         return "-"
     last = conditions[-1]
     return ": ".join(filter(None, (str(last.get("reason") or ""), str(last.get("message") or "")))) or "-"
+
+
+def overload(body: Mapping[str, Any]) -> str:
+    """Return the reason and message of the condition that the cloud takes too little; empty: it takes enough."""
+    conditions = dig(body, "status", "conditions") or []
+    present = next((c for c in conditions if c.get("type") == OVERLOAD and c.get("status") == "True"), None)
+    return f"{present.get('reason')}: {present.get('message')}" if present else ""
 
 
 def _nodes(body: Mapping[str, Any]) -> str:

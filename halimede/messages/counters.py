@@ -249,6 +249,11 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     drifting: Annotated[
         NonNegative, Meta(description="Workers whose samples are no longer like those that they were calibrated for.")
     ] = 0
+    overloaded: Annotated[
+        NonNegative, Meta(description="Workers whose next tier takes fewer samples than are hard.")
+    ] = 0
+    hard_per_s: Annotated[float, Meta(ge=0, description="Hard samples per second of those workers.")] = 0.0
+    taken_per_s: Annotated[float, Meta(ge=0, description="Samples per second that the next tier answers them.")] = 0.0
     edge_latency: Annotated[Histogram | None, Meta(description="Milliseconds until the edge's answer.")] = None
     offload_latency: Annotated[Histogram | None, Meta(description="Milliseconds until the cloud's answer.")] = None
     queued: Annotated[NonNegative, Meta(description="Frames inside a worker now.")] = 0

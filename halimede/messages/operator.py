@@ -11,6 +11,9 @@ from halimede.messages.control import Output, WorkerRole
 from halimede.messages.counters import TaskInfo
 from halimede.messages.file_facts import DatasetFacts, Digest, ModelFacts
 
+#: type of the condition that the next tier of a service takes fewer samples than are hard
+OVERLOAD = "Overload"
+
 
 class Condition(Message, kw_only=True, omit_defaults=False):
     """One condition of a resource, in the form of the seeds and of Kubernetes. The current one is last."""
@@ -152,6 +155,12 @@ class Status(Message, kw_only=True, omit_defaults=False):
             max_length=10, description="Versions that have been served, the latest first: what rollback goes back to."
         ),
     ] = []
+
+    @property
+    def overload(self) -> str:
+        """Reason and message of the condition that the next tier takes too little; empty: it takes enough."""
+        present = (c for c in self.conditions if c.type == OVERLOAD and c.status == "True")
+        return next((f"{condition.reason}: {condition.message}" for condition in present), "")
 
 
 class StatusDocument(Message, kw_only=True):

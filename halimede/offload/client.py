@@ -5,9 +5,11 @@ correlation: to another worker if the chosen one ends, again after the connectio
 later replies are counted and dropped.
 
 A request is a small state machine: it waits in ``_waiting`` for a slot and a worker with credits, or is in flight
-(``PendingRequest.in_flight``), or is done. All transitions are callbacks on the event loop, without a task for each
-request. Bounds: ``window`` samples in flight, ``waiters`` more that wait, each sample's deadline, and the number of
-workers that may end while they have the sample: a sample that ends processes must not reach all of them.
+(``PendingRequest.in_flight``), or is done. The newest waiting request gets the next slot; a request that will get no
+slot in time fails at once (``slot_forecast``), so that the caller's own answer is not delayed. All transitions are
+callbacks on the event loop, without a task for each request. Bounds: ``window`` samples in flight, ``waiters`` more
+that wait, each sample's deadline, and the number of workers that may end while they have the sample: a sample that ends
+processes must not reach all of them.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply
 from halimede.offload.channel import Channel
-from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.errors import OVERLOAD, OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker, CongestionWindow, State
 from halimede.offload.load_balancer import MAX_WORKERS, LoadBalancer
+from halimede.offload.slot_forecast import RequestRate
 from halimede.system.lru import LruCache
 from halimede.topic import Address, Filter
 from halimede.tracing import FrameRecord, write
@@ -112,6 +115,9 @@ class OffloadClient:
         self._window = window
         self._waiters = waiters
         self._in_flight = 0
+        #: requests so far, and their rate
+        self._requests = 0
+        self._request_rate = RequestRate()
         self._pending: dict[bytes, PendingRequest] = {}
         #: requests that wait for a slot or credits, in the order of arrival
         self._waiting: dict[PendingRequest, None] = {}
@@ -149,6 +155,7 @@ class OffloadClient:
             raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         probe = self.circuit.state is State.HALF_OPEN
         request = PendingRequest(frame, trace, now, now + deadline_s, loop.create_future())
+        self._requests += 1
         self._pending[request.correlation] = request
         request.deadline = loop.call_at(request.until, self._expire, request)
         self._dispatch(request)
@@ -202,6 +209,8 @@ class OffloadClient:
                 return
             request.waits_since = time.monotonic()
             self._waiting[request] = None
+            if request.lacks in OVERLOAD:
+                self._shed_hopeless()
 
     def _try_to_send(self, request: PendingRequest) -> bool:
         """Send a request if there is a free slot and a worker, or fail it; False: it must wait."""
@@ -369,8 +378,23 @@ class OffloadClient:
                 self._waiting[request] = None  # it is the newest of the remaining ones
                 for other in self._waiting:
                     other.lacks = request.lacks
+                if request.lacks in OVERLOAD:
+                    self._shed_hopeless()
                 return
             self._trace_wait(request)
+
+    def _shed_hopeless(self) -> None:
+        """Fail the waiting requests for which no slot will be free in time."""
+        now = asyncio.get_running_loop().time()
+        forecast = self._credits.forecast(now)
+        if forecast is None:
+            return
+        newest_first = [request for request in reversed(self._waiting) if not request.answer.done()]
+        lefts_s = [request.until - now for request in newest_first]
+        rate = self._request_rate.read(self._requests, now)
+        for request, hopeless in zip(newest_first, forecast.hopeless(lefts_s, rate), strict=True):
+            if hopeless:
+                request.answer.set_exception(OffloadError(request.lacks, "no slot will be free in time"))
 
     def _trace_wait(self, request: PendingRequest) -> None:
         """Record in the trace that a request has stopped waiting."""

@@ -24,6 +24,21 @@ class OffloadReason(StrEnum):
     NO_PICTURE = "no-picture"
 
 
+#: reasons why the next tier does not take a sample that it could answer otherwise
+UNTAKEN = frozenset(
+    {
+        OffloadReason.NO_CLOUD,
+        OffloadReason.DEADLINE,
+        OffloadReason.CIRCUIT_OPEN,
+        OffloadReason.WINDOW_FULL,
+        OffloadReason.SHED,
+        OffloadReason.TOO_SLOW,
+    }
+)
+#: those of a next tier that is up, and takes fewer samples than are hard
+OVERLOAD = frozenset({OffloadReason.WINDOW_FULL, OffloadReason.SHED, OffloadReason.TOO_SLOW})
+
+
 class OffloadError(HalimedeError):
     """The next tier did not answer: the edge's prediction counts. ``detail``: for people; ``sent``: uploaded.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from halimede.messages import Load
+from halimede.offload.slot_forecast import SlotForecast
 
 #: a worker advertises at least every 2 s: one that is silent for more than three periods counts as offline
 STALE_S = 7.0
@@ -25,6 +26,7 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 class WorkerLoad:
     """The known load of a worker. ``queued``: samples before the next one; ``in_flight``: sent from here, not answered.
 
+    ``places``: the most samples that it queues now; infinite if unknown.
     ``network_ms``: round trip without the worker's queue and compute time, if measured. ``advertised``,
     ``last_answer``: times of the worker's last advertisement, and of its last answer to this client.
     """
@@ -34,6 +36,7 @@ class WorkerLoad:
     queued: int
     advertised: float
     in_flight: int = 0
+    places: float = math.inf
     network_ms: float | None = None
     last_answer: float = -math.inf
 
@@ -63,14 +66,16 @@ class LoadBalancer:
         if known is None:
             if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
                 return False
-            self._workers[worker] = WorkerLoad(load.credits, load.service_ms, load.queued, now)
+            self._workers[worker] = WorkerLoad(
+                load.credits, load.service_ms, load.queued, now, places=load.places or math.inf
+            )
             return True
         gone = self._is_stale(known, now)
         if gone:
             known.in_flight = 0
         coming = max(0, known.in_flight - load.queued)  # in flight: the worker has not counted them
         known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
-        known.service_ms, known.advertised = load.service_ms, now
+        known.service_ms, known.advertised, known.places = load.service_ms, now, load.places or math.inf
         return gone
 
     def remove(self, worker: str) -> bool:
@@ -98,6 +103,23 @@ class LoadBalancer:
         """Whether any worker advertises, with or without credits."""
         return any(not self._is_stale(entry, now) for entry in self._workers.values())
 
+    def forecast(self, now: float) -> SlotForecast | None:
+        """Return when slots become free for requests from here; None: the speed of a worker is unknown.
+
+        This requester's share of a worker's slots is that of its samples among those that the worker has, with the
+        next request included: other requesters have the remaining ones.
+        """
+        slots_per_s, answer_s = 0.0, math.inf
+        for entry in self._workers.values():
+            if self._is_stale(entry, now):
+                continue
+            if not entry.service_ms:
+                return None
+            share = min(1.0, (entry.in_flight + 1) / (entry.queued + 1))
+            slots_per_s += share * 1000 / entry.service_ms
+            answer_s = min(answer_s, entry.service_ms / 1000)
+        return SlotForecast(1 / slots_per_s, answer_s) if slots_per_s else None
+
     def sent(self, worker: str) -> None:
         """Take one credit: the worker's next advertisement includes the sample."""
         if entry := self._workers.get(worker):
@@ -105,10 +127,10 @@ class LoadBalancer:
             entry.queued, entry.in_flight = entry.queued + 1, entry.in_flight + 1
 
     def answered(self, worker: str, now: float = -math.inf) -> None:
-        """Return one credit, for an answer at ``now``."""
+        """Return one credit, for an answer at ``now``; none while the worker has more samples than places."""
         if entry := self._workers.get(worker):
-            entry.credits += 1
             entry.queued, entry.in_flight = max(0, entry.queued - 1), max(0, entry.in_flight - 1)
+            entry.credits += entry.queued < entry.places
             entry.last_answer = max(entry.last_answer, now)
 
     def exhausted(self, worker: str) -> None:

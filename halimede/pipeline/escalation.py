@@ -19,10 +19,11 @@ import structlog
 from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
-from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.errors import OVERLOAD, OffloadError, OffloadReason
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
 from halimede.pipeline.transcode import UploadEncoder
+from halimede.pipeline.upload_policy.overload import HardTotals
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
 from halimede.stats.ledger import Ledger
 from halimede.tracing import FrameRecord
@@ -84,6 +85,13 @@ class Escalation:
         self._ledger = ledger
         self._encoder = encoder
         self._audited = audited
+        #: hard samples for which the next tier was requested, its answers, and those that it did not take
+        self._requested = self._answered = self._refused = 0
+
+    def totals(self) -> HardTotals:
+        """Return the totals of hard samples, also of those that were withheld because the next tier is too slow."""
+        withheld = self.policy.withheld[OffloadReason.TOO_SLOW] if self.policy else 0
+        return HardTotals(self._requested + withheld, self._answered, self._refused + withheld)
 
     def abandon(self) -> None:
         """Expire all requests: a stopping worker answers with its own predictions."""
@@ -164,8 +172,14 @@ class Escalation:
                     now,
                     sent=concluded.sent,
                     answered=concluded.reply is not None,
-                    timed_out=concluded.reason == OffloadReason.DEADLINE,
+                    reason=concluded.reason,
                 )
+        if not decision.audit:
+            self._requested += 1
+            if concluded.reply is not None:
+                self._answered += 1
+            elif concluded.reason in OVERLOAD:
+                self._refused += 1
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
             trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))

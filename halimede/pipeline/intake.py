@@ -147,9 +147,10 @@ class RequestIntake:
     def load(self) -> Load:
         """Return this worker's free capacity. A sample counts until it is answered, also by the next tier."""
         waiting = len(self.inside)
-        credits_ = max(0, min(self._pipeline.rate.places, self._limits.queue) - waiting)
+        places = min(self._pipeline.rate.places, self._limits.queue)
         service_ms = round(self._pipeline.load().service_ms, 1)
-        return Load(credits=credits_, service_ms=service_ms, queued=waiting, tier=self._channel.tier)
+        credits_, tier = max(0, places - waiting), self._channel.tier
+        return Load(credits=credits_, service_ms=service_ms, queued=waiting, places=places, tier=tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
         """Accept a request, repeat its remembered reply, or refuse it. Raises InvalidFieldError (reply topic)."""

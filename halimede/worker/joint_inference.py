@@ -44,7 +44,8 @@ def joint_inference(settings: WorkerSettings) -> RoleJob:
 async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     """Answer frames until ``stop``, then drain; ``ready`` is called once frames arrive."""
     settings, ledger = parts.settings, parts.ledger
-    uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
+    # hard samples that the next tier did not take stay charged to the budget
+    uploaded, samples = max(ledger[Count.UPLOADED], ledger[Count.HARD] - ledger[Count.WITHHELD]), ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     policy = create_policy(
         settings, miner, random.random, uploaded=uploaded, samples=samples, audits=lambda: parts.slot.audit_share

@@ -5,6 +5,7 @@ Counts come from the ledger, so they continue after a restart; times are of this
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -18,9 +19,11 @@ from halimede.observe import Health
 from halimede.observe.metrics import Samples, buses, counter, gauge, ledger_counters, sizes, times
 from halimede.offload import OffloadClient
 from halimede.offload.limits import State
+from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.transcode import UploadEncoder
 from halimede.pipeline.upload_policy.budget import Budget
+from halimede.pipeline.upload_policy.overload import OverloadDetector
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.agreement import agreement_of
@@ -48,6 +51,8 @@ class WorkerMetrics:
     #: set for a worker that requests a next tier
     offload: OffloadClient | None = None
     policy: UploadPolicy | None = None
+    #: whether the next tier takes fewer samples than are hard
+    overload: OverloadDetector = field(default_factory=OverloadDetector)
     #: metrics of only some roles
     more: list[Callable[[], Iterable[Metric]]] = field(default_factory=list)
 
@@ -127,11 +132,23 @@ class WorkerMetrics:
             told.queued = self.edge.pipeline.inside
         if self.policy and self.policy.drift:
             told.drifting = int(self.policy.drift.drifting)
+        if worker := self.edge or self.cloud:
+            self._read_overload(worker.intake.escalation, told)
         if self.cloud:
             taken = self.cloud.intake.times
             told.queued, told.queue_latency = self.cloud.pipeline.inside, taken.queue.histogram
             told.compute_latency = taken.compute.histogram
         return told
+
+    def _read_overload(self, escalation: Escalation | None, info: TaskInfo) -> None:
+        """Add to the report that the next tier takes fewer samples than are hard, with both rates."""
+        if escalation is None:
+            return
+        self.overload.read(escalation.totals(), time.monotonic())
+        if self.overload.overloaded:
+            info.overloaded = 1
+            info.hard_per_s = round(self.overload.hard_per_s, 2)
+            info.taken_per_s = round(self.overload.answered_per_s, 2)
 
     def _stuck(self) -> str:
         limit = self.settings.model_timeout_s

@@ -52,7 +52,8 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
     """Answer requests until ``stop``, then drain; ``ready`` is called once requests arrive."""
     settings, ledger, bus = parts.settings, parts.ledger, parts.bus
     miner = _miner(settings)
-    gone_up = ledger[Count.DEFERRED] + ledger[Count.AUDITED]
+    # hard samples that the next tier did not take stay charged to the budget
+    gone_up = max(ledger[Count.DEFERRED] + ledger[Count.AUDITED], ledger[Count.HARD] - ledger[Count.WITHHELD])
     policy = create_policy(settings, miner, random.random, uploaded=gone_up, samples=ledger[Count.SERVED])
     names = (settings.namespace, settings.service, settings.worker)
     offload = OffloadClient(bus, inference(*names, tier=settings.next_tier))

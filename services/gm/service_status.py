@@ -1,7 +1,7 @@
 """Computes the status of a service from the reports of nodes. Pure.
 
 ``conditions`` follow the seed: each type stands once, and the current one is last. No other phase has status "True".
-``Drift`` is not a phase and has its own status.
+``Drift`` and ``Overload`` are not phases and have their own status.
 
 What the phases of a service mean:
 
@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 
 from halimede.messages import Condition, Metric, ModelInUse, NodeStatus, NodeSummary, Status, TaskInfo, WorkerReport
 from halimede.messages.counters import Count, ExportedBy
+from halimede.messages.operator import OVERLOAD
 from halimede.stats import histogram
 from halimede.stats.agreement import Estimate, agreement_of
-from halimede.stats.totals import add_up
+from halimede.stats.totals import RATES, add_up
 from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
 from services.gm.reference_index import Roles
@@ -39,6 +39,10 @@ LEFT = "Left"
 #: the condition that samples have changed since the service was calibrated, and its reasons
 DRIFT = "Drift"
 DRIFT_BEGUN, DRIFT_OVER = "SamplesChanged", "SamplesAsCalibrated"
+#: reasons of the condition that the next tier takes fewer samples than are hard
+OVERLOAD_BEGUN, OVERLOAD_OVER = "CloudTooSlow", "CloudFastEnough"
+#: conditions that are independent of the phase
+BESIDE_PHASE = (DRIFT, OVERLOAD)
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
 #: values shown after a counter: they are derived from it, or may fall
 SHOWN_BEHIND = {Count.ANSWERED: "edge_inference_number", Count.MINING_ERRORS: "queued"}
@@ -354,9 +358,13 @@ def service_status(
     )
     known = generation if shown is None else shown
     status = conclude(status, judge(tally, missing, started=started), previous, known, now)
-    drift = _drift_condition(status.conditions, _task_infos(here), agreement, known, now)
-    others = [condition for condition in status.conditions if condition.type != DRIFT]
-    return msgspec.structs.replace(status, conditions=[*others[:-1], *filter(None, [drift]), others[-1]])
+    online = _task_infos(share.report for share in shares if share.report and share.online)
+    beside = [
+        _drift_condition(status.conditions, _task_infos(here), agreement, known, now),
+        _overload_condition(status.conditions, online, known, now),
+    ]
+    phases = [condition for condition in status.conditions if condition.type not in BESIDE_PHASE]
+    return msgspec.structs.replace(status, conditions=[*phases[:-1], *filter(None, beside), phases[-1]])
 
 
 def conclude(status: Status, verdict: Readiness, previous: Status | None, generation: int, now: str) -> Status:
@@ -378,7 +386,7 @@ def conclude(status: Status, verdict: Readiness, previous: Status | None, genera
 
 
 def _over(condition: Condition, now: str) -> Condition:
-    if condition.status == "False" or condition.type == DRIFT:
+    if condition.status == "False" or condition.type in BESIDE_PHASE:
         return condition
     return msgspec.structs.replace(condition, status="False", last_heartbeat_time=now, last_transition_time=now)
 
@@ -429,21 +437,51 @@ def _drift_condition(
     It is independent of the phase: the service runs, but the accuracy that calibration has measured is in doubt.
     ``counted`` are the workers' reports, ``agreement`` the share of answers that agree with the cloud's.
     """
-    before = next((condition for condition in earlier if condition.type == DRIFT), None)
     drifting = sum(info.drifting for info in counted)
-    if before is None and not drifting:
-        return None
-    status: Literal["True", "False"] = "True" if drifting else "False"
-    same = before is not None and before.status == status
-    return Condition(
-        type=DRIFT,
-        status=status,
-        observed_generation=generation,
-        last_heartbeat_time=now,
-        last_transition_time=before.last_transition_time if before and same else now,
-        reason=DRIFT_BEGUN if drifting else DRIFT_OVER,
-        message=_drift_message(drifting, agreement),
+    return _beside_phase(
+        Condition(
+            type=DRIFT,
+            status="True" if drifting else "False",
+            observed_generation=generation,
+            last_heartbeat_time=now,
+            reason=DRIFT_BEGUN if drifting else DRIFT_OVER,
+            message=_drift_message(drifting, agreement),
+        ),
+        earlier,
     )
+
+
+def _overload_condition(
+    earlier: Sequence[Condition], counted: Iterable[TaskInfo], generation: int, now: str
+) -> Condition | None:
+    """Return the condition ``Overload``; None: there has been no overload yet.
+
+    It is independent of the phase: every sample is answered, but hard ones by workers before the cloud. ``counted`` are
+    the reports of online nodes.
+    """
+    overloaded = [info for info in counted if info.overloaded]
+    taken, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
+    return _beside_phase(
+        Condition(
+            type=OVERLOAD,
+            status="True" if overloaded else "False",
+            observed_generation=generation,
+            last_heartbeat_time=now,
+            reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER,
+            message=f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard",
+        ),
+        earlier,
+    )
+
+
+def _beside_phase(condition: Condition, earlier: Sequence[Condition]) -> Condition | None:
+    """Return a condition that is independent of the phase, with its transition time; None: it was never active."""
+    before = next((other for other in earlier if other.type == condition.type), None)
+    if before is None and condition.status == "False":
+        return None
+    same = before is not None and before.status == condition.status
+    began = before.last_transition_time if before and same else condition.last_heartbeat_time
+    return msgspec.structs.replace(condition, last_transition_time=began)
 
 
 def _drift_message(drifting: int, agreement: Estimate | None) -> str:

@@ -55,8 +55,7 @@ class Camera:
             except OffloadError as error:
                 came, sent = str(error.reason), error.sent
             now, answered = loop.time(), came == "answered"
-            late = came == OffloadReason.DEADLINE
-            self.policy.ended(decision, now - began, now, sent=sent, answered=answered, timed_out=late)
+            self.policy.ended(decision, now - began, now, sent=sent, answered=answered, reason="" if answered else came)
         else:
             came = str(decision.reason)
         self.seen[came] += self.going or came == "answered"

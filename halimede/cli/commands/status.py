@@ -150,6 +150,7 @@ def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
                 "phase": tables.phase(body),
                 "reason": status_advice.reason(body),
                 "message": tables.condition(body),
+                **({"overload": overload} if (overload := tables.overload(body)) else {}),
                 **({"tiers": tables.running(body)} if tables.tiers(body) else {}),
             }
             for body in sorted(seen.every, key=status_advice.rank)
@@ -178,6 +179,8 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
             row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
             row.append(phase, style=COLOURS.get(phase, ""))
             out.print(row.append(clean("  " + tables.condition(body)), style="dim"))
+            if overload := tables.overload(body):
+                out.print(Text(clean(f"    {overload}"), style="yellow"))
             if tiers := tables.running(body):
                 out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
     elif seen.reachable:

@@ -179,6 +179,7 @@ def _service(now: float, service: ServiceRates) -> dict[str, Any]:
         "name": document.name,
         "phase": status.phase,
         "reason": status.conditions[-1].reason if status.conditions else "",
+        "overload": status.overload,
         "framesPerSecond": round(service.rate(now, lambda point: point.frames), 2),
         "uploadsPerSecond": round(service.rate(now, lambda point: point.uploads), 2),
         "uploadRatio": float(counts.get("uploadCloudRatio", "0")),
@@ -350,7 +351,7 @@ SERVICE_COLUMNS = (
     ScreenColumn("LOST", _count("lost"), 80),
     ScreenColumn("MODEL ERRORS", _count("modelErrors"), 130),
     ScreenColumn("FRAMES", _count("frames"), 140),
-    ScreenColumn("WHY", lambda row: "" if row["phase"] == "Running" else row["reason"], 100),
+    ScreenColumn("WHY", lambda row: row["overload"] if row["phase"] == "Running" else row["reason"], 100),
 )
 WORKER_COLUMNS = (
     ScreenColumn("CLOUD WORKER", lambda row: row["worker"]),

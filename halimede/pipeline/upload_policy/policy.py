@@ -23,7 +23,7 @@ from halimede.mining import Graded, Miner, Verdict
 from halimede.mining.calibration_file import CalibrationFile, read_artefact
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.pre_inference import PreInferenceByNumber
-from halimede.offload.errors import OffloadReason
+from halimede.offload.errors import UNTAKEN, OffloadReason
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget, check_shares
 from halimede.pipeline.upload_policy.drift import Drift
@@ -139,8 +139,6 @@ class UploadPolicy:
                 reason = OffloadReason.BUDGET
         if hard and not reason and self.uplink.hopeless(size, left_s, now):
             reason = OffloadReason.TOO_SLOW
-            if self.budget:
-                self.budget.refund()
         if cut is not None and not math.isfinite(cut):
             cut = None  # messages cannot carry infinity
         if reason:
@@ -184,15 +182,21 @@ class UploadPolicy:
         *,
         sent: bool,
         answered: bool,
-        timed_out: bool = False,
+        reason: str = "",
     ) -> None:
-        """Record the outcome of an upload."""
+        """Record the outcome of an upload; ``reason``: why it was not answered.
+
+        A sample that the next tier did not take stays charged to the budget: the samples after it are no harder, and a
+        lower cut would only have more of them refused.
+        """
         if decision.trip is None:
             return
-        self.uplink.end(decision.trip, seconds, now, answered=answered, timed_out=timed_out and sent)
+        self.uplink.end(
+            decision.trip, seconds, now, answered=answered, timed_out=sent and reason == OffloadReason.DEADLINE
+        )
         if decision.audit and self.audits:
             self.audits.open -= 1
-        if self.budget and not sent:
+        if self.budget and not sent and reason not in UNTAKEN:
             self.budget.refund()
 
     def compare(self, edge: Prediction, cloud: Prediction, *, on_trial: bool = False) -> bool:

@@ -200,6 +200,7 @@ class DashboardFeed:
             "phase": "Deleting" if stored.deleting else (status.phase if status else "Pending"),
             "reason": current.reason if current else "",
             "message": current.message if current else "",
+            "overload": status.overload if status else "",
             "active": status.active if status else 0,
             "failed": status.failed if status else 0,
             "queued": counts.queued,

@@ -24,7 +24,7 @@ from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.models import FetchError, local_path
 from halimede.names import Key
-from halimede.stats.totals import GROWING, add_up, vanished
+from halimede.stats.totals import GROWING, MOMENTARY, add_up, vanished
 from services.lc.models.lookup import Models
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
@@ -332,7 +332,7 @@ class PodCounts:
         pod = self.pods[worker]
         pod.gone = True
         if pod.info.task_info:  # frames that were open in it are lost
-            counts = msgspec.structs.replace(pod.info.task_info, queued=0, drifting=0)
+            counts = msgspec.structs.replace(pod.info.task_info, **MOMENTARY)
             pod.info = msgspec.structs.replace(pod.info, task_info=counts)
 
     def silent(self, now: float) -> list[Worker]:

@@ -196,3 +196,28 @@ def test_a_thousand_nodes_and_more_fit_and_those_in_trouble_are_shown() -> None:
     assert found.active == 1999
     assert len(found.nodes) == MAX_SHOWN_NODES
     assert found.nodes[0].node == "n1500"
+
+
+def test_a_cloud_that_takes_too_little_is_a_condition_beside_the_phase_with_the_figures_of_all_edges() -> None:
+    def edges(*, overloaded: int, online: bool = True) -> list[Share]:
+        infos = [
+            TaskInfo(overloaded=overloaded, hard_per_s=hard * overloaded, taken_per_s=taken * overloaded)
+            for hard, taken in ((5.5, 0.5), (3.5, 0.3))
+        ]
+        return [share(f"e{i}", E, info=info, online=online) for i, info in enumerate(infos)]
+
+    def overload(found: Status) -> tuple[str, str, str, str] | None:
+        conditions = (c for c in found.conditions if c.type == "Overload")
+        return next(((c.status, c.reason, c.message, c.last_transition_time) for c in conditions), None)
+
+    before = status(*edges(overloaded=0))
+    assert (overload(before), before.overload) == (None, "")
+    during = status(*edges(overloaded=1), previous=before, now="t2")
+    assert overload(during) == ("True", "CloudTooSlow", "takes 0.8 samples/s, 9/s are hard", "t2")
+    assert during.overload == "CloudTooSlow: takes 0.8 samples/s, 9/s are hard"
+    assert (during.phase, during.conditions[-1].type) == ("Running", "Running")
+    later = status(*edges(overloaded=1), previous=during, now="t3")
+    assert overload(later) == ("True", "CloudTooSlow", "takes 0.8 samples/s, 9/s are hard", "t2")
+    after = status(*edges(overloaded=0), previous=later, now="t4")
+    assert (overload(after), after.overload) == (("False", "CloudFastEnough", "it takes what is hard", "t4"), "")
+    assert status(*edges(overloaded=1, online=False)).overload == "", "what a node said before it went offline is over"

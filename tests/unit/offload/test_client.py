@@ -557,3 +557,57 @@ async def test_a_sample_without_time_left_is_not_sent_and_blames_no_worker() -> 
         assert await reason_of(asking, -0.5) is OffloadReason.DEADLINE
         assert (cloud.seen, asking.circuit.state) == ([], State.CLOSED)
         assert (await asking.ask(frame(), 2.0)).worker == "c0"
+
+
+@simulated
+async def test_of_requests_that_get_no_slot_in_time_the_older_ones_fail_at_once() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, waiters=48) as (asking, _):
+
+        async def slow(delivery: Delivery[Frame]) -> Reply:
+            await asyncio.sleep(1.0)
+            return cloud.good(delivery)
+
+        cloud = ScriptedCloud(bus, "c0", slow)
+        await cloud.start(advertise=None)
+        await cloud.advertise(1, service_ms=1000)
+        await asyncio.sleep(0.1)
+        ended: dict[int, tuple[str, float]] = {}
+
+        async def request(number: int) -> None:
+            began = now()
+            try:
+                reply = await asking.ask(frame(), 5.0)
+            except OffloadError as error:
+                ended[number] = str(error.reason), round(now() - began, 3)
+            else:
+                ended[number] = reply.worker, round(now() - began, 3)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(60):  # ten times what the cloud takes
+                group.create_task(request(number))
+                await asyncio.sleep(0.1)
+        served = [number for number, (worker, _) in ended.items() if worker == "c0"]
+        shed = {number: seconds for number, (worker, seconds) in ended.items() if worker == OffloadReason.SHED}
+        assert len(served) >= 6
+        assert len(shed) == 60 - len(served)
+        late = [number for number, seconds in shed.items() if seconds > 1.0]
+        assert not late or max(late) < 20, "once the rate is known, nobody waits longer than for one slot"
+        assert all(seconds < 2.2 for number, (_, seconds) in ended.items() if number >= 20)
+
+
+@simulated
+async def test_a_burst_waits_if_all_of_it_is_answered_in_time() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, waiters=48) as (asking, _):
+
+        async def slow(delivery: Delivery[Frame]) -> Reply:
+            await asyncio.sleep(0.1)
+            return cloud.good(delivery)
+
+        cloud = ScriptedCloud(bus, "c0", slow)
+        await cloud.start(advertise=None)
+        await cloud.advertise(1, service_ms=100)
+        await asyncio.sleep(0.1)
+        replies = await asyncio.gather(*(asking.ask(frame(), 5.0) for _ in range(20)))
+        assert {reply.worker for reply in replies} == {"c0"}

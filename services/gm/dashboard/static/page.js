@@ -57,6 +57,7 @@ function service(row) {
   const extra = Object.entries(m).filter(([key]) => /ccuracy|audit/.test(key)).map(([key, value]) => [words(key), measure(key, value)]);
   const card = make("article", `card ${tone(row.phase)}`, title,
     row.message && row.phase !== "Running" ? make("p", "why", make("b", "", row.reason), ` ${row.message}`) : null,
+    row.overload ? make("p", "why", row.overload) : null,
     facts([
       ["answered", number(m.inferenceNumber)], ["by the cloud", number(m.cloudInferenceNumber)],
       ["inside now", number(row.queued)], ["degraded", number(m.degraded), alarm(m.degraded)],

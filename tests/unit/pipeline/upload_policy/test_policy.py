@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
@@ -14,7 +17,7 @@ from halimede.mining.calibration_file import CalibrationFile, MixtureRule, Refer
 from halimede.mining.cloud_only import CloudOnly
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin
-from halimede.offload.errors import OffloadReason
+from halimede.offload.errors import UNTAKEN, OffloadReason
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.latency_estimator import LatencyEstimator
@@ -67,12 +70,12 @@ def test_a_hard_sample_beyond_the_budget_stays_hard_and_says_why_it_was_not_sent
     assert policy.withheld == {"budget": len(kept)}
 
 
-def test_what_would_be_too_late_is_not_sent_and_costs_no_budget() -> None:
+def test_what_would_be_too_late_is_not_sent_and_stays_charged() -> None:
     policy = UploadPolicy(budget=Budget(0.2, 0.5), uplink=slow_uplink())
     decision = decide(policy, graded(0.9), left_s=0.1)
     assert (decision.ask, decision.hard, decision.reason) == (False, True, OffloadReason.TOO_SLOW)
     assert policy.budget
-    assert policy.budget.debt == pytest.approx(-0.2)
+    assert policy.budget.debt == pytest.approx(0.8)
 
 
 def test_what_nobody_here_could_answer_goes_up_whatever_it_costs() -> None:
@@ -91,12 +94,30 @@ def test_an_audit_is_asked_beside_and_counts_against_the_budget() -> None:
     assert policy.audits.open == 0
 
 
-def test_what_was_to_go_up_and_did_not_is_paid_back() -> None:
+@pytest.mark.parametrize("reason", ["", *OffloadReason])
+def test_what_cannot_go_up_is_paid_back_and_what_the_next_tier_does_not_take_is_not(reason: str) -> None:
     policy = UploadPolicy(budget=Budget(0.2, 0.5))
     decision = decide(policy, graded(0.9))
-    policy.ended(decision, 2.0, 2.0, sent=False, answered=False)
+    policy.ended(decision, 2.0, 2.0, sent=False, answered=False, reason=reason)
     assert policy.budget
-    assert policy.budget.debt == pytest.approx(-0.2)
+    assert policy.budget.debt == pytest.approx(0.8 if reason in UNTAKEN else -0.2)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(UNTAKEN)), min_size=1),
+    st.sampled_from([Budget(0.2), Budget(0.2, 0.8)]),
+    st.integers(0, 2**32),
+)
+def test_a_next_tier_that_takes_nothing_does_not_raise_the_share_of_hard_samples(
+    reasons: list[OffloadReason], budget: Budget, seed: int
+) -> None:
+    chance = random.Random(seed)
+    policy, marked = UploadPolicy(budget=copy.deepcopy(budget)), 0
+    for i in range(500):
+        decision = decide(policy, Verdict(hard=True, hardness=chance.random(), cut=0.8))
+        marked += decision.ask
+        policy.ended(decision, 0.1, float(i), sent=False, answered=False, reason=reasons[i % len(reasons)])
+    assert marked <= 0.2 * 500 + 50
 
 
 def test_numbers_that_no_message_can_carry_are_left_out() -> None:
