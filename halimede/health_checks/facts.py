@@ -1,0 +1,77 @@
+"""What the checks are given: what GM answers of itself, its nodes and resources, and what the bus carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+
+from halimede.api import kind_of
+from halimede.api.placement import SERVICES
+from halimede.messages import CameraStatus, DeadLetter, NodeInfo
+
+#: the short names of the kinds of services with workers
+SERVICE_KINDS = tuple(kind_of(plural).short_names[0] for plural in SERVICES)
+
+
+class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """What GM answers to ``version``. An older GM answers less: the rest has its defaults."""
+
+    version: str = ""
+    epoch: int = 0
+    #: GM's clock
+    time: str = ""
+    #: what is wrong with its store; files of a store that was damaged
+    store: str = ""
+    quarantined: str = ""
+
+    @classmethod
+    def of(cls, answer: Any) -> Self:
+        """Return the facts in an answer of GM; fields that another version of GM writes otherwise are missing."""
+        try:
+            return msgspec.convert(answer, cls)
+        except msgspec.ValidationError:
+            version = answer.get("version") if isinstance(answer, Mapping) else answer
+            return cls(version=str(version or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ClockComparison:
+    """When the machine of the command asked GM for its time, and the seconds until the answer."""
+
+    began: datetime
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BusFacts:
+    """What components publish: statuses of cameras with their topics, dead letters, stores of GMs that are online."""
+
+    cameras: list[tuple[str, CameraStatus]] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    stores: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFacts:
+    """All that the checks judge. ``resources`` are bodies with their status, by the short name of their kind."""
+
+    now: datetime
+    manager: ManagerFacts
+    #: the version of the program that runs the checks
+    version: str
+    nodes: Sequence[NodeInfo] = ()
+    resources: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    bus: BusFacts = BusFacts()
+    #: None: GM itself runs the checks
+    clock: ClockComparison | None = None
+    #: whether this connection to the broker has TLS
+    tls: bool = False
+
+    def services(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the services with workers."""
+        for kind in SERVICE_KINDS:
+            yield from self.resources.get(kind, ())

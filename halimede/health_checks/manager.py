@@ -1,0 +1,71 @@
+"""The checks of GM itself, and of messages that nobody can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from halimede.health_checks.check import Check, CheckRule, ok
+from halimede.health_checks.facts import SystemFacts
+
+NAME = "global manager"
+SEVERAL = CheckRule(
+    NAME,
+    "problem",
+    "more than one GM is online on this broker",
+    "nodes follow only one of them: edits at another one have no effect",
+    "stop all but one: one broker serves one global manager",
+)
+OTHER_VERSION = CheckRule(
+    NAME,
+    "warning",
+    "GM's version is not that of this command",
+    "a command may show or write less than GM has",
+    "install the same version on both",
+)
+STORE = CheckRule(
+    NAME,
+    "problem",
+    "GM cannot write its store",
+    "edits are refused, statuses are only in memory",
+    "free space; until then edits are refused, statuses are only in memory: docs/operations.md, A full disk",
+    fails=True,
+)
+QUARANTINED = CheckRule(
+    NAME,
+    "problem",
+    "GM has renamed a store that was damaged",
+    "resources that only that store had are lost",
+    "check its disk, apply missing resources (`halimede get`), then remove these files",
+    fails=True,
+)
+LETTERS = CheckRule(
+    "dead letters",
+    "warning",
+    "messages that their receiver could not read",
+    "these messages have no effect: a camera's frames are not answered, an edit of a node does not arrive",
+    "find the client that publishes there (`halimede events --type Warning`)",
+)
+
+
+def examine_manager(facts: SystemFacts) -> Iterator[Check]:
+    """Check that there is one GM, of this version, with a store that it can write."""
+    manager, number = facts.manager, len(facts.bus.stores)
+    if number > 1:
+        yield SEVERAL.row(f"{number} are online")
+    elif manager.version != facts.version:
+        yield OTHER_VERSION.row(f"its version is {manager.version}, this command's is {facts.version}")
+    else:
+        yield ok(NAME, f"one, version {manager.version}, epoch {manager.epoch}")
+    if manager.store:
+        yield STORE.row(manager.store, "gm")
+    if manager.quarantined:
+        yield QUARANTINED.row(manager.quarantined, "gm")
+
+
+def examine_dead_letters(facts: SystemFacts) -> Iterator[Check]:
+    """Check for messages that could not be read."""
+    letters = facts.bus.dead_letters
+    if letters:
+        yield LETTERS.row(f"{len(letters)}; the first: {letters[0].topic}: {letters[0].reason}")
+    else:
+        yield ok(LETTERS.name, "none")
