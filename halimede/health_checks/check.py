@@ -50,7 +50,7 @@ class Check:
 class CheckRule:
     """One result of a check that is not ok. ``mends`` may have fields in braces, for which ``row`` has values.
 
-    ``fails``: ``halimede status`` ends with 1. ``unready``: GM's ``/readyz`` answers 503 meanwhile.
+    ``fails``: ``halimede status`` ends with 1.
     """
 
     name: str
@@ -59,7 +59,6 @@ class CheckRule:
     follows: str
     mends: str
     fails: bool = False
-    unready: bool = False
 
     def row(self, what: str, about: str = "", since: str = "", remedy: str = "", **fields: str) -> Check:
         """Return the row about one thing. ``remedy`` replaces the one of the rule where that depends on the thing."""

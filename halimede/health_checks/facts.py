@@ -17,6 +17,33 @@ from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 SERVICE_KINDS = tuple(kind_of(plural).short_names[0] for plural in SERVICES)
 
 
+class DegradedAnswers(msgspec.Struct, frozen=True, rename="camel"):
+    """Answers of a service in the last minute, and those of them that are degraded. ``kind`` is its short name."""
+
+    kind: str
+    namespace: str
+    name: str
+    answered: int
+    degraded: int
+
+
+class QuietWorker(msgspec.Struct, frozen=True, rename="camel"):
+    """A worker that its local controller takes as running, and the time of its last report."""
+
+    namespace: str
+    name: str
+    node: str
+    since: str
+
+
+class RecentLetters(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of dead letters in the last minute, with the first of them."""
+
+    number: int
+    topic: str
+    reason: str
+
+
 class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
     """What GM answers to ``version``. An older GM answers less: the rest has its defaults."""
 
@@ -27,6 +54,15 @@ class ManagerFacts(msgspec.Struct, frozen=True, rename="camel"):
     #: what is wrong with its store; files of a store that was damaged
     store: str = ""
     quarantined: str = ""
+    #: whether GM is connected to the broker
+    connected: bool = True
+    #: services with degraded answers in the last minute, the largest share first
+    degraded: list[DegradedAnswers] = []
+    #: workers without a report for some seconds
+    quiet: list[QuietWorker] = []
+    #: seconds by which clocks of nodes are ahead of GM's, if that is much
+    clocks: dict[str, float] = {}
+    letters: RecentLetters | None = None
 
     @classmethod
     def of(cls, answer: Any) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from halimede.health_checks.check import Check, CheckRule, ok
-from halimede.health_checks.facts import SystemFacts
+from halimede.health_checks.facts import ManagerFacts, SystemFacts
 
 NAME = "global manager"
 SEVERAL = CheckRule(
@@ -14,6 +14,7 @@ SEVERAL = CheckRule(
     "more than one GM is online on this broker",
     "nodes follow only one of them: edits at another one have no effect",
     "stop all but one: one broker serves one global manager",
+    fails=True,
 )
 OTHER_VERSION = CheckRule(
     NAME,
@@ -22,8 +23,16 @@ OTHER_VERSION = CheckRule(
     "a command may show or write less than GM has",
     "install the same version on both",
 )
+BROKER = CheckRule(
+    "broker",
+    "problem",
+    "GM is not connected to the broker",
+    "edits and reports wait; workers go on, and answer frames as soon as the broker is there",
+    "start the broker, or correct GM's --broker: `halimede doctor`",
+    fails=True,
+)
 STORE = CheckRule(
-    NAME,
+    "store",
     "problem",
     "GM cannot write its store",
     "edits are refused, statuses are only in memory",
@@ -31,13 +40,15 @@ STORE = CheckRule(
     fails=True,
 )
 QUARANTINED = CheckRule(
-    NAME,
+    "store",
     "problem",
     "GM has renamed a store that was damaged",
     "resources that only that store had are lost",
     "check its disk, apply missing resources (`halimede get`), then remove these files",
     fails=True,
 )
+#: rules because of which GM is not ready
+UNREADY = (BROKER, STORE)
 LETTERS = CheckRule(
     "dead letters",
     "warning",
@@ -56,16 +67,26 @@ def examine_manager(facts: SystemFacts) -> Iterator[Check]:
         yield OTHER_VERSION.row(f"its version is {manager.version}, this command's is {facts.version}")
     else:
         yield ok(NAME, f"one, version {manager.version}, epoch {manager.epoch}")
-    if manager.store:
-        yield STORE.row(manager.store, "gm")
+    yield from examine_trouble(manager)
     if manager.quarantined:
         yield QUARANTINED.row(manager.quarantined, "gm")
 
 
+def examine_trouble(manager: ManagerFacts) -> Iterator[Check]:
+    """Check for what makes GM not ready."""
+    if not manager.connected:
+        yield BROKER.row("not connected to the broker", "gm")
+    if manager.store:
+        yield STORE.row(manager.store, "gm")
+
+
 def examine_dead_letters(facts: SystemFacts) -> Iterator[Check]:
     """Check for messages that could not be read."""
-    letters = facts.bus.dead_letters
-    if letters:
-        yield LETTERS.row(f"{len(letters)}; the first: {letters[0].topic}: {letters[0].reason}")
+    letters, recent = facts.bus.dead_letters, facts.manager.letters
+    if recent:
+        yield LETTERS.row(f"{recent.number} in the last minute; the first: {recent.topic}: {recent.reason}")
+    elif letters:
+        first = letters[0]
+        yield LETTERS.row(f"{len(letters)} while this command listened; the first: {first.topic}: {first.reason}")
     else:
         yield ok(LETTERS.name, "none")

@@ -13,17 +13,19 @@ Examine = Callable[[SystemFacts], Iterator[Check]]
 CHECKS: tuple[tuple[Examine, tuple[CheckRule, ...]], ...] = (
     (
         manager.examine_manager,
-        (manager.SEVERAL, manager.OTHER_VERSION, manager.STORE, manager.QUARANTINED),
+        (manager.SEVERAL, manager.OTHER_VERSION, manager.BROKER, manager.STORE, manager.QUARANTINED),
     ),
-    (clocks.examine_clock, (clocks.NO_TIME, clocks.OFF)),
+    (clocks.examine_clock, (clocks.NO_TIME, clocks.OFF, clocks.DAYS_OFF, clocks.DAYS_OFF_TLS)),
     (resources.examine_resources, (*resources.FAILED, *resources.UNFINISHED)),
+    (resources.examine_conditions, tuple(resources.CONDITIONS.values())),
+    (workers.examine_answers, (workers.DEGRADED, workers.MOSTLY_DEGRADED)),
     (
         nodes.examine_nodes,
         (nodes.NONE, nodes.UNREACHED, nodes.OFFLINE, nodes.OTHER_VERSION, nodes.TROUBLE, nodes.LOST),
     ),
-    (cameras.examine_cameras, (cameras.SILENT,)),
-    (clocks.examine_node_clocks, (clocks.NODE_OFF,)),
-    (workers.examine_reports, (workers.SILENT,)),
+    (cameras.examine_cameras, (cameras.FAILED, cameras.SILENT)),
+    (clocks.examine_node_clocks, (clocks.NODE_OFF, clocks.NODE_DAYS_OFF, clocks.NODE_DAYS_OFF_TLS)),
+    (workers.examine_reports, (workers.OVERDUE, workers.SILENT)),
     (manager.examine_dead_letters, (manager.LETTERS,)),
 )
 

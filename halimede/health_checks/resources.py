@@ -86,6 +86,17 @@ UNFINISHED = tuple(
     )
 )
 
+#: conditions beside the phase that say that something is not as it should be, while they are True
+CONDITIONS = {
+    "Drift": CheckRule(
+        "services",
+        "warning",
+        "the condition `Drift`: a service's samples differ from those of its calibration",
+        "the accuracy that the calibration has measured is in doubt",
+        "calibrate again (`halimede calibrate`)",
+    ),
+}
+
 
 def phase_rank(phase: str) -> int:
     """Return a sort key of phases: the worst first, with unknown ones."""
@@ -107,6 +118,18 @@ def examine_resources(facts: SystemFacts) -> Iterator[Check]:
     if healthy:
         services, models = sum(1 for _ in facts.services()), len(facts.resources.get("model", ()))
         yield ok("services", f"{services} services and {models} models, without problems")
+
+
+def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
+    """Check the conditions beside the phases."""
+    for kind, bodies in facts.resources.items():
+        for body in bodies:
+            for beside in dig(body, "status", "conditions") or []:
+                rule = CONDITIONS.get(str(beside.get("type")))
+                if rule and beside.get("status", "True") == "True":
+                    about = f"{kind}/{dig(body, 'metadata', 'name')}"
+                    what = f"{beside.get('reason')}: {beside.get('message')}"
+                    yield rule.row(what, about, str(beside.get("lastTransitionTime") or ""))
 
 
 def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from halimede.cli.doctor import latency
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump, plain
 from halimede.cli.runner import run
-from halimede.cli.system_facts import SystemAnswers, read_system
+from halimede.cli.system_facts import SystemAnswers, listen, read_system
 from halimede.cli.tables import text
 from halimede.errors import BrokerNameError
 from halimede.health_checks.check import Check
@@ -29,6 +30,8 @@ from halimede.messages import NodeInfo
 
 #: seconds to wait for a GM that is restarting
 PATIENCE_S = 2.0
+#: seconds in which the broker sends the retained statuses of cameras
+LISTEN_S = 0.5
 SHOWN_SERVICES, SHOWN_CHECKS, SHOWN_NAMES = 20, 20, 5
 
 
@@ -96,7 +99,10 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
             snapshot.round_trip_ms = await latency.round_trip_ms(client.bus)
             if not broker.settings.prefix:
                 snapshot.broker_version = await latency.broker_version(client.bus)
-            snapshot.answers = await read_system(client, tls=broker.settings.secure)
+            bus, answers = await asyncio.gather(
+                listen(client.bus, LISTEN_S), read_system(client, tls=broker.settings.secure)
+            )
+            snapshot.answers = replace(answers, facts=replace(answers.facts, bus=bus))
     except NotLetInError as error:
         wrong_name = isinstance(error.__cause__, BrokerNameError)
         snapshot.refused = "its certificate has other names" if wrong_name else "it refuses these credentials"

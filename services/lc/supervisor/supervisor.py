@@ -233,6 +233,7 @@ class Supervisor:
             model=model(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
             training=entry.info.training if entry.info else None,
+            last_report=entry.quiet_since,
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ class Supervisor:
     async def _attend(self, entry: WorkerState, process: Process) -> None:
         """Watch a process until its end, and evaluate it."""
         loop = asyncio.get_running_loop()
-        entry.process, entry.since, entry.info, entry.silent = process, loop.time(), None, ""
+        entry.process, entry.since, entry.info, entry.silent, entry.quiet_since = process, loop.time(), None, "", ""
         if entry.reason:  # an earlier start failed: its cause is corrected
             entry.failures, entry.mistaken, entry.reason = 0, False, ""
         # slightly after the limits: timers of the event loop may be early by its clock's resolution

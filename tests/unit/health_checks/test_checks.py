@@ -11,11 +11,21 @@ import msgspec
 import pytest
 
 from halimede.health_checks.check import Check
-from halimede.health_checks.facts import BusFacts, ClockComparison, ManagerFacts, SystemFacts
+from halimede.health_checks.facts import (
+    BusFacts,
+    ClockComparison,
+    DegradedAnswers,
+    ManagerFacts,
+    QuietWorker,
+    RecentLetters,
+    SystemFacts,
+)
 from halimede.health_checks.registry import CHECKS, examine
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
+from halimede.topics import NODE_CAMERA_STATUS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = 86_400.0
 TOPIC = "default/sedna/cameras/a/status"
 NODE = NodeInfo(name="edge0", online=True, version="1")
 
@@ -25,9 +35,11 @@ def after(seconds: float) -> str:
     return (NOW + timedelta(seconds=seconds)).isoformat()
 
 
-def body(phase: str = "Running", reason: str = "", nodes: tuple[Any, ...] = (), **spec: Any) -> dict[str, Any]:
-    """Return a service called helmet."""
-    conditions = [{"type": phase, "reason": reason, "message": "why", "lastTransitionTime": after(-9)}]
+def body(
+    phase: str = "Running", reason: str = "", nodes: tuple[Any, ...] = (), beside: tuple[Any, ...] = (), **spec: Any
+) -> dict[str, Any]:
+    """Return a service called helmet; ``beside`` are conditions beside its phase."""
+    conditions = [*beside, {"type": phase, "reason": reason, "message": "why", "lastTransitionTime": after(-9)}]
     status = {"phase": phase, "conditions": conditions, "nodes": list(nodes)}
     return {"metadata": {"namespace": "default", "name": "helmet"}, "spec": spec, "status": status}
 
@@ -52,9 +64,13 @@ def with_body(kind: str = "ji", **fields: Any) -> SystemFacts:
     return replace(WELL, resources={kind: [body(**fields)]})
 
 
-def with_camera(state: Any, reason: str = "", error: str = "") -> SystemFacts:
+def answers(answered: int, degraded: int) -> DegradedAnswers:
+    return DegradedAnswers("ji", "default", "helmet", answered, degraded)
+
+
+def with_camera(state: Any, reason: str = "", error: str = "", topic: str = TOPIC) -> SystemFacts:
     camera = CameraStatus(camera="a", state=state, reason=reason, error=error)
-    return replace(WELL, bus=BusFacts(cameras=[(TOPIC, camera)]))
+    return replace(WELL, bus=BusFacts(cameras=[(topic, camera)]))
 
 
 @dataclass(frozen=True)
@@ -68,21 +84,27 @@ class Case:
     texts: tuple[str, ...] = field(default=())
 
 
+READER = body(edgeWorker={"source": {"cameras": ["a"]}})
 LETTER = DeadLetter(client="c", topic="a/b", reason="nonsense", size=3)
 UNREADY = "Kubernetes takes it as not ready (NodeStatusUnknown: Kubelet stopped posting node status.)"
 CASES = {
     "all is well": Case(WELL),
-    "two GMs": Case(replace(WELL, bus=BusFacts(stores={"a", "b"})), "global manager", "problem", False, ("2 are",)),
+    "two GMs": Case(replace(WELL, bus=BusFacts(stores={"a", "b"})), "global manager", "problem", True, ("2 are",)),
     "one GM": Case(replace(WELL, bus=BusFacts(stores={"a"}))),
     "another version of GM": Case(
         replace(WELL, version="2"), "global manager", "warning", False, ("its version is 1, this command's is 2",)
     ),
-    "GM's store": Case(with_manager(store="it is full"), "global manager", "problem", True, ("it is full",)),
-    "GM's old store": Case(with_manager(quarantined="x"), "global manager", "problem", True, ("remove these files",)),
+    "GM without its broker": Case(with_manager(connected=False), "broker", "problem", True, ("not connected",)),
+    "GM's store": Case(with_manager(store="it is full"), "store", "problem", True, ("it is full",)),
+    "GM's old store": Case(with_manager(quarantined="x"), "store", "problem", True, ("remove these files",)),
     "no time": Case(with_manager(time=""), "clock", "warning", False, ("does not send its time",)),
     "1.5 s ahead": Case(with_manager(time=after(1.5))),
     "30 s ahead": Case(with_manager(time=after(30)), "clock", "warning", False, ("30.0 s ahead",)),
     "30 s behind": Case(with_manager(time=after(-30)), "clock", "warning", False, ("30.0 s behind",)),
+    "2 days ahead": Case(with_manager(time=after(2 * DAY)), "clock", "warning", False, ("2.0 days ahead",)),
+    "2 days ahead, with TLS": Case(
+        replace(with_manager(time=after(2 * DAY)), tls=True), "clock", "problem", True, ("2.0 days ahead",)
+    ),
     "no node": Case(replace(WELL, nodes=[]), "nodes", "problem", True, ("halimede lc --node NAME",)),
     "a node is offline": Case(with_node(online=False), "nodes", "warning", True, ("halimede delete node edge0",)),
     "a node is drained": Case(with_node(drained=True)),
@@ -112,6 +134,21 @@ CASES = {
     "a node of pods": Case(
         with_body(phase="Degraded", reason="NodeUnreachable"), "services", "warning", True, ("kubectl get",)
     ),
+    "drift": Case(
+        with_body(beside=({"type": "Drift", "status": "True", "reason": "SamplesChanged", "message": "differ"},)),
+        "services",
+        "warning",
+        False,
+        ("SamplesChanged: differ", "halimede calibrate"),
+    ),
+    "drift that is over": Case(with_body(beside=({"type": "Drift", "status": "False", "reason": "x"},))),
+    "10 % degraded": Case(with_manager(degraded=[answers(100, 10)])),
+    "11 % degraded": Case(
+        with_manager(degraded=[answers(100, 11)]), "answers", "warning", False, ("11% of its answers", "(11 of 100)")
+    ),
+    "50 % degraded": Case(with_manager(degraded=[answers(100, 50)]), "answers", "warning", False, ("ji/helmet",)),
+    "51 % degraded": Case(with_manager(degraded=[answers(100, 51)]), "answers", "problem", True, ("ji/helmet: 51%",)),
+    "all of 9 degraded": Case(with_manager(degraded=[answers(9, 9)])),
     "a model failed": Case(with_body("model", phase="Failed"), "models", "problem", True, ("model/helmet",)),
     "a model waits": Case(with_body("model", phase="Pending"), "models", "warning", True, ("model/helmet",)),
     "a dataset failed": Case(with_body("dataset", phase="Failed"), "datasets", "problem", True, ("dataset/helmet",)),
@@ -119,6 +156,29 @@ CASES = {
     "a report of now": Case(with_body(nodes=(node_of(-5),))),
     "a report of the future": Case(
         with_body(nodes=(node_of(300),)), "node clocks", "warning", False, ("edge0 (+300 s)", "NTP")
+    ),
+    "a clock a minute behind": Case(
+        with_manager(clocks={"edge0": -70.0}), "node clocks", "warning", False, ("node/edge0", "70.0 s behind")
+    ),
+    "a clock days behind": Case(
+        with_manager(clocks={"edge0": -3 * DAY}), "node clocks", "warning", False, ("3.0 days behind",)
+    ),
+    "a clock days behind, with TLS": Case(
+        replace(with_manager(clocks={"edge0": -3 * DAY}), tls=True), "node clocks", "problem", True, ("3.0 days",)
+    ),
+    "a report of now by a clock days behind": Case(
+        replace(with_manager(clocks={"edge0": -3 * DAY}), resources={"ji": [body(nodes=(node_of(-3 * DAY),))]}),
+        "node clocks",
+        "warning",
+        False,
+        ("3.0 days behind",),
+    ),
+    "no report for 6 s": Case(
+        with_manager(quiet=[QuietWorker("default", "helmet-cloud", "cloud0", after(-6))]),
+        "reports",
+        "fact",
+        False,
+        ("worker/helmet-cloud: no report for 6 s on node cloud0",),
     ),
     "an old report": Case(
         with_body(nodes=(node_of(-300),)), "reports", "warning", False, ("helmet on edge0 for 300 s",)
@@ -132,6 +192,26 @@ CASES = {
     ),
     "a camera is gone": Case(
         with_camera("gone", "Gone"), "cameras", "warning", False, (f"empty retained message on {TOPIC}",)
+    ),
+    "a camera of nobody has failed": Case(
+        with_camera("failed", "Unreachable"), "cameras", "warning", False, ("camera/a: failed",)
+    ),
+    "a camera of a service has failed": Case(
+        replace(with_camera("failed", "Unreachable"), resources={"ji": [READER]}),
+        "cameras",
+        "problem",
+        True,
+        ("Unreachable", "read by helmet"),
+    ),
+    "a camera that an edge worker opens has failed": Case(
+        with_camera("failed", "Unauthorized", topic=NODE_CAMERA_STATUS.at(node="edge0", ns="default", camera="a").text),
+        "cameras",
+        "problem",
+        True,
+        ("check its user and password",),
+    ),
+    "a dead letter that GM has received": Case(
+        with_manager(letters=RecentLetters(7, "a/b", "nonsense")), "dead letters", "warning", False, ("7 in the last",)
     ),
     "a dead letter": Case(
         replace(WELL, bus=BusFacts(dead_letters=[LETTER])), "dead letters", "warning", False, ("a/b: nonsense",)
@@ -156,6 +236,7 @@ def test_each_check_gives_its_row_and_only_that(case: Case) -> None:
 
 
 def rules() -> Iterator[tuple[str, str, str, bool]]:
+    """Yield what a row has of its rule."""
     for _, of_check in CHECKS:
         for rule in of_check:
             yield rule.name, rule.level, rule.follows, rule.fails
