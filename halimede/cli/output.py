@@ -16,12 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from halimede.cli.options import Format
+from halimede.health_checks.resource_fields import time_of
 
 COLOURS = {
     "Running": "green", "Ready": "green", "online": "green", "True": "green",
     "Pending": "yellow", "Degraded": "yellow", "Warning": "yellow", "Terminating": "yellow", "Unknown": "yellow",
     "Failed": "red", "offline": "red", "False": "red", "online,drained": "yellow", "offline,drained": "red",
-    "ok": "green", "warning": "yellow", "problem": "red",
+    "ok": "green", "fact": "cyan", "warning": "yellow", "problem": "red",
     "running": "green", "connecting": "yellow", "stalled": "yellow", "failed": "red", "gone": "red",
 }  # fmt: skip
 #: wide enough that no line is cut or folded: a terminal wraps lines, a pipe receives them whole
@@ -96,15 +97,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 def clean(text: str) -> str:
     """Make untrusted text safe to show: no escape sequence reaches the terminal."""
     return "".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in text)
-
-
-def time_of(stamp: Any) -> datetime | None:
-    """Return an ISO time, in UTC if it names no zone; None for other text."""
-    try:
-        found = datetime.fromisoformat(str(stamp))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def age(stamp: Any, now: datetime | None = None) -> str:

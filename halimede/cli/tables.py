@@ -12,7 +12,8 @@ from rich.table import Table
 
 from halimede.cli.output import age, table
 from halimede.errors import hide_secrets
-from halimede.messages import Event, NodeInfo, Status
+from halimede.health_checks.resource_fields import condition, dig, phase
+from halimede.messages import Event, NodeInfo
 from halimede.messages.operator import OVERLOAD
 
 ROLE_PREFIX = "node-role.kubernetes.io/"
@@ -78,13 +79,6 @@ def size(number: int) -> str:
     return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def dig(body: Any, *path: str) -> Any:
-    """Return the value at a path of plain data, or None."""
-    for step in path:
-        body = body.get(step) if isinstance(body, Mapping) else None
-    return body
-
-
 def text(value: Any) -> str:
     """Return a value as a cell; ``-`` if it is empty."""
     return "-" if value is None or value == "" else str(value)
@@ -93,24 +87,6 @@ def text(value: Any) -> str:
 def metrics(body: Mapping[str, Any]) -> dict[str, str]:
     """Return a resource's metrics by key."""
     return {str(m.get("key")): str(m.get("value")) for m in dig(body, "status", "metrics") or []}
-
-
-def phase(body: Mapping[str, Any]) -> str:
-    """Return the phase to show: Terminating while the resource is being deleted."""
-    if dig(body, "metadata", "deletionTimestamp"):
-        return "Terminating"
-    status = body.get("status")
-    # a message omits fields that have their default
-    return text(status.get("phase", Status().phase)) if isinstance(status, Mapping) else "-"
-
-
-def condition(body: Mapping[str, Any]) -> str:
-    """Return the reason and message of the current condition."""
-    conditions = dig(body, "status", "conditions") or []
-    if not conditions:
-        return "-"
-    last = conditions[-1]
-    return ": ".join(filter(None, (str(last.get("reason") or ""), str(last.get("message") or "")))) or "-"
 
 
 def overload(body: Mapping[str, Any]) -> str:

@@ -8,15 +8,16 @@ from typing import Any
 
 from halimede.api import kind_of
 from halimede.api.placement import cameras_of
-from halimede.cli import status_advice, tables
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
 from halimede.errors import HalimedeError
+from halimede.health_checks.resource_fields import dig, phase
+from halimede.health_checks.resources import FINE, examine_kind
 from halimede.names import Key
 
 #: seconds between two checks for a subscriber to a camera's frames
 READER_POLL_S = 0.5
 #: phases in which nothing of a resource is missing
-READY = status_advice.FINE - {"Terminating"}
+READY = FINE - {"Terminating"}
 
 
 class NotReadyError(HalimedeError):
@@ -30,8 +31,8 @@ async def wait_ready(client: Client, key: Key, generation: int, timeout_s: float
     def ready(body: Mapping[str, Any] | None) -> bool:
         nonlocal found
         found = body or {}
-        observed = tables.dig(found, "status", "observedGeneration") or 0
-        return not found or (observed >= generation and tables.phase(found) in READY)
+        observed = dig(found, "status", "observedGeneration") or 0
+        return not found or (observed >= generation and phase(found) in READY)
 
     try:
         await client.wait_until(ready, key.plural, key.name, key.namespace, timeout_s=timeout_s)
@@ -57,10 +58,10 @@ async def wait_for_reader(
 def _obstacle(plural: str, body: Mapping[str, Any]) -> str:
     """Return the condition of a resource, and what to do about it."""
     kind = kind_of(plural).short_names[0]
-    tasks = status_advice.on_resources(kind, [body])
-    if not tasks:
-        return f"{kind}/{tables.dig(body, 'metadata', 'name')}: its new generation has not been observed yet"
-    return f"{tasks[0].about}: {tasks[0].what}. What to do: {tasks[0].do}"
+    checks = examine_kind(kind, [body])
+    if not checks:
+        return f"{kind}/{dig(body, 'metadata', 'name')}: its new generation has not been observed yet"
+    return f"{checks[0].about}: {checks[0].what}. What to do: {checks[0].do}"
 
 
 async def _without_reader(client: Client, namespace: str, camera: str) -> str:
@@ -71,8 +72,8 @@ async def _without_reader(client: Client, namespace: str, camera: str) -> str:
         return str(error)
     readers = [(kind, body) for kind, bodies in found.items() for body in bodies if camera in cameras_of(body)]
     for kind, body in readers:
-        if tables.phase(body) not in READY:
+        if phase(body) not in READY:
             return _obstacle(kind, body)
     if readers:
-        return f"{', '.join(str(tables.dig(body, 'metadata', 'name')) for _, body in readers)} run: see `halimede logs`"
+        return f"{', '.join(str(dig(body, 'metadata', 'name')) for _, body in readers)} run: see `halimede logs`"
     return f"no service in namespace {namespace} has it in edgeWorker.source.cameras: see `halimede get cameras`"

@@ -93,6 +93,8 @@ class WorkerReport(Message, kw_only=True):
     task_info: TaskInfo | None = None
     #: the progress of its training, if it trains
     training: TrainingProgress | None = None
+    #: when it last reported, if that is some seconds ago; empty: it reports in time
+    last_report: Short = ""
 
 
 class NodeStatus(Message, kw_only=True):

@@ -4,8 +4,9 @@ python -m scripts.reference --write    write them
 python -m scripts.reference --check    exit 1, showing the differences, when a page is not up to date
 
 Kinds and their fields come from ``halimede.api``, commands from ``halimede.cli``, metrics from the calls that export
-them, variables from the calls that read them. What a variable or a reason means is in ``variables.toml`` and
-``reasons.toml``; a name of the code that is missing there is an error, and so is one that the code does not have.
+them, variables from the calls that read them, checks from ``halimede.health_checks``. What a variable or a reason means
+is in ``variables.toml`` and ``reasons.toml``; a name of the code that is missing there is an error, and so is one that
+the code does not have.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from halimede.contract.render import check_files, write_files
-from scripts.reference import commands, conditions, metrics, resources, variables
+from scripts.reference import checks, commands, conditions, metrics, resources, variables
 from scripts.reference.markdown import IncompleteError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +26,8 @@ FOLDER = "docs/reference"
 
 def pages() -> dict[str, str]:
     """Return all pages: paths relative to the repository, with their content."""
-    made = {**resources.pages(), **commands.pages(), **metrics.pages(), **variables.pages(), **conditions.pages()}
-    return {f"{FOLDER}/{name}.md": text for name, text in made.items()}
+    sources = (resources, commands, metrics, variables, conditions, checks)
+    return {f"{FOLDER}/{name}.md": text for source in sources for name, text in source.pages().items()}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -9,30 +9,26 @@ allowed: use kubectl.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import structlog
 
-from halimede import __version__
 from halimede.api import admit
-from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
-from halimede.bus.port import refused_names
 from halimede.bus.rpc import RpcServer
 from halimede.codec import MAX_JSON
 from halimede.errors import BusError, HalimedeError, InvalidFieldError, TooLargeError
-from halimede.messages import ApiError, ApiReply, ApiRequest, NodeInfo, ResourceBody
+from halimede.messages import ApiError, ApiReply, ApiRequest, ResourceBody
 from halimede.names import Key, check_label, check_name
 from halimede.topics import API_REPLY, API_REQUEST, NODE_STATUS, PRESENCE
 from halimede.tracing.latency import Distribution
-from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of, utc_now
+from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of
 from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
 from services.gm.control_plane import ControlPlane
 from services.gm.controllers import CONTROLLERS
-from services.gm.nodes import Node
 from services.gm.rate_limit import RateLimit
 from services.gm.reference_index import ReferenceEntry
 
@@ -42,8 +38,6 @@ MARGIN = 64 * 1024
 #: operations that change something; the number and bytes of their kept replies, which answer repeated deliveries
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
 MAX_GIVEN, MAX_GIVEN_BYTES = 256, 32 * 1024 * 1024
-#: in the reply about a node: the most resources that only nodes hold
-SHOWN_UNKNOWN = 20
 #: requests in the queue
 QUEUE = 1000
 #: requests of one client: per second, and burst. A client that waits for its replies stays far below
@@ -67,14 +61,7 @@ class UnknownNodeError(HalimedeError):
 class ApiServer(RpcServer[ApiRequest, ApiReply]):
     """Answers requests."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        cluster: Cluster,
-        plane: ControlPlane,
-        editor: Editor | None,
-        connections: Sequence[Bus] = (),
-    ) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         super().__init__(
             bus, API_REQUEST.filter(), API_REPLY, self._answer_within_budget, too_large=_too_large, queue=QUEUE
         )
@@ -82,8 +69,6 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         self._cluster = cluster
         self._plane = plane
         self._editor = editor
-        #: all connections of GM
-        self.connections = connections or (bus,)
         self._given: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
         self._given_bytes = 0
         self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
@@ -161,9 +146,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 return await self._drain(request)
             case "version":
                 # users compare this time with their own clock
-                value = {"version": __version__, "epoch": self._cluster.epoch, "time": utc_now()}
-                store = {"store": self._cluster.check(), "quarantined": self._cluster.quarantined}
-                return ApiReply(value=value | store | {"refused": refused_names(self.connections)})
+                return ApiReply(value=msgspec.to_builtins(self._plane.observer.manager_facts()))
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
         if self._editor is None:
@@ -266,41 +249,8 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(items=items, truncated=cut)
 
     def _nodes(self, request: ApiRequest) -> ApiReply:
-        plane, workers = self._plane, self._plane.reports.workers()
-        infos = (
-            NodeInfo(
-                name=node.name,
-                online=node.online and not node.unready,
-                epoch=node.epoch,
-                version=node.presence.version if node.presence else "",
-                cpus=node.presence.cpus if node.presence else 0,
-                memory_bytes=node.presence.memory_bytes if node.presence else 0,
-                labels=node.presence.labels if node.presence else {},
-                resources=len(self._services(node.name)),
-                drained=node.drained,
-                unknown=self._unknown(node.name),
-                workers=workers[node.name],
-                http=node.presence.http if node.presence else "",
-                trouble=_trouble(node),
-                refused=_refused_to(node),
-            )
-            for name, node in sorted(plane.nodes.items())
-            if request.name in {"", name}
-        )
-        nodes, cut = _cut(infos, request.limit, self._item_bytes)
+        nodes, cut = _cut(self._plane.infos.describe(request.name), request.limit, self._item_bytes)
         return ApiReply(nodes=nodes, truncated=cut)
-
-    def _services(self, node: str) -> set[Key]:
-        """Return the services that are placed on a node, or that it still holds although it was sent a delete."""
-        held = {key for key in self._plane.downstream.keys(node) if key.plural in SERVICES}
-        index = self._plane.index
-        return held.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
-
-    def _unknown(self, node: str) -> list[str]:
-        """Return resources on a node that are not in the cluster and not being deleted: a store was lost."""
-        held = self._plane.downstream.unwanted(node)
-        unknown = [key for key, version in held.items() if not self._cluster.exists(key, version.uid)]
-        return [str(key) for key in sorted(unknown)[:SHOWN_UNKNOWN]]
 
     @property
     def _item_bytes(self) -> int:
@@ -317,25 +267,6 @@ def _cut(items: Iterable[Any], limit: int, room: int) -> tuple[list[Any], bool]:
             return taken, True
         taken.append(item)
     return taken, False
-
-
-def _trouble(node: Node) -> str:
-    """Return what is wrong with a node, as the cluster or its local controller sees it."""
-    if node.unready:
-        return f"Kubernetes takes it as not ready ({node.unready})"
-    return node.presence.trouble if node.presence and node.online else ""
-
-
-def _refused_to(node: Node) -> list[str]:
-    """Return the subscriptions and births that the broker refuses to a node's local controller.
-
-    A refused birth does not arrive: then there was only a sync from the present connection.
-    """
-    if not node.online:
-        return []
-    if node.presence is None or node.presence.epoch < node.epoch:
-        return [PRESENCE.at(node=node.name).text]
-    return node.presence.refused
 
 
 def _refused(reason: Any, error: Exception, field: str = "") -> ApiReply:

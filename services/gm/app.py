@@ -55,7 +55,8 @@ class GlobalManager:
 
     With a second bus (``quiet``), messages of nodes have their own connection. Users' requests, and the broker's
     acknowledgements of GM's messages, then do not wait behind a flood of them. ``pods``: the settings of worker pods,
-    in a cluster that runs workers as pods; without them nodes start workers. ``blobs``: serves files.
+    in a cluster that runs workers as pods; without them nodes start workers. ``blobs``: serves files. ``tls``: the
+    connections to the broker have TLS.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class GlobalManager:
         quiet: Bus | None = None,
         blobs: BlobServing | None = None,
         pods: PodSettings | None = None,
+        tls: bool = False,
     ) -> None:
         self._bus = bus
         self._quiet = quiet
@@ -74,8 +76,9 @@ class GlobalManager:
         self._connections = [each for each in (bus, quiet, blobs.bus if blobs else None) if each]
         self._cluster = cluster
         self._plane = ControlPlane(bus, cluster, quiet, pods)
+        self._plane.observer.connections, self._plane.observer.tls = self._connections, tls
         self._upstream = Upstream(bus, cluster, self._plane)
-        self._api = ApiServer(quiet or bus, cluster, self._plane, editor, self._connections)
+        self._api = ApiServer(quiet or bus, cluster, self._plane, editor)
         #: the data of the dashboard, and the metrics for Prometheus
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
         self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
@@ -117,6 +120,7 @@ class GlobalManager:
                             "gm memory": self._remember_always(),
                             "gm store": self._repair_always(),
                             "gm heartbeats": plane.reconciler.run_heartbeats(),
+                            "gm observer": plane.observer.run(),
                             "gm page": self.feed.run(),
                             "gm broker watch": self._complain(),
                         }.items():
@@ -208,7 +212,8 @@ class ManagerProcess:
         blobs = BlobServing(
             MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
         )
-        manager = GlobalManager(MqttBus(CLIENT_ID, control), cluster, editor, quiet=quiet, blobs=blobs, pods=pods)
+        bus, tls = MqttBus(CLIENT_ID, control), self.broker.secure
+        manager = GlobalManager(bus, cluster, editor, quiet=quiet, blobs=blobs, pods=pods, tls=tls)
         figures, page = manager.figures, DashboardRoutes(manager.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:

@@ -18,11 +18,13 @@ from halimede.names import Key
 from services.gm.cluster.port import Cluster, LostVersion, NodeSeen, WorkersChanged
 from services.gm.controllers import CONTROLLERS
 from services.gm.downstream import Downstream
+from services.gm.node_infos import NodeInfos
 from services.gm.nodes import Change, Nodes
 from services.gm.reconciler import Reconciler, SnapshotReader
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
 from services.gm.status_topics import StatusTopics
+from services.gm.system_observer import SystemObserver
 from services.gm.worker_file_store import WorkerFileStore
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import nodes_by_worker
@@ -63,6 +65,9 @@ class ControlPlane:
         )
         self.queue = self.reconciler.queue
         self.syncs = SyncResponder(cluster, self.index, self.downstream, self.reconciler)
+        #: the nodes as users see them, and the facts for the checks of the system
+        self.infos = NodeInfos(cluster, self.nodes, self.reports, self.index, self.downstream)
+        self.observer = SystemObserver(bus, cluster, self.nodes, self.reports, self.infos)
         self._bus = bus
         self._cluster = cluster
         self._pods = pods is not None

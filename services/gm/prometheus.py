@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from halimede.api.placement import SERVICES
 from halimede.api.trainingmodel import PLURAL as TRAINING_MODELS
 from halimede.bus import Bus
-from halimede.bus.port import refusal_text, refused_names
+from halimede.health_checks.manager import UNREADY, examine_trouble
 from halimede.learning_loop.states import State
 from halimede.messages.counters import Count, ExportedBy
 from halimede.names import Key
@@ -48,10 +49,13 @@ class GmMetrics:
         """Return GM's checks."""
         health = Health()
         health.live("loop", lambda: "")  # any response proves that the event loop runs
-        health.ready("broker", lambda: "" if self.bus.connected else "not connected to the broker")
-        health.ready("granted", lambda: refusal_text(refused_names(self.api.connections)))
-        health.ready("store", self.cluster.check)
+        for rule in UNREADY:
+            health.ready(rule.name, partial(self._unready, rule.name))
         return health
+
+    def _unready(self, name: str) -> str:
+        """Return the observation of a check because of which GM is not ready."""
+        return next((row.what for row in examine_trouble(self.plane.observer.manager_facts()) if row.name == name), "")
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from halimede.health_checks.nodes import GONE_FOR_GOOD
+from halimede.health_checks.resources import CONDITIONS
 from halimede.messages import Condition, Metric, ModelInUse, NodeStatus, NodeSummary, Status, TaskInfo, WorkerReport
 from halimede.messages.counters import Count, ExportedBy
 from halimede.messages.operator import OVERLOAD
@@ -149,8 +151,8 @@ def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
     told = share.reported
     tally.clouds += share.clouds
     if not share.online:
-        gone = f"node {share.node} is offline (if it is gone for good: `halimede delete node {share.node}`)"
-        tally.offline.append(Problem("NodeOffline", gone))
+        remedy = GONE_FOR_GOOD.format(node=share.node)
+        tally.offline.append(Problem("NodeOffline", f"node {share.node} is offline ({remedy})"))
         if told is not None and told.observed_generation >= generation:
             tally.edges += any(w.role in ANSWERING and w.phase == "Running" for w in told.workers)
         return
@@ -492,4 +494,4 @@ def _drift_message(drifting: int, agreement: Estimate | None) -> str:
     if not drifting:
         return f"samples match the calibration again{found}"
     who = "the samples of 1 worker" if drifting == 1 else f"the samples of {drifting} workers"
-    return f"{who} differ from the calibration{found}: calibrate again (`halimede calibrate`)"
+    return f"{who} differ from the calibration{found}: {CONDITIONS[DRIFT].mends}"

@@ -281,6 +281,7 @@ class Upstream:
 
     async def _dead_letter(self, delivery: Delivery[DeadLetter]) -> None:
         self.dead_letters += 1
+        self._plane.observer.receive_letter(delivery.body)
         self.intake.count()
         second = int(asyncio.get_running_loop().time())
         self._letters = self._letters + 1 if second == self._second else 1

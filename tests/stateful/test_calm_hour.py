@@ -10,8 +10,9 @@ import pytest
 
 import services.gm.cluster.sqlite_file
 import services.lc.store
-from halimede.cli.commands.status import Snapshot, read_resources
-from halimede.cli.status_advice import Task
+from halimede.cli.commands.status import Snapshot
+from halimede.cli.system_facts import read_system
+from halimede.health_checks.check import Check
 from tests.stateful.expected import model, service
 from tests.stateful.parts import BEGAN_S
 from tests.stateful.world import World
@@ -48,11 +49,10 @@ def world() -> Iterator[World]:
         world.close()
 
 
-def look(world: World) -> list[Task]:
+def look(world: World) -> list[Check]:
     """Return what `halimede status` names; it ends non-zero if that is anything."""
-    seen = Snapshot("simulated")
-    world.run(read_resources(seen, world.client))
-    return seen.tasks()
+    snapshot = Snapshot("simulated", answers=world.run(read_system(world.client)))
+    return [check for check in snapshot.checks() if check.fails]
 
 
 @pytest.mark.slow

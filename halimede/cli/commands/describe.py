@@ -18,8 +18,9 @@ from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import age, clean, console, table, to_yaml
 from halimede.cli.runner import run
-from halimede.cli.tables import dig, text
+from halimede.cli.tables import text
 from halimede.errors import hide_secrets
+from halimede.health_checks.resource_fields import condition, dig, phase
 from halimede.messages import Event
 from halimede.names import Key
 
@@ -64,7 +65,7 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
     """Print a resource, part by part; parts that are empty are left out."""
     metadata, status = body.get("metadata") or {}, body.get("status") or {}
     observed = status.get("observedGeneration", 0)
-    why = tables.condition(body)
+    why = condition(body)
     facts = [
         ("Name", text(metadata.get("name"))),
         ("Namespace", text(metadata.get("namespace"))),
@@ -74,7 +75,7 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
         ("Created", f"{text(metadata.get('creationTimestamp'))} ({age(metadata.get('creationTimestamp'))} ago)"),
         ("Labels", _pairs(metadata.get("labels"))),
         ("Annotations", _pairs(metadata.get("annotations"))),
-        ("Status", tables.phase(body) + (f" ({why})" if why != "-" else "")),
+        ("Status", phase(body) + (f" ({why})" if why != "-" else "")),
     ]
     _facts(out, [(key, value) for key, value in facts if value])
     _part(out, "Spec", Text(clean("\n".join(_spec(body)).rstrip())))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
 
 from rich.text import Text
 
@@ -15,12 +14,14 @@ from halimede.cli import broker_address as brokers
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
-from halimede.cli.doctor import Check, machine, ok, problem, system, worst
 from halimede.cli.doctor import broker as doctor_broker
+from halimede.cli.doctor import machine
+from halimede.cli.doctor.system import examine_system
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError
+from halimede.health_checks.check import Check, ok, problem, worst
 
 #: seconds to wait for a GM that is restarting
 PATIENCE_S = 2.0
@@ -50,12 +51,12 @@ async def run_checks(option: str, credentials: str, form: Format) -> int:
             checks.append(check)
             if form is Format.TABLE:
                 _print(check)
-    level = worst(checks)
+    level, failed = worst(checks), any(check.fails for check in checks)
     if form is not Format.TABLE:
-        dump({"healthy": level != "problem", "level": level, "checks": [asdict(check) for check in checks]}, form)
+        dump({"healthy": not failed, "level": level, "checks": [check.fields() for check in checks]}, form)
     elif level == "ok":
         console().print(Text("No problems found.", style="green"))
-    return 1 if level == "problem" else 0
+    return int(failed)
 
 
 async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
@@ -95,7 +96,7 @@ async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
         async for check in doctor_broker.speed(client.bus, broker.settings):
             yield check
         yield await doctor_broker.rules(client.bus)
-        async for check in system.examine(client):
+        async for check in examine_system(client, tls=broker.settings.secure):
             yield check
     finally:
         await client.__aexit__(None, None, None)

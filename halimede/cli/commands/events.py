@@ -22,8 +22,9 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.options import Format
-from halimede.cli.output import COLOURS, clean, console, dump, plain, time_of, warn
+from halimede.cli.output import COLOURS, clean, console, dump, plain, warn
 from halimede.cli.runner import run
+from halimede.health_checks.resource_fields import time_of
 from halimede.messages import Event
 
 POLL_S = 1.0

@@ -25,6 +25,7 @@ from halimede.cli.commands import events
 from halimede.cli.options import CAMERA_KINDS, NODE_KINDS, Format
 from halimede.cli.output import clean, console, dump, listing, plain, table, to_yaml, warn
 from halimede.cli.runner import run
+from halimede.health_checks.resource_fields import dig
 from halimede.messages import ResourceBody, StatusDocument
 
 Rows = dict[tuple[str, str], ResourceBody]
@@ -149,7 +150,7 @@ async def fetch(client: Client, kind: Kind, name: str, namespace: str) -> tuple[
 
 def key(body: Mapping[str, Any]) -> tuple[str, str]:
     """Return namespace and name."""
-    return str(tables.dig(body, "metadata", "namespace")), str(tables.dig(body, "metadata", "name"))
+    return str(dig(body, "metadata", "namespace")), str(dig(body, "metadata", "name"))
 
 
 def _print(
@@ -191,7 +192,7 @@ async def watch_resources(broker: BrokerAddress, kind: Kind, name: str, namespac
 
 async def _merged(client: Client, kind: Kind, body: ResourceBody | None, document: StatusDocument) -> ResourceBody:
     """Return the resource with a new status; its spec is requested only if its generation has changed."""
-    known = tables.dig(body, "metadata", "uid"), tables.dig(body, "metadata", "generation")
+    known = dig(body, "metadata", "uid"), dig(body, "metadata", "generation")
     if body is None or known != (document.uid, document.generation):
         try:
             body = await client.get(kind.plural, document.name, document.namespace)

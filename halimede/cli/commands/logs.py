@@ -28,9 +28,10 @@ from halimede.cli import completion
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.output import clean, console, time_of, warn
+from halimede.cli.output import clean, console, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
+from halimede.health_checks.resource_fields import time_of
 from halimede.messages import LogsRequest, NodeInfo, ResourceBody
 from halimede.names import check_name
 

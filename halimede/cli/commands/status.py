@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from halimede.api.dataset import PLURAL as DATASETS
-from halimede.api.inferencemodel import PLURAL as SERVED
-from halimede.api.model import PLURAL as MODELS
 from halimede.cli import options as o
-from halimede.cli import status_advice, tables
+from halimede.cli import tables
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
 from halimede.cli.doctor import latency
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump, plain
 from halimede.cli.runner import run
-from halimede.cli.status_advice import Task
-from halimede.cli.tables import dig, text
+from halimede.cli.system_facts import SystemAnswers, listen, read_system
+from halimede.cli.tables import text
 from halimede.errors import BrokerNameError
+from halimede.health_checks.check import Check
+from halimede.health_checks.registry import examine
+from halimede.health_checks.resource_fields import condition, dig, phase, reason
+from halimede.health_checks.resources import phase_rank, rank
 from halimede.messages import NodeInfo
 
 #: seconds to wait for a GM that is restarting
 PATIENCE_S = 2.0
-SHOWN_SERVICES, SHOWN_TASKS, SHOWN_NAMES = 20, 20, 5
+#: seconds in which the broker sends the retained statuses of cameras
+LISTEN_S = 0.5
+SHOWN_SERVICES, SHOWN_CHECKS, SHOWN_NAMES = 20, 20, 5
 
 
 def status(
@@ -49,7 +53,7 @@ def status(
 
 @dataclass(slots=True)
 class Snapshot:
-    """The observed state. ``error``: why the rest is missing."""
+    """The observed state. ``error``: why the answers of GM are missing."""
 
     broker: str
     reachable: bool = True
@@ -57,143 +61,131 @@ class Snapshot:
     refused: str = ""
     broker_version: str = ""
     round_trip_ms: float | None = None
-    gm: Mapping[str, Any] | None = None
-    nodes: Sequence[NodeInfo] = ()
-    #: by the short name of their kind
-    services: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    served: Sequence[Mapping[str, Any]] = ()
-    models: Sequence[Mapping[str, Any]] = ()
-    datasets: Sequence[Mapping[str, Any]] = ()
+    answers: SystemAnswers | None = None
     error: str = ""
-    more: bool = field(default=False)
 
     @property
-    def every(self) -> list[Mapping[str, Any]]:
-        """All services, and models that are served."""
-        return [*(body for bodies in self.services.values() for body in bodies), *self.served]
+    def services(self) -> list[Mapping[str, Any]]:
+        """All services, and models that are served, the worst first."""
+        if self.answers is None:
+            return []
+        facts = self.answers.facts
+        return sorted([*facts.services(), *facts.resources.get("im", ())], key=rank)
 
-    def tasks(self) -> list[Task]:
-        """Return the tasks, the most important first."""
-        if not self.reachable or self.refused:
-            return [Task("broker", self.error, "run `halimede doctor`")]
-        if self.gm is None:
-            return [Task("gm", self.error, "run `halimede doctor`")]
-        return [
-            *status_advice.on_manager(self.gm),
-            *(task for kind, bodies in self.services.items() for task in status_advice.on_resources(kind, bodies)),
-            *status_advice.on_resources("im", self.served),
-            *status_advice.on_resources("model", self.models),
-            *status_advice.on_resources("dataset", self.datasets),
-            *status_advice.on_nodes(self.nodes, str(self.gm.get("version") or "")),
-        ]
+    def checks(self) -> list[Check]:
+        """Return what is not ok."""
+        if self.answers is None:
+            about = "gm" if self.reachable and not self.refused else "broker"
+            return [Check(about, "problem", self.error, "run `halimede doctor`", about, fails=True)]
+        return [check for check in examine(self.answers.facts) if check.level != "ok"]
 
 
 async def show_status(broker: BrokerAddress, form: Format) -> int:
     """Show the state of the system. Returns 0 without a problem, else 1."""
-    seen = await take_snapshot(broker)
-    tasks = seen.tasks()
+    snapshot = await take_snapshot(broker)
+    checks = snapshot.checks()
     if form in {Format.JSON, Format.YAML}:
-        dump(document(seen, tasks), form)
+        dump(document(snapshot, checks), form)
     else:
-        render(console(), seen, tasks)
-    return 1 if tasks else 0
+        render(console(), snapshot, checks)
+    return int(any(check.fails for check in checks))
 
 
 async def take_snapshot(broker: BrokerAddress) -> Snapshot:
     """Read the whole state once."""
-    seen = Snapshot(str(broker))
+    snapshot = Snapshot(str(broker))
     try:
         async with Client.to(broker, patience_s=PATIENCE_S) as client:
-            seen.round_trip_ms = await latency.round_trip_ms(client.bus)
+            snapshot.round_trip_ms = await latency.round_trip_ms(client.bus)
             if not broker.settings.prefix:
-                seen.broker_version = await latency.broker_version(client.bus)
-            await read_resources(seen, client)
+                snapshot.broker_version = await latency.broker_version(client.bus)
+            bus, answers = await asyncio.gather(
+                listen(client.bus, LISTEN_S), read_system(client, tls=broker.settings.secure)
+            )
+            snapshot.answers = replace(answers, facts=replace(answers.facts, bus=bus))
     except NotLetInError as error:
         wrong_name = isinstance(error.__cause__, BrokerNameError)
-        seen.refused = "its certificate has other names" if wrong_name else "it refuses these credentials"
-        seen.error = str(error)
+        snapshot.refused = "its certificate has other names" if wrong_name else "it refuses these credentials"
+        snapshot.error = str(error)
     except NoBrokerError as error:
-        seen.reachable, seen.error = False, str(error)
+        snapshot.reachable, snapshot.error = False, str(error)
     except UnreachableError as error:
-        seen.error = str(error)
-    return seen
+        snapshot.error = str(error)
+    return snapshot
 
 
-async def read_resources(seen: Snapshot, client: Client) -> None:
-    """Add what GM reports: itself, the nodes, the resources. Raises UnreachableError."""
-    version = await client.version()
-    seen.gm = version if isinstance(version, Mapping) else {"version": version}
-    seen.nodes = await client.nodes()
-    seen.services, more_services = await client.services_by_kind()
-    seen.served, more_served = await client.list(SERVED)
-    seen.models, more_models = await client.list(MODELS)
-    seen.datasets, more_datasets = await client.list(DATASETS)
-    seen.more = more_services or more_served or more_models or more_datasets
-
-
-def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
+def document(snapshot: Snapshot, checks: Sequence[Check]) -> dict[str, Any]:
     """Return a snapshot as plain data."""
+    answers = snapshot.answers
     return {
-        "healthy": not tasks,
+        "healthy": not any(check.fails for check in checks),
         "broker": {
-            "address": seen.broker,
-            "reachable": seen.reachable,
-            "version": seen.broker_version,
-            "roundTripMs": seen.round_trip_ms,
+            "address": snapshot.broker,
+            "reachable": snapshot.reachable,
+            "version": snapshot.broker_version,
+            "roundTripMs": snapshot.round_trip_ms,
         },
-        "gm": {"online": seen.gm is not None, **(seen.gm or {})},
-        "nodes": [plain(node) for node in sorted(seen.nodes, key=lambda n: n.name)],
+        "gm": {"online": answers is not None, **(answers.version if answers else {})},
+        "nodes": [plain(node) for node in sorted(answers.facts.nodes if answers else (), key=lambda n: n.name)],
         "services": [
             {
                 "namespace": dig(body, "metadata", "namespace"),
                 "name": dig(body, "metadata", "name"),
-                "phase": tables.phase(body),
-                "reason": status_advice.reason(body),
-                "message": tables.condition(body),
+                "phase": phase(body),
+                "reason": reason(body),
+                "message": condition(body),
                 **({"overload": overload} if (overload := tables.overload(body)) else {}),
                 **({"tiers": tables.running(body)} if tables.tiers(body) else {}),
             }
-            for body in sorted(seen.every, key=status_advice.rank)
+            for body in snapshot.services
         ],
-        "todo": [asdict(task) for task in tasks],
+        "todo": [
+            {"about": check.about or check.name, "what": check.what, "do": check.do} for check in checks if check.fails
+        ],
+        "checks": [check.fields() for check in checks],
     }
 
 
-def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
+def render(out: Console, snapshot: Snapshot, checks: Sequence[Check]) -> None:
     """Print a snapshot as text."""
-    speed = "" if seen.round_trip_ms is None else f", round trip {seen.round_trip_ms:g} ms"
-    version = f", {seen.broker_version}" if seen.broker_version else ""
-    state = ": no answer" if not seen.reachable else f": {seen.refused}" if seen.refused else ""
-    _line(out, "Broker", f"{seen.broker}{version}{speed}{state}")
-    if seen.gm is not None:
-        _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
-        _line(out, "Nodes", _nodes(seen.nodes))
-        phases = Counter(tables.phase(body) for body in seen.every)
-        shown = (
-            ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=status_advice.phase_rank))
-            or "none: `halimede apply -f FILE`"
-        )
-        _line(out, "Services", shown + (" (the list is truncated)" if seen.more else ""))
-        for body in sorted(seen.every, key=status_advice.rank)[:SHOWN_SERVICES]:
-            phase = tables.phase(body)
-            row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
-            row.append(phase, style=COLOURS.get(phase, ""))
-            out.print(row.append(clean("  " + tables.condition(body)), style="dim"))
-            if overload := tables.overload(body):
-                out.print(Text(clean(f"    {overload}"), style="yellow"))
-            if tiers := tables.running(body):
-                out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
-    elif seen.reachable:
+    speed = "" if snapshot.round_trip_ms is None else f", round trip {snapshot.round_trip_ms:g} ms"
+    version = f", {snapshot.broker_version}" if snapshot.broker_version else ""
+    state = ": no answer" if not snapshot.reachable else f": {snapshot.refused}" if snapshot.refused else ""
+    _line(out, "Broker", f"{snapshot.broker}{version}{speed}{state}")
+    if snapshot.answers:
+        _render_system(out, snapshot, snapshot.answers)
+    elif snapshot.reachable:
         _line(out, "GM", "not running")
-    if not tasks:
+    failing = [check for check in checks if check.fails]
+    if not failing:
         out.print(Text("No problems found.", style="green"))
-        return
-    out.print(Text("\nTo do", style="bold"))
-    for task in tasks[:SHOWN_TASKS]:
-        out.print(Text(clean(f"  {task.about}: {task.what}"), style="yellow"))
-        out.print(Text(clean(f"    {task.do}")))
-    if len(tasks) > SHOWN_TASKS:
-        out.print(f"  and {len(tasks) - SHOWN_TASKS} more: `halimede status -o json`")
+    _render_checks(out, "To do", failing)
+    _render_checks(out, "To know", [check for check in checks if not check.fails])
+
+
+def _render_system(out: Console, snapshot: Snapshot, answers: SystemAnswers) -> None:
+    version = answers.version
+    _line(out, "GM", f"up, version {text(version.get('version'))}, epoch {text(version.get('epoch'))}")
+    _line(out, "Nodes", _nodes(answers.facts.nodes))
+    phases = Counter(phase(body) for body in snapshot.services)
+    shown = ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=phase_rank)) or "none: `halimede apply -f FILE`"
+    _line(out, "Services", shown + (" (the list is truncated)" if answers.truncated else ""))
+    for body in snapshot.services[:SHOWN_SERVICES]:
+        row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
+        row.append(phase(body), style=COLOURS.get(phase(body), ""))
+        out.print(row.append(clean("  " + condition(body)), style="dim"))
+        if tiers := tables.running(body):
+            out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
+
+
+def _render_checks(out: Console, title: str, checks: Sequence[Check]) -> None:
+    if checks:
+        out.print(Text(f"\n{title}", style="bold"))
+    for check in checks[:SHOWN_CHECKS]:
+        out.print(Text(clean(f"  {check.about or check.name}: {check.what}"), style=COLOURS[check.level]))
+        out.print(Text(clean(f"    {check.do}")))
+    if len(checks) > SHOWN_CHECKS:
+        out.print(f"  and {len(checks) - SHOWN_CHECKS} more: `halimede status -o json`")
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> str:

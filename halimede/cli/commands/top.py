@@ -26,13 +26,13 @@ from halimede.api.placement import SERVICES
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.cli import options as o
-from halimede.cli import status_advice
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.options import Format
 from halimede.cli.output import clean, console, dump, table
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, first_error
+from halimede.health_checks.resources import phase_rank
 from halimede.messages import GmPresence, Load, NodeInfo, Peer, Presence, StatusDocument
 
 #: seconds over which a rate is computed
@@ -209,7 +209,7 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
 
 #: sort keys of services; equal ones are sorted by name
 SORTS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
-    "phase": lambda row: (status_advice.phase_rank(row["phase"]), *_name(row)),
+    "phase": lambda row: (phase_rank(row["phase"]), *_name(row)),
     "name": _name,
     "rate": lambda row: (-row["framesPerSecond"], *_name(row)),
     "upload": lambda row: (-row["uploadsPerSecond"], *_name(row)),

@@ -20,9 +20,10 @@ from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
 from halimede.bus.transport import is_name_mismatch
 from halimede.cli.broker_address import START_IT
-from halimede.cli.doctor import Check, latency, machine, ok, problem, tls_stranger, warning
+from halimede.cli.doctor import latency, machine, tls_stranger
 from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, InvalidFieldError, RefusedError
+from halimede.health_checks.check import Check, ok, problem, warning
 from halimede.messages import Synced
 
 LOOPBACK = ("127.", "::1", "localhost")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from halimede.access.mosquitto import ENVIRONMENT
-from halimede.cli.doctor import Check, ok, problem, warning
+from halimede.health_checks.check import Check, ok, problem, warning
 
 #: bytes of free disk that are recommended, and required
 ENOUGH, LEAST = 2 * 2**30, 200 * 2**20

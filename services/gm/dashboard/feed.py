@@ -21,6 +21,8 @@ from halimede.api.placement import SERVICES, camera_readers
 from halimede.api.trainingmodel import PLURAL as TRAINING_MODELS
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError
+from halimede.health_checks.facts import BusFacts
+from halimede.health_checks.registry import examine
 from halimede.learning_loop.states import State
 from halimede.messages import CameraStatus, HardSample, Histogram, TaskInfo
 from halimede.names import Key
@@ -33,7 +35,7 @@ from services.gm.service_status import metrics
 log = structlog.get_logger()
 #: seconds between two records, records in the history, and records over which a latency is computed
 EVERY, KEPT, WINDOW = 1.0, 120, 10
-MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS = 50, 200, 100, 24, 64
+MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS, MOST_PROBLEMS = 50, 200, 100, 24, 64, 100
 #: statuses of cameras that are kept
 KEPT_CAMERAS = 1000
 #: rounds of a loop that a page shows
@@ -150,6 +152,7 @@ class DashboardFeed:
         """Return the data, by section of the page."""
         return {
             "manager": self._manager(),
+            "problems": self._problems(),
             "services": [self._service(stored) for stored in self._shown()],
             "nodes": self._nodes(),
             "cameras": self._camera_rows(),
@@ -179,6 +182,11 @@ class DashboardFeed:
             "drained": sum(node.drained for node in nodes.values()),
             "every": EVERY,
         }
+
+    def _problems(self) -> list[Row]:
+        cameras = [(_camera_topic(key), camera) for key, camera in sorted(self._cameras.items())]
+        checks = examine(self._plane.observer.system_facts(BusFacts(cameras=cameras)))
+        return [check.fields() for check in checks if check.level != "ok"][:MOST_PROBLEMS]
 
     def _resources(self) -> Iterator[StoredResource]:
         for plural in SERVICES:
@@ -342,6 +350,14 @@ class DashboardFeed:
 def camera_key(names: Mapping[str, str]) -> tuple[str, str, str]:
     """Return namespace, camera and node of the topic of a camera's status; the node is empty for a camera process."""
     return names["ns"], names["camera"], names.get("node", "")
+
+
+def _camera_topic(key: tuple[str, str, str]) -> str:
+    """Return the topic of a camera's status."""
+    namespace, camera, node = key
+    if node:
+        return NODE_CAMERA_STATUS.at(node=node, ns=namespace, camera=camera).text
+    return CAMERA_STATUS.at(ns=namespace, camera=camera).text
 
 
 def kind_of(data: bytes) -> str | None:

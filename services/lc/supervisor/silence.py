@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import structlog
@@ -27,6 +28,8 @@ log = structlog.get_logger()
 CHECK_S, PROBE_S = 1.0, 1.0
 #: seconds without a report, at least and in the worker's own report periods, after which a worker is silent
 SILENT_S, SILENT_PERIODS = 10.0, 3
+#: the same after which a report is overdue: the node's status then has its time
+OVERDUE_S, OVERDUE_PERIODS = 5.0, 1.5
 #: seconds of silence after which a stopped process is killed; seconds in addition to the model's timeout for another
 #: one, which ends a hanging model call itself within it
 STOPPED_S, BEYOND_MODEL_S = 15.0, 10.0
@@ -54,6 +57,8 @@ class SilenceWatch:
             if not self._connected() or now - checked > CHECK_S + PROBE_S:
                 for entry in self._workers.values():  # no report could arrive: their time begins now
                     entry.heard_at = now
+            for entry in self._workers.values():
+                self._note_overdue(entry, now)
             silent = []
             for entry in self._workers.values():
                 if is_silent(entry, now):
@@ -63,6 +68,14 @@ class SilenceWatch:
             if silent:
                 await asyncio.gather(*(self._confirm(entry) for entry in silent))
             checked = loop.time()
+
+    def _note_overdue(self, entry: WorkerState, now: float) -> None:
+        """Record since when a worker's report is overdue: nothing may be wrong yet."""
+        overdue = is_late(entry, now, OVERDUE_S, OVERDUE_PERIODS)
+        if overdue is not bool(entry.quiet_since):
+            last_report = datetime.now(UTC) - timedelta(seconds=now - entry.heard_at)
+            entry.quiet_since = last_report.isoformat(timespec="seconds") if overdue else ""
+            self._changed(entry.service)
 
     async def _confirm(self, entry: WorkerState) -> None:
         """Report a silent worker, and kill it if it hangs for longer than a model call may take."""
@@ -85,17 +98,22 @@ class SilenceWatch:
             self._changed(entry.service)
 
 
-def patience_s(entry: WorkerState) -> float:
-    """Return the seconds without a report after which a worker is silent; infinity without a report period."""
+def patience_s(entry: WorkerState, least_s: float = SILENT_S, periods: float = SILENT_PERIODS) -> float:
+    """Return the seconds without a report after which a worker is late; infinity without a report period."""
     # the record of an adopted worker may lack the period: an earlier version wrote it, or the store was lost
-    overdue = entry.adopted and entry.info is None and entry.start is not None and entry.start.spec.reports
-    return max(SILENT_S, SILENT_PERIODS * entry.period_s) if entry.period_s or overdue else float("inf")
+    reports = entry.adopted and entry.info is None and entry.start is not None and entry.start.spec.reports
+    return max(least_s, periods * entry.period_s) if entry.period_s or reports else float("inf")
+
+
+def is_late(entry: WorkerState, now: float, least_s: float, periods: float) -> bool:
+    """Return whether a running worker has not reported for some seconds, at least, and for some of its periods."""
+    runs = entry.process is not None and (entry.info is None or entry.info.status in {"starting", "running"})
+    return runs and not entry.stop.is_set() and now - entry.heard_at > patience_s(entry, least_s, periods)
 
 
 def is_silent(entry: WorkerState, now: float) -> bool:
     """Return whether a running worker has not reported for too long."""
-    runs = entry.process is not None and (entry.info is None or entry.info.status in {"starting", "running"})
-    return runs and not entry.stop.is_set() and now - entry.heard_at > patience_s(entry)
+    return is_late(entry, now, SILENT_S, SILENT_PERIODS)
 
 
 def hang_limit_s(entry: WorkerState) -> float:

@@ -240,6 +240,7 @@ class Supervisor:
             model=model(entry) if entry.process else None,
             url=entry.info.url if entry.info and entry.process else "",
             training=entry.info.training if entry.info else None,
+            last_report=entry.quiet_since,
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ class Supervisor:
     async def _attend(self, entry: WorkerState, process: Process) -> None:
         """Watch a process until its end, and evaluate it."""
         loop = asyncio.get_running_loop()
-        entry.process, entry.since, entry.info, entry.silent = process, loop.time(), None, ""
+        entry.process, entry.since, entry.info, entry.silent, entry.quiet_since = process, loop.time(), None, "", ""
         entry.http, entry.period_s, entry.heard_at = process.record.http, process.record.period_s, entry.since
         if entry.reason:  # an earlier start failed: its cause is corrected
             entry.failures, entry.mistaken, entry.reason = 0, False, ""

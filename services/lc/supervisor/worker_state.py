@@ -54,6 +54,8 @@ class WorkerState:
     #: loop time of its last report, at first of its start or adoption; and the message if that is too long ago
     heard_at: float = 0.0
     silent: str = ""
+    #: the time of its last report, if it is overdue; empty: it reports in time
+    quiet_since: str = ""
     adopted: bool = False
     info: WorkerInfo | None = None
     task_info: TaskInfo | None = None

@@ -17,8 +17,8 @@ from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, doctor, drain, status, top
 from halimede.cli.commands.get import show_nodes
-from halimede.cli.doctor import Check
 from halimede.cli.output import Format
+from halimede.health_checks.check import Check
 from halimede.messages import Load
 from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager

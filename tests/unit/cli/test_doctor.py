@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import halimede
 from halimede import topics
 from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli import status_advice
 from halimede.cli.cameras import statuses
 from halimede.cli.commands import doctor
-from halimede.cli.doctor import Check, broker, machine, system
+from halimede.cli.doctor import broker, machine
 from halimede.cli.doctor.broker import V5, V311
-from halimede.cli.doctor.system import on_cameras
-from halimede.messages import CameraStatus, DeadLetter, NodeInfo
+from halimede.health_checks.check import Check
+from halimede.messages import CameraStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -50,76 +48,6 @@ def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, p
     assert bool(check.do) == (level != "ok")
 
 
-@pytest.mark.parametrize(("seconds", "level"), [(0.0, "ok"), (1.5, "ok"), (30.0, "warning"), (-30.0, "warning")])
-def test_clocks_may_differ_by_half_a_round_trip_and_a_little(seconds: float, level: str) -> None:
-    theirs = (NOW + timedelta(seconds=seconds)).isoformat()
-    assert system.clock(theirs, NOW, 0.01).level == level
-    assert system.clock("", NOW, 0.01).level == "warning"
-
-
-def test_one_gm_of_our_version_is_well() -> None:
-    said = {"version": halimede.__version__, "epoch": 3}
-    assert system.manager(said, {"a"}).level == "ok"
-    assert system.manager(said, {"a", "b"}).level == "problem"
-    assert system.manager({"version": "0.0.0"}, {"a"}).level == "warning"
-
-
-def test_nodes_have_to_be_there_in_one_version() -> None:
-    fine = NodeInfo(name="a", online=True, version="1")
-    assert levels(system.on_nodes([], "1")) == ["problem"]
-    (well,) = system.on_nodes([fine, NodeInfo(name="d", online=True, version="1", drained=True)], "1")
-    assert (well.level, well.found) == ("ok", "2 of 2 online, drained: d")
-    others = [fine, NodeInfo(name="b", online=False), NodeInfo(name="c", online=True, version="2")]
-    assert levels(system.on_nodes(others, "1")) == ["warning", "warning"]
-
-
-def body(name: str, phase: str, reason: str, nodes: list[Any] | None = None) -> dict[str, Any]:
-    conditions = [{"type": phase, "reason": reason, "message": "told"}]
-    status = {"phase": phase, "conditions": conditions, "nodes": nodes or []}
-    return {"metadata": {"namespace": "default", "name": name}, "status": status}
-
-
-def test_services_that_do_not_run_are_named_with_their_reason_and_a_next_step() -> None:
-    services = [body("a", "Pending", "NodeDrained"), body("b", "Failed", "Crashed"), body("c", "Running", "x")]
-    failed, pending = system.on_services({"ji": services}, [])
-    assert (failed.level, pending.level) == ("problem", "warning")
-    assert failed.found == "ji/b: Failed: Crashed: told"
-    assert "halimede logs b" in failed.do
-    assert "uncordon" in pending.do
-    assert levels(system.on_services({"mei": [body("c", "Running", "x")]}, [])) == ["ok"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "clocks", "reports"), [(-5, "ok", "ok"), (300, "warning", "ok"), (-300, "ok", "warning")]
-)
-def test_an_old_report_is_no_report_and_only_one_of_the_future_is_a_clock(
-    seconds: int, clocks: str, reports: str
-) -> None:
-    info = {"currentTime": (NOW + timedelta(seconds=seconds)).isoformat()}
-    node = {"node": "edge0", "online": True, "phase": "Running", "taskInfo": info}
-    bodies = [body("a", "Running", "", [node])]
-    assert system.worker_clocks(bodies, NOW).level == clocks
-    told = system.worker_reports(bodies, NOW)
-    assert told.level == reports
-    if reports == "warning":
-        assert "a on edge0 for 300 s" in told.found
-        assert "NTP" not in told.do
-    for offline in ({"online": False}, {"phase": "Pending"}):
-        assert system.worker_reports([body("a", "Running", "", [node | offline])], NOW).level == "ok"
-
-
-def test_cameras_that_give_nothing_are_named_and_where_none_is_read_nothing_is_said() -> None:
-    def said(state: Any, reason: str = "", error: str = "") -> tuple[str, CameraStatus]:
-        return "default/sedna/cameras/a/status", CameraStatus(camera="a", state=state, reason=reason, error=error)
-
-    assert on_cameras([]) == []
-    assert levels(on_cameras([said("running"), said("stopped", "Ended")])) == ["ok"]
-    stalled, gone = on_cameras([said("running"), said("stalled", "Stalled", "nothing came"), said("gone", "Gone")])
-    assert (stalled.level, gone.level) == ("warning", "warning")
-    assert "stalled: Stalled: nothing came" in stalled.found
-    assert "empty retained message on default/sedna/cameras/a/status" in gone.do
-
-
 async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroker) -> None:
     said = CameraStatus(camera="door", state="stalled", reason="Stalled")
     async with MemoryBus("camera", memory_broker) as camera, MemoryBus("doctor", memory_broker) as bus:
@@ -127,12 +55,6 @@ async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroke
         await bus.wait_connected(5.0)
         await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
         assert await statuses(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
-
-
-def test_dead_letters_are_told_with_the_first_one() -> None:
-    letter = DeadLetter(client="c", topic="a/b", reason="nonsense", size=3)
-    assert system.dead_letters([]).level == "ok"
-    assert "a/b: nonsense" in system.dead_letters([letter]).found
 
 
 def test_the_disk_is_looked_at_where_a_system_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,23 +218,3 @@ async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
         await bus.wait_connected(1)
         checks = [check async for check in broker.speed(bus, MqttSettings(host))]
     assert [check.level for check in checks if check.name == "congestion"] == ["warning"] * said
-
-
-def test_a_node_that_kubernetes_does_not_reach_is_named_with_its_own_next_step() -> None:
-    trouble = "Kubernetes takes it as not ready (NodeStatusUnknown: Kubelet stopped posting node status.)"
-    (task,) = status_advice.on_nodes([NodeInfo(name="edge0", online=False, trouble=trouble)], "1")
-    assert (task.about, task.what) == ("node/edge0", trouble)
-    assert "kubectl describe node edge0" in task.do
-
-
-@pytest.mark.parametrize(
-    ("reason", "command"),
-    [
-        ("CrashLoopBackOff", "kubectl logs"),
-        ("FailedMount", "kubectl describe pods"),
-        ("NodeUnreachable", "kubectl get"),
-    ],
-)
-def test_where_workers_are_pods_the_next_step_is_one_of_kubectl(reason: str, command: str) -> None:
-    (task,) = status_advice.on_resources("ji", [body("a", "Failed", reason)])
-    assert command in task.do

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from halimede.cli import status_advice
 from halimede.cli.commands.loop import document, find, kubectl, line, lines, next_command, row, state_of
 from halimede.errors import HalimedeError
+from halimede.health_checks.resources import examine_kind
 from halimede.learning_loop.states import LoopState, RoundRecord
 from halimede.stats.agreement import Estimate
 
@@ -93,4 +93,4 @@ def test_a_command_begins_a_round_also_after_a_manifest_with_a_lower_number() ->
 
 
 def test_states_of_a_loop_are_no_problem() -> None:
-    assert status_advice.on_resources("tm", [body()]) == []
+    assert examine_kind("tm", [body()]) == []

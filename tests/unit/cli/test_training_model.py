@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.cli import status_advice
 from halimede.cli.tables import columns_of
+from halimede.health_checks.resources import examine_kind
 from tests.unit.api.samples import SAMPLES
 
 STATUS = {
@@ -36,8 +36,8 @@ def test_a_training_without_a_status_has_a_row_as_well() -> None:
 
 def test_a_training_that_is_done_needs_nothing_and_one_that_failed_does() -> None:
     body = SAMPLES["a training"] | {"status": STATUS}
-    assert status_advice.on_resources("tm", [body]) == []
+    assert examine_kind("tm", [body]) == []
     failed = SAMPLES["a training"] | {"status": STATUS | {"phase": "Failed"}}
-    [task] = status_advice.on_resources("tm", [failed])
+    [task] = examine_kind("tm", [failed])
     assert task.about == "tm/digits"
     assert "halimede logs digits" in task.do

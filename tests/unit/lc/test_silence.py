@@ -92,6 +92,29 @@ async def test_a_stopped_worker_is_silent_after_ten_seconds_and_killed_after_fif
 
 
 @simulated
+async def test_an_overdue_report_is_noted_before_the_worker_is_silent_and_until_it_reports_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with node(monkeypatch) as n:
+        await asyncio.sleep(60)
+        assert n.entry.quiet_since == ""
+        n.well = False
+        began, changes = asyncio.get_running_loop().time(), n.changes
+        while not n.entry.quiet_since:
+            await asyncio.sleep(0.1)
+        assert asyncio.get_running_loop().time() - began <= 6.5
+        assert n.reason == ""
+        noted = n.entry.quiet_since
+        while not n.reason:
+            await asyncio.sleep(0.1)
+        assert (n.reason, n.entry.quiet_since) == (SILENT, noted)
+        n.well = True
+        await asyncio.sleep(5)
+        assert (n.reason, n.entry.quiet_since) == ("", "")
+        assert n.changes == changes + 4
+
+
+@simulated
 async def test_a_deadlocked_worker_is_killed_only_once_its_model_would_have_timed_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,7 +5,7 @@ import { chart, short } from "/charts.js";
 const KEPT = 120;
 const byId = (id) => document.getElementById(id);
 const UNKNOWN = [];  // nothing has been heard yet, which is not the same as nothing
-const seen = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN, loops: UNKNOWN };
+const seen = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN, loops: UNKNOWN, problems: UNKNOWN };
 let wanted = "";
 
 function make(name, className, ...content) {
@@ -139,7 +139,18 @@ function loop(row) {
     ...row.history.map((round) => make("p", "", pill(round.outcome, round.outcome === "RolledOut" ? "good" : "warn"), " ", told(round))));
 }
 
-const MAKERS = { services: service, nodes: node, cameras: camera, samples: sample, events: event, loops: loop };
+const LEVELS = { problem: "bad", warning: "warn", fact: "plain" };
+
+function problem(row) {
+  return make("article", `problem ${LEVELS[row.level] || "plain"}`,
+    make("h3", "", row.about || row.name, " ", pill(row.level, LEVELS[row.level] || "plain")),
+    make("p", "why", row.about ? row.found.slice(row.about.length + 2) : row.found),
+    row.follows ? make("p", "dim", row.follows) : null,
+    row.do ? make("p", "", row.do) : null,
+    row.since ? make("p", "dim", `since ${row.since}`) : null);
+}
+
+const MAKERS = { services: service, nodes: node, cameras: camera, samples: sample, events: event, loops: loop, problems: problem };
 
 function show(section) {
   const rows = seen[section].filter((row) => !wanted || JSON.stringify(row).toLowerCase().includes(wanted));

@@ -1,15 +1,15 @@
-"""Remedies for problems, in one line each, for ``status`` and ``doctor``. Pure."""
+"""The checks of resources: the phase of each, and the remedy for the reason of its condition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
-from halimede.bus.port import refusal_text
-from halimede.cli import tables
+from halimede.health_checks.check import Check, CheckRule, ok
+from halimede.health_checks.facts import SystemFacts
+from halimede.health_checks.resource_fields import condition, current, dig, phase, reason
 from halimede.learning_loop.states import State
-from halimede.messages import NodeInfo
+from halimede.messages.operator import OVERLOAD
 
 #: phases from the worst to the best; an unknown one counts as the worst
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Running", "Ready", "Done")
@@ -52,21 +52,60 @@ REMEDIES |= dict.fromkeys(
     "`kubectl describe pods --namespace {ns} --selector app.kubernetes.io/managed-by=halimede`",
 )
 REMEDIES["NodeUnreachable"] = "wait, its workers go on; see `kubectl get nodes`, and the node's link to the cluster"
-#: the remedy for a component to which the broker refuses a subscription or birth
-GRANT = "grant it in the broker's access rules (docs/security.md), then restart {}"
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
 LOGS = ", `halimede logs {name} -n {ns}`"
 WITH_LOGS = frozenset({"ji", "mei", "tm"})
+#: the names of the checks of kinds; a service that serves a model counts as a service
+NAMES = {"model": "models", "dataset": "datasets"}
+FAILED = tuple(
+    CheckRule(
+        name,
+        "problem",
+        f"{thing} is `Failed`",
+        follows,
+        "see its reason in [conditions](conditions.md): the row names the next step",
+        fails=True,
+    )
+    for name, thing, follows in (
+        ("services", "a service", "no edge worker runs: its frames are not answered"),
+        ("models", "a Model", "no worker starts with it; services keep the model that they have"),
+        ("datasets", "a Dataset", "a training that names it does not begin"),
+    )
+)
+UNFINISHED = tuple(
+    CheckRule(
+        name,
+        "warning",
+        f"{thing} is `Pending`, `Degraded` or in an unknown phase",
+        follows,
+        "see its reason in [conditions](conditions.md): the row names the next step",
+        fails=True,
+    )
+    for name, thing, follows in (
+        ("services", "a service", "a worker, a node or a resource is missing; of a `Degraded` one the edge answers"),
+        ("models", "a Model", "services that name it wait for it"),
+        ("datasets", "a Dataset", "a training that names it waits for it"),
+    )
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A problem: its object, its description, and the next step."""
-
-    about: str
-    what: str
-    do: str
+#: conditions beside the phase that say that something is not as it should be, while they are True
+CONDITIONS = {
+    "Drift": CheckRule(
+        "services",
+        "warning",
+        "the condition `Drift`: a service's samples differ from those of its calibration",
+        "the accuracy that the calibration has measured is in doubt",
+        "calibrate again (`halimede calibrate`)",
+    ),
+    OVERLOAD: CheckRule(
+        "services",
+        "warning",
+        f"the condition `{OVERLOAD}`: the cloud takes fewer samples than are hard",
+        "the edge answers the others alone, and at once: their results are `degraded`",
+        "more cloud workers, a faster model, or a lower `targetUploadRatio`: docs/uploads.md, Overload",
+    ),
+}
 
 
 def phase_rank(phase: str) -> int:
@@ -76,71 +115,45 @@ def phase_rank(phase: str) -> int:
 
 def rank(body: Mapping[str, Any]) -> tuple[int, str, str]:
     """Return a sort key of resources: the worst first, then by name."""
-    return (
-        phase_rank(tables.phase(body)),
-        str(tables.dig(body, "metadata", "namespace")),
-        str(tables.dig(body, "metadata", "name")),
-    )
+    return phase_rank(phase(body)), str(dig(body, "metadata", "namespace")), str(dig(body, "metadata", "name"))
 
 
-def reason(body: Mapping[str, Any]) -> str:
-    """Return the reason of the current condition."""
-    conditions = tables.dig(body, "status", "conditions") or []
-    return str(conditions[-1].get("reason") or "") if conditions else ""
+def examine_resources(facts: SystemFacts) -> Iterator[Check]:
+    """Check the phases of all resources."""
+    healthy = True
+    for kind, bodies in facts.resources.items():
+        for row in examine_kind(kind, bodies):
+            healthy = False
+            yield row
+    if healthy:
+        services, models = sum(1 for _ in facts.services()), len(facts.resources.get("model", ()))
+        yield ok("services", f"{services} services and {models} models, without problems")
 
 
-def on_resources(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Task]:
-    """Return the problems of resources, the worst first."""
-    wrong = sorted((body for body in bodies if tables.phase(body) not in FINE), key=rank)
-    return [_on_resource(kind, body) for body in wrong]
+def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
+    """Check the conditions beside the phases."""
+    for kind, bodies in facts.resources.items():
+        for body in bodies:
+            for beside in dig(body, "status", "conditions") or []:
+                rule = CONDITIONS.get(str(beside.get("type")))
+                if rule and beside.get("status", "True") == "True":
+                    about = f"{kind}/{dig(body, 'metadata', 'name')}"
+                    what = f"{beside.get('reason')}: {beside.get('message')}"
+                    yield rule.row(what, about, str(beside.get("lastTransitionTime") or ""))
 
 
-def on_manager(said: Mapping[str, Any]) -> list[Task]:
-    """Return the problems that the global manager reports of itself."""
-    tasks = []
-    if said.get("store"):
-        do = "free space; until then edits are refused, statuses are only in memory: docs/operations.md, A full disk"
-        tasks.append(Task("gm", str(said["store"]), do))
-    if names := said.get("refused"):
-        tasks.append(Task("gm", refusal_text(names), GRANT.format("the global manager")))
-    if said.get("quarantined"):
-        do = "check its disk, apply missing resources (`halimede get`), then remove these files"
-        tasks.append(Task("gm", str(said["quarantined"]), do))
-    return tasks
+def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:
+    """Return the rows of the resources of one kind, the worst first."""
+    wrong = sorted((body for body in bodies if phase(body) not in FINE), key=rank)
+    return [_row(kind, body) for body in wrong]
 
 
-def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
-    """Return the problems of nodes. ``version`` is GM's."""
-    if not nodes:
-        return [Task("nodes", "no local controller has ever connected", "start one: `halimede lc --node NAME`")]
-    tasks = []
-    for node in nodes:
-        about = f"node/{node.name}"
-        if not node.online and node.trouble:
-            do = f"see `kubectl describe node {node.name}`; its workers go on meanwhile, and frames are answered there"
-            tasks.append(Task(about, node.trouble, do))
-            continue
-        if not node.online:
-            do = f"start its local controller; if it is gone for good: `halimede delete node {node.name}`"
-            tasks.append(Task(about, "it is offline", do))
-        elif node.version and version and node.version != version:
-            what = f"its version {node.version} is not the global manager's {version}"
-            tasks.append(Task(about, what, "install the same version on both"))
-        if node.trouble:
-            do = "free space on its disk or check it, then remove the quarantined files: docs/operations.md"
-            tasks.append(Task(about, node.trouble, do))
-        if node.refused:
-            tasks.append(Task(about, refusal_text(node.refused), GRANT.format("its local controller")))
-        if node.unknown:
-            what = f"it holds resources that the global manager lost with its store: {', '.join(node.unknown)}"
-            do = "apply them again: `halimede apply -f FILE`; or remove them: `halimede delete KIND NAME`"
-            tasks.append(Task(about, what, do))
-    return tasks
-
-
-def _on_resource(kind: str, body: Mapping[str, Any]) -> Task:
-    namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
+def _row(kind: str, body: Mapping[str, Any]) -> Check:
+    namespace, name = (str(dig(body, "metadata", key)) for key in ("namespace", "name"))
     otherwise = OTHERWISE + LOGS if kind in WITH_LOGS else OTHERWISE
     why = reason(body)
     remedy = REMEDIES.get(f"{kind}/{why}", REMEDIES.get(why, otherwise)).format(kind=kind, name=name, ns=namespace)
-    return Task(f"{kind}/{name}", f"{tables.phase(body)}: {tables.condition(body)}", remedy)
+    rules = FAILED if phase(body) == "Failed" else UNFINISHED
+    rule = next(rule for rule in rules if rule.name == NAMES.get(kind, "services"))
+    since = str(current(body).get("lastTransitionTime") or "")
+    return rule.row(f"{phase(body)}: {condition(body)}", f"{kind}/{name}", since, remedy)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
-from halimede.cli import status_advice
 from halimede.cli.commands.status import Snapshot, document
-from halimede.messages import NodeInfo
+from halimede.cli.system_facts import SystemAnswers
+from halimede.health_checks.facts import ManagerFacts, SystemFacts
+from halimede.health_checks.resources import examine_kind
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def resource(name: str, phase: str, reason: str = "", message: str = "") -> dict[str, Any]:
@@ -18,31 +22,32 @@ def resource(name: str, phase: str, reason: str = "", message: str = "") -> dict
 
 
 def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
-    seen = Snapshot(
-        "broker",
-        gm={"version": "1"},
-        nodes=(),
-        services={"ji": [resource("helmet", "Running")], "mei": [resource("gate", "Failed", "Crashed", "code 1")]},
-        served=[resource("faces", "Pending", "FrameworkNotSupported", "tensorflow"), resource("off", "Stopped")],
-        datasets=[resource("data", "Failed", "DatasetNotFound", "/data is not there")],
-    )
-    about = {task.about: task.do for task in seen.tasks()}
+    resources = {
+        "ji": [resource("helmet", "Running")],
+        "mei": [resource("gate", "Failed", "Crashed", "code 1")],
+        "im": [resource("faces", "Pending", "FrameworkNotSupported", "tensorflow"), resource("off", "Stopped")],
+        "dataset": [resource("data", "Failed", "DatasetNotFound", "/data is not there")],
+    }
+    facts = SystemFacts(NOW, ManagerFacts(version="1"), "1", resources=resources)
+    snapshot = Snapshot("broker", answers=SystemAnswers({"version": "1"}, facts, truncated=False))
+    about = {check.about: check.do for check in snapshot.checks()}
     assert "im/faces" in about
     assert "ONNX" in about["im/faces"]
     assert "put the data at spec.url" in about["dataset/data"]
     assert "halimede logs gate" in about["mei/gate"]
     assert "ji/helmet" not in about
     assert "im/off" not in about
-    shown = document(seen, seen.tasks())
+    shown = document(snapshot, snapshot.checks())
     assert shown["healthy"] is False
     assert {row["name"] for row in shown["services"]} == {"helmet", "gate", "faces", "off"}
+    assert {task["about"] for task in shown["todo"]} == {check["about"] for check in shown["checks"]}
 
 
 def test_only_joint_services_are_said_to_have_logs() -> None:
     kinds = {}
     for kind in ("ji", "im", "dataset"):
-        (task,) = status_advice.on_resources(kind, [resource("x", "Failed", "Whatever")])
-        kinds[kind] = task.do
+        (check,) = examine_kind(kind, [resource("x", "Failed", "Whatever")])
+        kinds[kind] = check.do
     assert "halimede logs" in kinds["ji"]
     assert "halimede logs" not in kinds["im"] + kinds["dataset"]
 
@@ -53,16 +58,5 @@ def test_what_a_served_model_cannot_have_without_kubernetes_has_a_remedy() -> No
         ("ReplicasNotSupported", "set spec.replicas"),
         ("NodeMismatch", "halimede nodes"),
     ):
-        (task,) = status_advice.on_resources("im", [resource("faces", "Degraded", reason)])
-        assert part in task.do
-
-
-def test_what_the_broker_refuses_to_gm_and_to_a_local_controller_is_something_to_do() -> None:
-    filters = ["node/edge0/sedna/insert/+/+/+"]
-    (gm,) = status_advice.on_manager({"version": "1", "refused": filters})
-    (node,) = status_advice.on_nodes([NodeInfo(name="edge0", online=True, version="1", refused=filters)], "1")
-    assert (gm.about, node.about) == ("gm", "node/edge0")
-    for task in (gm, node):
-        assert filters[0] in task.what
-        assert "access rules" in task.do
-    assert status_advice.on_manager({"version": "1", "refused": []}) == []
+        (check,) = examine_kind("im", [resource("faces", "Degraded", reason)])
+        assert part in check.do

@@ -1,0 +1,57 @@
+"""The checks of cameras that report their state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from halimede.api.placement import camera_readers
+from halimede.health_checks.check import Check, CheckRule, ok
+from halimede.health_checks.facts import SystemFacts
+from halimede.messages import CameraStatus
+from halimede.topics import CAMERA_STATUS, NODE_CAMERA_STATUS
+
+NAME = "cameras"
+#: cameras that are named
+SHOWN = 10
+REMEDIES = {
+    "Gone": "restart the process that read it; if it is gone for good, publish an empty retained message on {topic}",
+    "Forbidden": "set source.url to an address that its node allows: docs/security.md, Downloads",
+    "Unauthorized": "check its user and password: docs/cameras.md, Secrets",
+}
+SILENT = CheckRule(
+    NAME,
+    "warning",
+    "a camera is stalled or gone, or has failed without a service that reads it",
+    "no frames come from it",
+    "check its address and its power; docs/cameras.md explains each reason",
+)
+FAILED = CheckRule(
+    NAME,
+    "problem",
+    "a camera that a service reads has failed",
+    "that service gets no frames from it, although it is `Running`",
+    "check its address and its power; docs/cameras.md explains each reason",
+    fails=True,
+)
+
+
+def examine_cameras(facts: SystemFacts) -> Iterator[Check]:
+    """Check cameras; where none reports its state there is no row."""
+    cameras = facts.bus.cameras
+    bad = [(topic, camera) for topic, camera in cameras if camera.state in {"stalled", "failed", "gone"}]
+    if cameras and not bad:
+        running = sum(camera.state == "running" for _, camera in cameras)
+        yield ok(NAME, f"{running} of {len(cameras)} run, none has failed")
+    readers = camera_readers(facts.services())
+    rows = [_row(topic, camera, readers) for topic, camera in bad]
+    yield from sorted(rows, key=lambda row: not row.fails)[:SHOWN]
+
+
+def _row(topic: str, camera: CameraStatus, readers: Mapping[tuple[str, str], Sequence[str]]) -> Check:
+    """Return the row of a camera that gives no frames. An edge worker that opens a camera itself is its reader."""
+    names = CAMERA_STATUS.parse(topic) or NODE_CAMERA_STATUS.parse(topic) or {}
+    services = readers.get((names.get("ns", ""), camera.camera), [])
+    rule = FAILED if camera.state == "failed" and (services or "node" in names) else SILENT
+    what = f"{camera.state}: {camera.reason}: {camera.error} ({camera.source})"
+    by = f", read by {', '.join(services)}" if services else ""
+    return rule.row(what + by, f"camera/{camera.camera}", remedy=REMEDIES.get(camera.reason, "").format(topic=topic))

@@ -1,0 +1,88 @@
+"""What GM answers about its nodes: to users, and to the checks of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from halimede.api.placement import SERVICES
+from halimede.messages import NodeInfo
+from halimede.names import Key
+from halimede.topics import PRESENCE
+from services.gm.cluster.port import Cluster
+from services.gm.downstream import Downstream
+from services.gm.nodes import Node, Nodes
+from services.gm.reference_index import ReferenceIndex
+from services.gm.reports import NodeReports
+
+#: in the answer about a node: the most resources that only nodes hold
+SHOWN_UNKNOWN = 20
+
+
+class NodeInfos:
+    """Describes nodes from GM's state."""
+
+    def __init__(
+        self, cluster: Cluster, nodes: Nodes, reports: NodeReports, index: ReferenceIndex, downstream: Downstream
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._reports = reports
+        self._index = index
+        self._downstream = downstream
+
+    def describe(self, name: str = "") -> Iterator[NodeInfo]:
+        """Yield all nodes by name, or only the one of that name."""
+        workers = self._reports.workers()
+        for node_name, node in sorted(self._nodes.items()):
+            if name in {"", node_name}:
+                yield self._describe(node, workers[node_name])
+
+    def _describe(self, node: Node, workers: int) -> NodeInfo:
+        presence = node.presence
+        return NodeInfo(
+            name=node.name,
+            online=node.online and not node.unready,
+            epoch=node.epoch,
+            version=presence.version if presence else "",
+            cpus=presence.cpus if presence else 0,
+            memory_bytes=presence.memory_bytes if presence else 0,
+            labels=presence.labels if presence else {},
+            resources=len(self._services(node.name)),
+            drained=node.drained,
+            unknown=self._unknown(node.name),
+            workers=workers,
+            http=presence.http if presence else "",
+            trouble=_trouble(node),
+            refused=_refused_to(node),
+        )
+
+    def _services(self, node: str) -> set[Key]:
+        """Return the services that are placed on a node, or that it still holds although it was sent a delete."""
+        assigned = {key for key in self._downstream.keys(node) if key.plural in SERVICES}
+        index = self._index
+        return assigned.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
+
+    def _unknown(self, node: str) -> list[str]:
+        """Return resources on a node that are not in the cluster and not being deleted: a store was lost."""
+        unwanted = self._downstream.unwanted(node)
+        unknown = [key for key, version in unwanted.items() if not self._cluster.exists(key, version.uid)]
+        return [str(key) for key in sorted(unknown)[:SHOWN_UNKNOWN]]
+
+
+def _trouble(node: Node) -> str:
+    """Return what is wrong with a node, as the cluster or its local controller sees it."""
+    if node.unready:
+        return f"Kubernetes takes it as not ready ({node.unready})"
+    return node.presence.trouble if node.presence and node.online else ""
+
+
+def _refused_to(node: Node) -> list[str]:
+    """Return the subscriptions and births that the broker refuses to a node's local controller.
+
+    A refused birth does not arrive: then there was only a sync from the present connection.
+    """
+    if not node.online:
+        return []
+    if node.presence is None or node.presence.epoch < node.epoch:
+        return [PRESENCE.at(node=node.name).text]
+    return node.presence.refused

@@ -1,0 +1,124 @@
+"""`halimede status`, `doctor`, GM's page and its readiness name the same for the same system."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from halimede import topics
+from halimede.bus.memory import MemoryBus
+from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands.status import Snapshot, document
+from halimede.cli.doctor.system import examine_system
+from halimede.cli.system_facts import listen, read_system
+from halimede.messages import CameraStatus, DeadLetter, TaskInfo, WorkerReport
+from halimede.names import Key
+from services.gm.cluster.port import utc_now
+from tests.integration.gm_world import SERVICES, World, model, service, world
+from tests.integration.test_observed_gm import refuse
+from tests.simulated import eventually
+
+HELMET = Key(SERVICES, "default", "helmet")
+Row = tuple[str, str, str]
+
+
+def rows_of_the_page(w: World) -> set[Row]:
+    return {(row["name"], row["about"], row["level"]) for row in w.manager.feed.sections()["problems"]}
+
+
+def counted(w: World) -> list[int]:
+    """Return the answers in the reports that GM has received."""
+    return [info.inference_number for info in w.manager._plane.reports.task_infos(HELMET)]
+
+
+async def rows_of_status(client: Client) -> set[Row]:
+    bus, answers = await listen(client.bus, 0.3), await read_system(client)
+    snapshot = Snapshot("memory", answers=replace(answers, facts=replace(answers.facts, bus=bus)))
+    return {(check.name, check.about, check.level) for check in snapshot.checks()}
+
+
+async def rows_of_doctor(client: Client) -> set[Row]:
+    checks = [check async for check in examine_system(client, tls=False)]
+    return {(check.name, check.about, check.level) for check in checks if check.level != "ok"}
+
+
+async def test_a_system_that_is_well_has_no_row_anywhere(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        async with Client(MemoryBus("cli", w.broker)) as client:
+            assert await rows_of_status(client) == await rows_of_doctor(client) == rows_of_the_page(w) == set()
+        assert w.manager.figures.health().report(readiness=True)[0]
+
+
+async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0") as edge, w.node("cloud0") as cloud:
+        last_report = (datetime.now(UTC) - timedelta(seconds=6)).isoformat()
+        cloud.overrides["cloud"] = WorkerReport(
+            name="helmet-cloud-cloud0", role="cloud", phase="Running", last_report=last_report
+        )
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        async with w.node("edge9"):
+            await eventually(lambda: w.manager._plane.nodes.online("edge9"))
+        observer = w.manager._plane.observer
+        for answered, degraded in ((10, 0), (110, 60)):
+            edge.counts[HELMET] = TaskInfo(inference_number=answered, degraded=degraded, current_time=utc_now())
+            edge.report(HELMET)
+            await eventually(lambda n=answered: counted(w) == [n])
+            observer.record()
+        camera = CameraStatus(camera="helmet", state="failed", reason="Unreachable", error="no route")
+        await w.operator.publish(topics.CAMERA_STATUS.at(ns="default", camera="helmet"), camera)
+        letter = DeadLetter(client="c", topic="t", reason="no JSON", size=1)
+        await w.operator.publish(topics.DEAD_LETTER.at(node="none", client="operator"), letter)
+        await eventually(lambda: w.manager._upstream.dead_letters == 1)
+        refuse(cluster, refuse=True)
+        with w.manager.feed.watched():
+            await eventually(lambda: bool(w.manager.feed.sections()["cameras"][0]["state"]))
+            async with Client(MemoryBus("cli", w.broker)) as client:
+                # a refused write shows the store's trouble
+                with contextlib.suppress(ApiRefusedError):
+                    await client.apply(model("another"))
+                await eventually(lambda: bool(cluster.check()))
+                rows = await rows_of_status(client)
+                assert rows == await rows_of_doctor(client) == rows_of_the_page(w)
+        assert rows == {
+            ("store", "gm", "problem"),
+            ("answers", "ji/helmet", "problem"),
+            ("nodes", "node/edge9", "warning"),
+            ("cameras", "camera/helmet", "problem"),
+            ("reports", "worker/helmet-cloud-cloud0", "fact"),
+            ("dead letters", "", "warning"),
+        }
+        ready, checks = w.manager.figures.health().report(readiness=True)
+        assert not ready
+        assert {name for name, reason in checks.items() if reason != "ok"} == {"store"}
+        refuse(cluster, refuse=False)
+
+
+async def test_a_worker_without_a_report_for_some_seconds_is_a_fact_and_no_failure(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0") as cloud:
+        last_report = (datetime.now(UTC) - timedelta(seconds=6)).isoformat()
+        name = "helmet-cloud-cloud0"
+        cloud.overrides["cloud"] = WorkerReport(name=name, role="cloud", phase="Running", last_report=last_report)
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        async with Client(MemoryBus("cli", w.broker)) as client:
+            snapshot = Snapshot("memory", answers=await read_system(client))
+            (check,) = snapshot.checks()
+            assert (check.about, check.level, check.fails) == (f"worker/{name}", "fact", False)
+            assert "on node cloud0" in check.what
+            shown = document(snapshot, snapshot.checks())
+            assert shown["healthy"]
+            assert shown["todo"] == []
+            # the fault takes the fact's stead
+            silent = WorkerReport(
+                name=name, role="cloud", phase="Running", reason="WorkerSilent", message="x", last_report=last_report
+            )
+            cloud.overrides["cloud"] = silent
+            cloud.report(HELMET)
+            await w.reaches("Degraded")
+            checks = Snapshot("memory", answers=await read_system(client)).checks()
+            assert [(check.name, check.level, check.fails) for check in checks] == [("services", "warning", True)]

@@ -1,0 +1,68 @@
+"""The counts of the last minute, and clocks of nodes, from samples of reports."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from halimede.names import Key
+from services.gm.report_window import SAMPLES, STEP_S, CountSample, ReportWindow
+
+KEY = Key("jointinferenceservices", "default", "helmet")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY_S = 86_400.0
+
+
+def sample(step: int, answered: int, degraded: int, node: str = "edge0", offset_s: float = 0.0) -> CountSample:
+    counted_at = NOW + timedelta(seconds=step * STEP_S + offset_s)
+    return CountSample(KEY, node, answered, degraded, counted_at.isoformat())
+
+
+def totals(window: ReportWindow) -> tuple[int, int]:
+    total = window.totals()[KEY]
+    return total.answered, total.degraded
+
+
+def record(window: ReportWindow, step: int, *samples: CountSample) -> None:
+    window.record(samples, NOW + timedelta(seconds=step * STEP_S))
+
+
+def test_only_the_answers_of_the_last_minute_count() -> None:
+    window = ReportWindow()
+    for step in range(100):
+        record(window, step, sample(step, 1000 + 10 * step, max(0, step - 90) * 10))
+    assert totals(window) == (10 * (SAMPLES - 1), 90)
+
+
+def test_the_first_sample_of_a_node_has_no_recent_answers() -> None:
+    window = ReportWindow()
+    record(window, 0, sample(0, 10, 0))
+    record(window, 1, sample(1, 20, 1), sample(1, 5000, 4000, "edge1"))
+    assert totals(window) == (10, 1)
+
+
+def test_counts_that_fall_and_counts_of_an_hour_are_not_recent() -> None:
+    window = ReportWindow()
+    record(window, 0, sample(0, 100, 50))
+    record(window, 1, sample(1, 7, 7))
+    record(window, 2, sample(2, 9007, 9007, offset_s=3600))
+    assert totals(window) == (0, 0)
+
+
+def test_a_node_that_no_longer_reports_is_dropped() -> None:
+    window = ReportWindow()
+    record(window, 0, sample(0, 0, 0))
+    record(window, 1, sample(1, 100, 100))
+    record(window, 2)
+    assert window.totals() == {}
+    record(window, 3, sample(3, 200, 200))
+    assert totals(window) == (0, 0)
+
+
+def test_a_clock_is_off_only_by_reports_that_come_now() -> None:
+    window = ReportWindow()
+    for step in range(3):
+        record(window, step, sample(step, step, 0, offset_s=-3 * DAY_S), sample(0, 5, 0, "edge1", -9 * DAY_S))
+    assert window.clock_offsets == {"edge0": -3 * DAY_S}
+    # an old report that is sent again after an outage, and then a new one
+    record(window, 3, sample(3, 3, 0), sample(3, 5, 0, "edge1"))
+    assert window.clock_offsets == {"edge0": 0.0}
