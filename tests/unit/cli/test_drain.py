@@ -6,7 +6,7 @@ import pytest
 
 from halimede.cli.commands.drain import _empty
 from halimede.messages import NodeInfo
-from services.gm.api import _trouble
+from services.gm.node_infos import _trouble
 from services.gm.cluster.port import RegisteredNode
 from services.gm.nodes import Node
 
