@@ -30,7 +30,7 @@ class SlotForecast:
     slot_s: float
     answer_s: float
 
-    def places(self, left_s: float, requests_per_s: float) -> int:
+    def capacity(self, left_s: float, requests_per_s: float) -> int:
         """Return how many requests may wait, if one with ``left_s`` seconds shall have its answer in time.
 
         Always one, if its answer can be in time: the next slot is for the newest request, whatever arrives. More may
@@ -48,7 +48,7 @@ class SlotForecast:
         """
         ahead = 0
         for left_s in lefts_s:
-            late = ahead >= self.places(left_s, requests_per_s)
+            late = ahead >= self.capacity(left_s, requests_per_s)
             ahead += not late
             yield late
 

@@ -143,6 +143,8 @@ class Escalation:
         loop = asyncio.get_running_loop()
         concluded = Conclusion(outcome, decision, reason=OffloadReason.ERROR, requested_at=loop.time())
         trace, began = None if decision.audit else sample.trace, time.monotonic()
+        hard = not decision.audit
+        self._requested += hard
         left_s = self.time_left(sample, concluded.requested_at)
         if decision.audit and self.tier.deadline_s < math.inf:
             left_s = self.tier.deadline_s  # an audit has no requester that waits
@@ -157,8 +159,10 @@ class Escalation:
                 reply = await self._client.ask(upload.frame, left_s, trace)
                 concluded.reply = upload.read(reply)
             concluded.reason, concluded.sent = "", True
+            self._answered += hard
         except OffloadError as error:
             concluded.reason, concluded.sent = error.reason, error.sent
+            self._refused += hard and error.reason in OVERLOAD
             log.debug("request not answered", frame=frame.id.hex(), reason=error.reason, detail=error.detail[:256])
         except Exception:
             # an unexpected error of the request must not cost the sample its answer
@@ -174,12 +178,6 @@ class Escalation:
                     answered=concluded.reply is not None,
                     reason=concluded.reason,
                 )
-        if not decision.audit:
-            self._requested += 1
-            if concluded.reply is not None:
-                self._answered += 1
-            elif concluded.reason in OVERLOAD:
-                self._refused += 1
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
             trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))

@@ -440,7 +440,7 @@ def _drift_condition(
     ``counted`` are the workers' reports, ``agreement`` the share of answers that agree with the cloud's.
     """
     drifting = sum(info.drifting for info in counted)
-    return _beside_phase(
+    return _with_transition_time(
         Condition(
             type=DRIFT,
             status="True" if drifting else "False",
@@ -463,7 +463,7 @@ def _overload_condition(
     """
     overloaded = [info for info in counted if info.overloaded]
     taken, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
-    return _beside_phase(
+    return _with_transition_time(
         Condition(
             type=OVERLOAD,
             status="True" if overloaded else "False",
@@ -476,7 +476,7 @@ def _overload_condition(
     )
 
 
-def _beside_phase(condition: Condition, earlier: Sequence[Condition]) -> Condition | None:
+def _with_transition_time(condition: Condition, earlier: Sequence[Condition]) -> Condition | None:
     """Return a condition that is independent of the phase, with its transition time; None: it was never active."""
     before = next((other for other in earlier if other.type == condition.type), None)
     if before is None and condition.status == "False":

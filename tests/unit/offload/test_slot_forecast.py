@@ -27,7 +27,7 @@ forecasts = st.builds(SlotForecast, seconds, seconds)
     ],
 )
 def test_as_many_wait_as_slots_become_free_in_time(left_s: float, requests_per_s: float, places: int) -> None:
-    assert SlotForecast(slot_s=0.5, answer_s=0.5).places(left_s, requests_per_s) == places
+    assert SlotForecast(slot_s=0.5, answer_s=0.5).capacity(left_s, requests_per_s) == places
 
 
 def test_a_request_in_a_hurry_is_hopeless_and_delays_nobody() -> None:
@@ -53,8 +53,8 @@ def test_never_more_wait_than_slots_become_free_and_always_one_that_can_be_in_ti
 def test_more_time_and_fewer_requests_give_more_places(
     forecast: SlotForecast, left_s: float, more_s: float, rate: float, more: float
 ) -> None:
-    assert forecast.places(left_s, rate) <= forecast.places(left_s + more_s, rate)
-    assert forecast.places(left_s, rate + more) <= forecast.places(left_s, rate)
+    assert forecast.capacity(left_s, rate) <= forecast.capacity(left_s + more_s, rate)
+    assert forecast.capacity(left_s, rate + more) <= forecast.capacity(left_s, rate)
 
 
 @given(st.floats(0.1, 50), st.floats(0.01, 5))
