@@ -1,8 +1,8 @@
 """Gives processes that go after all others a promised share of a core, also if other processes use all cores.
 
 They compute when no other process needs the processor (``SCHED_IDLE``). If they wait for a core and get less than the
-share, their weight is raised until they get it, and lowered again as soon as they get more. They always go after
-processes of the usual niceness, and a process that wakes up does not wait for them (``SCHED_BATCH``).
+share, their weight is raised until they get it, and lowered again as soon as they get more. They always have less
+weight than processes of the usual niceness, and do not preempt them when they wake up (``SCHED_BATCH``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from halimede.system.process_limits import LEAST_PRIORITY
 PERIOD_S, WINDOW_S, REPORT_S = 2.0, 60.0, 10.0
 #: one level of niceness changes the weight of a process by this factor; levels of one adjustment
 NICE_FACTOR, MOST_LEVELS = 1.25, 6
-#: the level after all niceness: ``SCHED_IDLE``; the strongest one is the niceness of usual processes
-IDLE_LEVEL, STRONGEST_LEVEL = LEAST_PRIORITY + 1, 0
+#: the level after all niceness: ``SCHED_IDLE``; the strongest one has a third of the weight of usual processes
+IDLE_LEVEL, STRONGEST_LEVEL = LEAST_PRIORITY + 1, 5
 #: what processes get while they are behind over the window, in multiples of their share: they catch up
 CATCH_UP = 1.5
 #: a promise counts as broken below this part of it: processor time is measured in hundredths of a second

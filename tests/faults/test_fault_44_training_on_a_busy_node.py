@@ -20,7 +20,7 @@ from functools import partial
 from halimede.system.child_process import end_with_parent
 
 bound = partial(end_with_parent, os.getpid())
-for _ in range(2 * os.cpu_count()):
+for _ in range(os.cpu_count()):
     subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=bound)
 sys.exit(subprocess.Popen(sys.argv[1:], preexec_fn=bound).wait())
 """
