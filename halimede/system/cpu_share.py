@@ -1,8 +1,8 @@
 """Gives processes that go after all others a promised share of a core, also if other processes use all cores.
 
 They compute when no other process needs the processor (``SCHED_IDLE``). If they wait for a core and get less than the
-share, their weight is raised until they get it, and lowered again as soon as they get more. They always go after
-processes of the usual niceness, and a process that wakes up does not wait for them (``SCHED_BATCH``).
+share, their weight is raised until they get it, and lowered again as soon as they get more. They always have less
+weight than processes of the usual niceness, and do not preempt them when they wake up (``SCHED_BATCH``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from halimede.system.process_limits import LEAST_PRIORITY
 PERIOD_S, WINDOW_S, REPORT_S = 2.0, 60.0, 10.0
 #: one level of niceness changes the weight of a process by this factor; levels of one adjustment
 NICE_FACTOR, MOST_LEVELS = 1.25, 6
-#: the level after all niceness: ``SCHED_IDLE``; the strongest one is the niceness of usual processes
-IDLE_LEVEL, STRONGEST_LEVEL = LEAST_PRIORITY + 1, 0
+#: the level after all niceness: ``SCHED_IDLE``
+IDLE_LEVEL = LEAST_PRIORITY + 1
+#: processes that always compute on each core, next to which the share is kept: others would cost frames too much
+MOST_COMPETITORS = 2
 #: what processes get while they are behind over the window, in multiples of their share: they catch up
 CATCH_UP = 1.5
 #: a promise counts as broken below this part of it: processor time is measured in hundredths of a second
@@ -69,7 +71,13 @@ class ShareKeeper:
             target_s *= CATCH_UP
         levels = math.log(max(period.computed_s, 0.01) / target_s) / math.log(NICE_FACTOR)
         levels = max(-MOST_LEVELS, min(MOST_LEVELS, round(levels)))
-        self.level = max(STRONGEST_LEVEL, min(IDLE_LEVEL, self.level + levels))
+        self.level = max(self.strongest_level, min(IDLE_LEVEL, self.level + levels))
+
+    @property
+    def strongest_level(self) -> int:
+        """The niceness whose weight is enough for the share among the competitors; usual processes have 0."""
+        level = round(-math.log(MOST_COMPETITORS * self.share) / math.log(NICE_FACTOR))
+        return max(0, min(IDLE_LEVEL, level))
 
     @property
     def window_s(self) -> float:
