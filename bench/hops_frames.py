@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -48,10 +49,11 @@ class WorkersError(Exception):
 
 @dataclass(slots=True)
 class Found:
-    """What one variant of the models cost: windows of frames by kind, and an idle window."""
+    """What one variant of the models cost: windows of frames by kind, an idle window, and what was not as meant."""
 
     frames: dict[str, list[Cost]]
     idle: Cost
+    notes: list[str]
 
 
 def write_model(path: Path, *, slow: bool) -> str:
@@ -162,12 +164,9 @@ async def workers(folder: Path, broker: MosquittoProcess, model: str) -> AsyncIt
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def frame(camera: Client, kind: str) -> None:
-    """Let one frame be answered, as its kind is meant to be. Raises WorkersError."""
-    reply = await camera.request(frame=kind)
-    by = "cloud" if kind == "hard" else "edge"
-    if reply["by"] != by or reply["degraded"]:
-        raise WorkersError(f"a frame that was meant to be {kind} was answered so: {reply}")
+def is_as_meant(kind: str, reply: Mapping[str, Any]) -> bool:
+    """Whether a hard frame was answered by the cloud, or an easy one by the edge."""
+    return bool(reply["by"] == ("cloud" if kind == "hard" else "edge") and not reply["degraded"])
 
 
 async def until_offloading(camera: Client) -> None:
@@ -192,29 +191,37 @@ async def measure(recorder: CallRecorder, count: int, *, slow: bool) -> Found:
         ):
             await until_offloading(camera)
             frames: dict[str, list[Cost]] = {}
+            notes: list[str] = []
             for kind in KINDS:
                 for _ in range(WARM):
-                    await frame(camera, kind)
-                frames[kind] = [await one(recorder, camera, kind) for _ in range(count)]
-                check(frames[kind], kind, slow=slow)
+                    await camera.request(frame=kind)
+                windows = [await one(recorder, camera, kind) for _ in range(count)]
+                frames[kind] = [cost for cost, reply in windows if is_as_meant(kind, reply)]
+                notes += differences(windows, kind, slow=slow)
             await asyncio.sleep(1)
             idle = await recorder.record(lambda: asyncio.sleep(IDLE))
-    return Found(frames, idle)
+    return Found(frames, idle, notes)
 
 
-async def one(recorder: CallRecorder, camera: Client, kind: str) -> Cost:
+async def one(recorder: CallRecorder, camera: Client, kind: str) -> tuple[Cost, dict[str, Any]]:
     """Count the calls of one frame, from before it is published to shortly after its result has arrived."""
+    reply: dict[str, Any] = {}
 
     async def work() -> None:
-        await frame(camera, kind)
+        reply.update(await camera.request(frame=kind))
         await asyncio.sleep(QUIET)
 
-    return await recorder.record(work)
+    return await recorder.record(work), reply
 
 
-def check(costs: list[Cost], kind: str, *, slow: bool) -> None:
-    """Raise WorkersError unless the models ran where they were meant to: on the event loop, or in their threads."""
-    elsewhere = sum(bool(cost.inline if slow else cost.threaded) for cost in costs)
-    if elsewhere * 2 > len(costs):
-        meant = "in their threads" if slow else "on the event loop"
-        raise WorkersError(f"of {len(costs)} {kind} frames {elsewhere} were not answered {meant}: is the machine busy?")
+def differences(windows: Sequence[tuple[Cost, Mapping[str, Any]]], kind: str, *, slow: bool) -> Iterator[str]:
+    """Yield what was not as meant: who answered, and where the models ran. A slow or busy machine does that."""
+    others = [reply for _, reply in windows if not is_as_meant(kind, reply)]
+    if others:
+        yield f"{len(others)} of {len(windows)} {kind} frames were answered so, and do not count: {others[0]}"
+    counted = [cost for cost, reply in windows if is_as_meant(kind, reply)]
+    elsewhere = sum(bool(cost.inline if slow else cost.threaded) for cost in counted)
+    if elsewhere:
+        place = "on the event loop, not in their threads" if slow else "in their threads, not on the event loop"
+        model = "slow" if slow else "fast"
+        yield f"of {elsewhere} of {len(counted)} {kind} frames with the {model} model, models ran {place}"

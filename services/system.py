@@ -34,7 +34,7 @@ from services.processes import USER_ERROR, Child, Exit, usable
 from services.site import LocalSite, Security
 
 #: seconds: until all are up, and for each step of stopping. An LC gives each worker the grace that its user set
-UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 30.0, 120.0, 10.0, 15.0
+UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 120.0, 120.0, 10.0, 15.0
 #: seconds between two reports of whom the stop waits for, and between two checks of the logs' sizes
 WAITING_SAID, LOGS_SEEN = 5.0, 5.0
 #: most deaths of a service while the system starts

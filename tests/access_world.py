@@ -16,6 +16,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.topic import Role
 from services.broker import MosquittoProcess
 from tests.ports import free_port
+from tests.waiting import eventually, patience
 
 AUDITOR = Principal(Role.OPERATOR, "auditor")
 SITE = Site(nodes=["edge0", "edge1"], cameras=["cam0", "cam1"], operators=["admin", "auditor"], consumers=["viewer"])
@@ -63,7 +64,7 @@ class AccessWorld:
     async def client(self, principal: Principal) -> Client:
         bus = MqttBus(f"client-{principal.username}", self.settings(principal))
         client = Client(principal, await self.stack.enter_async_context(bus))
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         return client
 
 
@@ -94,6 +95,4 @@ async def access_world(folder: Path) -> AsyncIterator[AccessWorld]:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for something to become so."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():
-            await asyncio.sleep(0.01)
+    await eventually(true, PATIENCE)

@@ -19,6 +19,7 @@ from halimede.bus.settings import CLIENT, Client, chosen_client
 from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.ports import free_port
+from tests.waiting import patience
 from tests.worlds import MemoryWorld, MqttWorld, World
 
 # how fast examples are made says something about the machine and its load, nothing about the code
@@ -79,7 +80,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first (with ``--no-loadscope-reorder``, processes take them in that order)."""
+    """Put the longest files first (with ``--no-loadscope-reorder``, processes take them in that order).
+
+    The limit of a test ends one that hangs, on a slow machine as well: each of its steps has a deadline of its own.
+    """
+    for item in items:
+        if limit := item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(patience(limit.args[0])), append=False)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import selectors
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
+
+from tests.waiting import eventually as eventually  # noqa: PLC0414 - tests of either kind of time wait by it
+from tests.waiting import patience
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -21,7 +23,7 @@ P = ParamSpec("P")
 MAX_STEPS = 2_000_000
 MAX_SECONDS = 7 * 24 * 3600.0
 #: real seconds to wait for a thread before calling it a deadlock
-PATIENCE = 10.0
+PATIENCE = patience(10.0)
 
 
 class SimulationError(AssertionError):
@@ -95,27 +97,14 @@ def simulated(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return run
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.01) -> None:
-    """Wait until ``condition()``, which may be async, is true, on either kind of loop; fail at the deadline."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while True:
-        holds = condition()
-        if await holds if inspect.isawaitable(holds) else holds:
-            return
-        if loop.time() >= deadline:
-            raise AssertionError(f"did not come true within {timeout_s:g} s")
-        await asyncio.sleep(every_s)
-
-
 async def eventually_in_real_time(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait for what a thread that is not the loop's does, such as one that writes files; fail at the deadline.
 
     Simulated time alone would be over before such a thread has begun. It goes on slowly here, for what the loop does.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience(timeout_s)
     while not condition():
         if time.monotonic() >= deadline:
-            raise AssertionError(f"did not come true within {timeout_s:g} s of real time")
+            raise AssertionError(f"did not come true within {patience(timeout_s):g} s of real time")
         await asyncio.to_thread(time.sleep, 0.005)
         await asyncio.sleep(0.05)

@@ -44,7 +44,7 @@ NAMESPACE, SERVICE = "default", "digits"
 CAMERAS = ("cam0", "cam1")
 NODES = "edge0,edge1,cloud0"
 #: seconds: for the system to come up, and for the last answers after the last frame
-START, FINISH = 60.0, 30.0
+START, FINISH = 150.0, 30.0
 
 
 class Demo:

@@ -28,8 +28,9 @@ from halimede.system.process_limits import give_low_priority
 from halimede.training.tensor_exchange import TensorExchange
 
 NAMESPACE, AGGREGATOR = "default", "aggregator"
-#: seconds: without any new round, for a process to end, and most bytes of the model
-SILENCE_S, END_S, MOST_MODEL = 90.0, 10.0, 16 * 1024**2
+#: seconds: to connect; without a new round on a busy machine, which gives trainers little of its time; between two
+#: looks at the processes; and for a process to end; most bytes of the model
+CONNECT_S, SILENCE_S, POLL_S, END_S, MOST_MODEL = 90.0, 600.0, 1.0, 10.0, 16 * 1024**2
 
 
 @dataclass
@@ -127,15 +128,11 @@ class LiveJob:
     async def _follow(
         self, news: asyncio.Queue[TrainingRound], opened: Callable[[TrainingRound], None]
     ) -> TrainingRound:
-        """Note each round until the job is done. Raises HalimedeError if nothing happens any more."""
+        """Note each round until the job is done. Raises HalimedeError if it fails, or goes on no more."""
         seen: tuple[int, int] = (0, 0)
         while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    body = await news.get()
-            except TimeoutError:
-                raise HalimedeError(f"job {self.name}: no news for {SILENCE_S:g} s\n{self._logs()}") from None
-            if body.state == "failed" or any(process.poll() is not None for process in self.processes.values()):
+            body = await self._next_round(news)
+            if body.state == "failed":
                 raise HalimedeError(f"job {self.name} failed: {body.reason} {body.message}\n{self._logs()}")
             if body.state == "open" and (body.epoch, body.number) != seen:
                 seen = (body.epoch, body.number)
@@ -147,11 +144,23 @@ class LiveJob:
                 self.opened_at.append(time.monotonic())
                 return body
 
+    async def _next_round(self, rounds: asyncio.Queue[TrainingRound]) -> TrainingRound:
+        """Return the next state of a round. Raises HalimedeError where a process has ended, or none comes."""
+        silent_after = time.monotonic() + SILENCE_S
+        while time.monotonic() < silent_after:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise HalimedeError(f"job {self.name}: {name} ended with {process.returncode}\n{self._logs()}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    return await rounds.get()
+        raise HalimedeError(f"job {self.name}: no new round for {SILENCE_S:g} s\n{self._logs()}")
+
     async def _model(self, done: TrainingRound) -> bytes:
         """Fetch the model from the aggregator, by a connection whose subscriptions are for that alone."""
         assert done.model is not None  # of ``_follow``
         async with MqttBus(f"demo-{self.name}-model", self.broker) as bus:
-            await bus.wait_connected(SILENCE_S)
+            await bus.wait_connected(CONNECT_S)
             exchange = TensorExchange(bus, NAMESPACE, self.name, "demo")
             await exchange.start()
             return await exchange.fetch(done.source, done.model, MOST_MODEL)
@@ -174,7 +183,7 @@ class LiveJob:
 async def running(job: LiveJob) -> AsyncIterator[MqttBus]:
     """Connect the demo's own client; all processes of the job end with the block."""
     async with MqttBus(f"demo-{job.name}", job.broker) as bus:
-        await bus.wait_connected(SILENCE_S)
+        await bus.wait_connected(CONNECT_S)
         try:
             yield bus
         finally:

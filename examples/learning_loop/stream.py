@@ -59,6 +59,8 @@ class Stream:
         self.loop: Mapping[str, Any] = {}
         self.service: StatusDocument | None = None
         self.drift = False
+        #: when the state of the training changed last, in seconds since the first frame
+        self.changed_s = 0.0
         self.unknown = 0
         self._digits = load()
         self._chance = np.random.default_rng(1)
@@ -136,6 +138,8 @@ class Stream:
 
     async def _of_loop(self, delivery: Delivery[StatusDocument]) -> None:
         before, self.loop = self.loop, delivery.body.status.loop or {}
+        if self.loop != before:
+            self.changed_s = self.now
         if (state := self.loop.get("state", "")) and state != before.get("state"):
             last = self.loop.get("history") or [{}] if state in ENDS else [self.loop]
             self.mark(f"{state} {self.loop.get('reason', '')}".strip(), state, str(last[-1].get("version") or ""))

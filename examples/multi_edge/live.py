@@ -21,7 +21,7 @@ from halimede.errors import HalimedeError
 
 NODES = ("edge0", "edge1", "edge2")
 #: seconds: for the system to come up, and for cameras to load their programs before the films begin
-START, LEAD = 60.0, 4.0
+START, LEAD = 150.0, 4.0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ namespace's own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.running import ROOT
+from tests.waiting import patience
 
 SPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 MACHINES = ("broker", "edge0", "edge1", "cloud0")
@@ -40,6 +42,8 @@ COMMANDS = {
     "ssh": 'cd "$T/$1"\nshift\nexec sh -c "$*"',
     "scp": 'test "$1" = -r\nto="${3#*:}"\ncase "$to" in /*) ;; *) to="$T/${3%%:*}/$to" ;; esac\ncp -r "$2" "$to"',
 }
+#: seconds: for what a step needs, and for a step that shows nothing
+UNTIL_S, STEP_S = 60.0, 90.0
 CONFIGURATION = """\
 pid_file /run/mosquitto/mosquitto.pid
 persistence true
@@ -57,10 +61,11 @@ done
 chown mosquitto: /run/mosquitto /var/log/mosquitto /var/lib/mosquitto
 chmod 755 /etc/mosquitto; mkdir /etc/mosquitto/conf.d; cp "$T/mosquitto.conf" /etc/mosquitto/
 until_() {
-  for _ in $(seq 600); do if eval "$1"; then return; fi; sleep 0.1; done
+  local end=$((SECONDS + UNTIL_S))
+  while [ $SECONDS -lt $end ]; do if eval "$1"; then return; fi; sleep 0.1; done
   echo "never: $1"; tail -n 50 "$T"/*.log; exit 1
 }
-"""
+""".replace("UNTIL_S", f"{patience(UNTIL_S):.0f}")
 
 
 @dataclass(frozen=True)
@@ -139,22 +144,28 @@ class Machines:
         path = f'export PATH="$T/venvs/{machine}/bin:$PATH"'
         return f'export HOME="$T/{machine}"; {path}; cd; {self._exports if machine == "broker" else ""}'
 
-    def run(self, seconds: float) -> str:
-        """Run the script, for at most so many seconds; return what it shows."""
+    def run(self) -> str:
+        """Run the script, as long as it shows further steps; return what it shows."""
         path = f"{self._folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "T": str(self._folder), "COLUMNS": "160", "HALIMEDE_HOME": ""}
         script, shown = self._folder / "script.sh", self._folder / "shown.txt"
         script.write_text("\n".join(self._lines))
-        command = ["timeout", "-s", "KILL", str(seconds), *SPACES, "bash", script]
         with shown.open("wb") as out:
-            done = subprocess.run(
-                command,
+            process = subprocess.Popen(
+                [*SPACES, "bash", script],
                 cwd=self._folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                check=False,
             )
-        assert done.returncode == 0, f"exit code {done.returncode}: {shown.read_text()[-9000:]}"
+        try:
+            size = -1
+            while process.returncode is None and size < (size := shown.stat().st_size):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patience(STEP_S))
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0, f"exit code {process.returncode}: {shown.read_text()[-9000:]}"
         return shown.read_text()

@@ -27,6 +27,7 @@ from halimede.cli.manifests import load as load_manifests
 from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result, StatusDocument
 from tests.ports import free_port
+from tests.waiting import eventually, patience
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits"
@@ -73,19 +74,20 @@ class System:
         return next((float(m.value) for m in metrics if m.key == key), 0.0)
 
     async def until(self, what: str, done: Callable[[], Any], seconds: float = START) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, f"{what} did not happen within {seconds} s; status {self.status}"
-            await asyncio.sleep(0.05)
+        try:
+            await eventually(done, seconds, 0.05)
+        except AssertionError as error:
+            raise AssertionError(f"{what}: {error}; status {self.status}") from None
 
     async def apply(self, folder: Path) -> None:
         for manifest in load_manifests([str(folder)]):
             await self.client.apply(manifest.resource.body)
 
-    async def send(self, pictures: list[bytes], camera: str = "cam0", fps: float = 100) -> None:
+    async def send(self, pictures: list[bytes], camera: str = "cam0", fps: float = 100, captured_ns: int = 0) -> None:
         """Publish pictures as our frames."""
         for i, picture in enumerate(pictures):
             frame = Frame(id=new_id(), camera=camera, sequence=i, encoding="png", data=memoryview(picture))
+            frame.captured_ns = captured_ns
             self.sent[frame.id.hex()] = i
             await self.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
             await asyncio.sleep(1 / fps)
@@ -135,7 +137,7 @@ async def running(
     with (home.parent / f"{home.name}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        run_file, end = home / "run.json", time.monotonic() + START
+        run_file, end = home / "run.json", time.monotonic() + patience(START)
         while not run_file.exists():
             assert process.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < end, Path(log.name).read_text()
@@ -147,7 +149,7 @@ async def running(
             system = System(home, process, bus, client, settings)
             yield system
         process.send_signal(signal.SIGINT)
-        await asyncio.to_thread(process.wait, 40)
+        await asyncio.to_thread(process.wait, patience(40))
         assert system.processes() == {}, "a process was left behind"
         assert not run_file.exists()
     finally:

@@ -14,6 +14,7 @@ from examples.digits import page as page_module
 from examples.digits import report
 from tests.e2e.running import ROOT
 from tests.html_page import HtmlPage
+from tests.waiting import output_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -26,7 +27,7 @@ async def test_the_demo_answers_every_sample_and_beats_the_edge_at_a_fifth_of_th
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    output = (await asyncio.wait_for(process.communicate(), 200))[0].decode()
+    output = await output_of(process)
     assert process.returncode == 0, output
     found = json.loads((tmp_path / "report.json").read_text())
     assert found["samples"] == found["answered"] >= 890

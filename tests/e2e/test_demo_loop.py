@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from examples.learning_loop import report
+from examples.learning_loop.demo import STEP_S
 from tests.e2e.running import ROOT
 from tests.html_page import HtmlPage
+from tests.waiting import output_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
@@ -23,11 +24,7 @@ async def test_the_service_learns_the_drift_and_refuses_a_bad_candidate(tmp_path
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True
     )
-    try:
-        output = (await asyncio.wait_for(process.communicate(), 650))[0].decode()
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGINT)
+    output = await output_of(process, STEP_S)
     assert (tmp_path / "report.json").exists(), output
     found = json.loads((tmp_path / "report.json").read_text())
     # other tests share the machine, and its time: how long answers take there proves nothing

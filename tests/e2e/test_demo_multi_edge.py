@@ -12,6 +12,7 @@ import pytest
 from examples.multi_edge import report
 from tests.e2e.running import ROOT
 from tests.html_page import HtmlPage
+from tests.waiting import output_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -21,7 +22,7 @@ async def test_three_nodes_answer_every_frame_though_one_is_killed(tmp_path: Pat
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    output = (await asyncio.wait_for(process.communicate(), 360))[0].decode()
+    output = await output_of(process)
     assert (tmp_path / "report.json").exists(), output
     found = json.loads((tmp_path / "report.json").read_text())
     assert found["frames"] == found["answered"] > 500, output

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.machines import SPACES, Machines, may_unshare, steps
 from tests.e2e.running import digits
+from tests.waiting import patience
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +31,7 @@ def test_the_page_from_its_first_command_to_answers_of_both_nodes(tmp_path: Path
     machines, typed = Machines(tmp_path, NEEDED), list(steps("docs/three-machines.md"))
     assert sum(step.text.startswith("halimede lc") for step in typed) == 2
     machines.type(typed)
-    shown = machines.run(200)
+    shown = machines.run()
     assert "each acknowledged by the broker" in shown
     # the last command of the page, once the samples are counted
     assert re.search(r"inference number\s+101\b", shown), shown
@@ -43,8 +44,7 @@ def test_a_mosquitto_of_root_cannot_read_below_a_folder_of_another_user(tmp_path
     (folder / "acl").write_text("user gm\n")
     (tmp_path / "m.conf").write_text(f"listener 18839 127.0.0.1\nacl_file {folder / 'acl'}\nlog_dest stderr\n")
     started = "ip link set lo up; PATH=$PATH:/usr/sbin exec timeout 5 mosquitto -c m.conf"
-    done = subprocess.run(
-        [*SPACES, "bash", "-c", started], cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False
-    )  # fmt: skip
+    command = [*SPACES, "bash", "-c", started]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patience(20))
     assert done.returncode not in {0, 124}
     assert re.search(r"Unable to open|Permission denied|Error", done.stderr)

@@ -22,6 +22,7 @@ import pytest
 import halimede
 from tests.e2e.machines import MACHINES, Machines, Step, may_unshare, steps
 from tests.e2e.running import ROOT, digits
+from tests.waiting import patience
 from tests.wheels import build, build_wheel
 
 pytestmark = [
@@ -78,7 +79,9 @@ def installed(folder: Path, wheel: Path) -> None:
         f'exec {folder}/bin/python -m pip --disable-pip-version-check "$@"\n'
     )
     pip.chmod(0o755)
-    subprocess.run([pip, "install", "--no-index", "--no-deps", wheel], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [pip, "install", "--no-index", "--no-deps", wheel], check=True, capture_output=True, timeout=patience(60)
+    )
 
 
 def of_the_older_version(folder: Path) -> Machines:
@@ -139,7 +142,7 @@ def test_the_page_upgrades_under_frames_and_removes_everything(tmp_path: Path) -
     machines.type(removal[cleared:])
     machines.check("echo left:; ps -eo args | grep -E '[b]in/(halimede|python)' || true")
     machines.check("until_ 'pgrep -x mosquitto'; ls -A /srv /etc/mosquitto /etc/mosquitto/conf.d")
-    shown = machines.run(300)
+    shown = machines.run()
 
     upgrade, _, removal_shown = shown.partition(f"> {removal[0].text}")
     # every frame had a subscriber, and was answered once

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.integration.workers import PREPROCESS, train
 from tests.ports import free_port
 from tests.simulated import eventually
 from tests.typed import halimede
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
@@ -69,7 +71,7 @@ class Child:
     async def stop(self) -> int:
         """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, PATIENCE)
+        return await asyncio.to_thread(self.process.wait, patience(PATIENCE))
 
 
 class Control:
@@ -92,7 +94,7 @@ class Control:
         await self._api.start()
         await self.operator.subscribe(topics.STATUS.filter(plural=SERVICES), self._on_status, cleared=self._on_cleared)
         await self.operator.subscribe(topics.PRESENCE.filter(), self._on_presence)
-        await self.operator.wait_connected(PATIENCE)
+        await self.operator.wait_connected(patience(PATIENCE))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -110,7 +112,7 @@ class Control:
             bus = MqttBus("halimede-gm", settings or self.settings())
             task = asyncio.create_task(GlobalManager(bus, cluster, cluster).run())
             try:
-                await bus.wait_connected(PATIENCE)
+                await bus.wait_connected(patience(PATIENCE))
                 yield bus
             finally:
                 task.cancel()
@@ -127,7 +129,7 @@ class Control:
         controller, stopping = LocalController(Config(node, self.home, self.broker.url), bus), asyncio.Event()
         task = asyncio.create_task(controller.run(stopping))
         try:
-            await bus.wait_connected(PATIENCE)
+            await bus.wait_connected(patience(PATIENCE))
             yield bus
         finally:
             if killed:
@@ -157,7 +159,8 @@ class Control:
     async def ask(self, op: Any, **fields: Any) -> ApiReply:
         """Ask until there is an answer, as clients do: every request may be repeated."""
         to = topics.API_REQUEST.at(client="operator")
-        for _ in range(60):
+        end = time.monotonic() + patience(PATIENCE)
+        while time.monotonic() < end:
             try:
                 return (await self._api.ask(to, ApiRequest(op=op, **fields), timeout_s=3)).body
             except (BusError, TimeoutError):

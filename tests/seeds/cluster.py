@@ -98,12 +98,12 @@ class Cluster:
         ]
 
     async def seen(self, name: str) -> dict[str, dict[str, int]]:
-        """Count what each node was sent of the service, and its pods."""
+        """Count what each node was sent of the service, which may be sent again, and its pods."""
         pods = [pod["spec"].get("nodeName") for pod in await self.pods(name)]
         return {
             node: {
-                "inserts": len(self.topics(node, f"{name}/insert")),
-                "deletes": len(self.topics(node, f"{name}/delete")),
+                "inserts": len({packet.payload for packet in self.topics(node, f"{name}/insert")}),
+                "deletes": len({packet.payload for packet in self.topics(node, f"{name}/delete")}),
                 "workers": pods.count(real),
             }
             for node, real in self.nodes.items()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.seeds.removal import fields
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_type_without_a_field_fails_a_fact(owner: str) -> None:
     removed = [str(field) for field in fields() if field.owner == owner]
     command = [sys.executable, "-m", "tests.seeds.removal", *removed]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(380), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

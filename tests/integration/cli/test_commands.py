@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,18 @@ from halimede.cli.commands.get import show_nodes
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError
 from halimede.names import Key
+from tests.waiting import eventually, patience
 
 DIGITS = str(Path(__file__).parents[3] / "examples" / "digits")
 JI = kind_of("ji")
 Output = pytest.CaptureFixture[str]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def running(client: Client) -> dict[str, Any]:
     def is_running(body: dict[str, Any] | None) -> bool:
         return bool(body) and (body or {}).get("status", {}).get("phase") == "Running"
 
-    found = await client.wait_until(is_running, JI.plural, "digits", timeout_s=10)
+    found = await client.wait_until(is_running, JI.plural, "digits", timeout_s=patience(10))
     assert found
     return found
 
@@ -224,12 +218,12 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
         return "".join(seen)
 
     watching = asyncio.create_task(get.watch_resources(broker, JI, "", "default", Format.TABLE))
-    await until(lambda: "NAME" in read())
+    await eventually(lambda: "NAME" in read())
     await apply.apply_manifests(broker, [DIGITS], "")
-    await until(lambda: "Running" in read())
+    await eventually(lambda: "Running" in read())
     key = Key(JI.plural, "default", "digits")
     await delete.delete_resources(broker, [key], wait=True, timeout_s=10, ignore_missing=False)
-    await until(lambda: "Deleted" in read())
+    await eventually(lambda: "Deleted" in read())
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching
@@ -268,11 +262,11 @@ async def test_logs_follow_new_lines(broker: BrokerAddress, client: Client, node
         seen.extend(capsys.readouterr().out.splitlines())
         return seen
 
-    await until(lambda: read() == ["last"])
+    await eventually(lambda: read() == ["last"])
     written["w"] += "half"
     await asyncio.sleep(0.6)
     written["w"] += " and half\n"
-    await until(lambda: read() == ["last", "half and half"])
+    await eventually(lambda: read() == ["last", "half and half"])
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following
