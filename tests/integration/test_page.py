@@ -209,6 +209,8 @@ async def test_a_camera_has_a_card_with_its_state_its_readers_and_its_last_pictu
             assert "read by helmet" in cards[2]
             loaded = "[...document.querySelectorAll('.camera img')].every((image) => image.naturalWidth == 16)"
             await tab.until(loaded)
+            problems = "[...document.querySelectorAll('.problem.warn')].map((row) => row.innerText).join(' ')"
+            await tab.until(f"{problems}.includes('camera/door') && {problems}.includes('Stalled: nothing came')")
             await w.operator.clear(inside)
             await w.operator.clear(topics.CAMERA_STATUS.at(ns="default", camera="door"))
             await tab.until("document.querySelectorAll('.camera.warn').length == 0")
