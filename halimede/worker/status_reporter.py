@@ -26,6 +26,8 @@ LAST_WORDS_S = 3.0
 MAX_MESSAGE, MAX_REASON = 4096, 256
 #: reason of a running worker whose source sends no frames
 SOURCE_FAILED = "SourceFailed"
+#: reason of a running worker whose session the broker had lost, with the frames in it
+SESSION_LOST = "SessionLost"
 #: reason of a worker whose disk is full
 DISK_FULL = "DiskFull"
 #: reason of a worker whose first version has a calibration that does not fit the service

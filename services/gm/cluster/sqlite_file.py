@@ -52,6 +52,7 @@ CREATE INDEX events_about ON events (about, sequence);
 ADDED = (
     "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS drained (name TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
 #: the columns that each table must have
 COLUMNS = {
@@ -62,10 +63,13 @@ COLUMNS = {
     "events": "sequence, time, type, reason, about, message, count",
     "tombstones": "uid, generation",
     "drained": "name",
+    "secrets": "name, value",
 }
 EPOCH_WIDTH = 20
 #: fits into SQLite's signed integers
 IDENTITY_BITS = 62
+#: the secret from which the session keys of services are derived
+SESSIONS, SECRET_BYTES = "sessions", 32
 
 
 class StoreError(HalimedeError):
@@ -78,6 +82,7 @@ class Database:
     Attributes:
         epoch: of this run.
         identity: of this store, drawn at random when it was made.
+        session_secret: of this store, drawn at random when it was made.
         lost: whether an earlier store may have been lost: then a resource that is missing here need not be deleted.
             True for each new store, because an emptied folder cannot be distinguished from an unused one.
         failures: number of writes that failed; ``trouble`` is the reason of the last failure, empty after a success.
@@ -89,6 +94,7 @@ class Database:
         self.path = path
         self.epoch = 0
         self.identity = ""
+        self.session_secret = ""
         self.lost = False
         self.put_aside = ""
         self.failures = 0
@@ -233,6 +239,8 @@ class Database:
         self.epoch = max(stored if stored and plausible_epoch(stored) else _new_floor(), spare) + 1
         identity = known.get("identity") or secrets.randbits(IDENTITY_BITS)
         self.identity = f"{identity:016x}"
+        stored_secrets = dict(self._connection.execute("SELECT name, value FROM secrets"))
+        self.session_secret = stored_secrets.get(SESSIONS) or secrets.token_hex(SECRET_BYTES)
         self._keep_spare()
         try:
             with self.transaction(durable=True):
@@ -246,9 +254,10 @@ class Database:
         self._files = sqlite.files(self.path)
 
     def write_meta(self) -> None:
-        """Write epoch and identity; in the caller's transaction."""
+        """Write epoch, identity and secret; in the caller's transaction."""
         values = [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", int(self.identity, 16))]
         self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+        self.connection.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (SESSIONS, self.session_secret))
 
     def raise_epoch(self, above: int) -> None:
         """Raise the epoch of this run above ``above``."""
