@@ -260,7 +260,8 @@ class NodeStore:
                 self._bury(to, ResourceVersion(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
             to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
-            to.execute("REPLACE INTO session_keys VALUES (?, ?)", (str(new.key), new.session_key))
+            if new.session_key != (old.session_key if old else ""):
+                to.execute("REPLACE INTO session_keys VALUES (?, ?)", (str(new.key), new.session_key))
             if new.key in self._farewells:
                 to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
         self._held[new.key] = new
@@ -276,7 +277,8 @@ class NodeStore:
         """Drop a resource; its report is to be cleared."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
-            to.execute("DELETE FROM session_keys WHERE key = ?", (str(key),))
+            if self._held[key].session_key:
+                to.execute("DELETE FROM session_keys WHERE key = ?", (str(key),))
             to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         del self._held[key]
         self._farewells.add(key)
