@@ -283,6 +283,7 @@ class SessionFailover:
         """Take over sessions until ``stop``; then finish frames in progress and leave the rest to the next heir."""
         self._peers.holds = self.holds
         self._orphans |= {name: _Orphan(self._now(), own=True) for name in self._earlier}
+        self._review()
         self._peers.on_change(self.changed)
         for worker, peer in self._peers.others.items():
             self.changed(worker, peer, orderly=False)
