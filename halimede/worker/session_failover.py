@@ -1,14 +1,14 @@
 """Fails over the MQTT sessions of dead workers: another worker answers their frames.
 
 The broker keeps a member's frames until they are answered. When the member dies, the heir (``Membership.heir``)
-connects with the client id of its frame connection (``session_names``): the broker sends the unanswered frames, then all that have arrived
-since, and continues to send new ones. When the owner returns, or another worker is the heir, the heir closes the
-connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for other
+connects with the client id of its session (``session_names``): the broker sends the unanswered frames, then all that
+have arrived since, and continues to send new ones. When the owner returns, or another worker is the heir, the heir
+closes the connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for other
 cameras, the frames of the session are answered and the session ends. All workers know all sessions without an owner
 (``Peer.holds``), so that a session outlives the heir as well.
 
-A worker that has got other cameras, or another session key, ends the session of its earlier process itself: no other
-worker may know that key.
+A worker that has other cameras, or another session key, than its earlier process ends the session of that process
+itself: no other worker may know that key.
 
 Each action depends only on the current state of the peers, not on earlier ones. Two workers that both consider
 themselves the heir take the session from one another a few times at most; frames may then be answered twice, under one
@@ -249,8 +249,8 @@ class SessionFailover:
     ) -> None:
         """Prepare. ``group`` shares the frames of a camera; ``cameras``: initial ones of the service.
 
-        ``key``: of the service's sessions. ``earlier``: sessions of this worker's earlier processes, which it ends, with
-        their client ids; ``ended`` is called with each name.
+        ``key``: of the service's sessions. ``earlier``: sessions of this worker's earlier processes with their client
+        ids. It ends them, and calls ``ended`` with each name.
         """
         self._peers = peers
         self._connect = connect

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ class Attacker:
 
 
 @contextlib.asynccontextmanager
-async def hung(timeline: Timeline, system: System):  # noqa: ANN201
+async def hung(timeline: Timeline, system: System) -> AsyncIterator[None]:
     """Stop both edge workers by SIGSTOP; the block ends when both were replaced."""
     before = {name: system.processes()[name] for name in VICTIMS}
     timeline.fault()

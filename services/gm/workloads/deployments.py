@@ -38,7 +38,6 @@ VERSIONS = {
     "HorizontalPodAutoscaler": "autoscaling/v2",
     "Ingress": "networking.k8s.io/v1",
 }
-SECRET = "Secret"
 #: the gate of new pods of an update whose pods fail one after the other
 GATE = "halimede.io/failing"
 AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
@@ -288,7 +287,7 @@ def _session_secret(
     if any(map(needs_session_key, places)) and not object_names.owned_by(existing, service.metadata.uid):
         metadata = {"name": name, "namespace": service.metadata.namespace, "ownerReferences": [owner]}
         labels = {object_names.MANAGED_BY: object_names.MANAGER}
-        yield {"apiVersion": "v1", "kind": SECRET, "metadata": {**metadata, "labels": labels}, "type": "Opaque"}
+        yield {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "labels": labels}, "type": "Opaque"}
 
 
 def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:

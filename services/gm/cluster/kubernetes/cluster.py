@@ -121,7 +121,7 @@ class Secrets:
         return {name: await self._get(namespace, name) for name in names}
 
     async def ensure(self, body: Object) -> None:
-        """Create a Secret with a session key, unless its service has it. Raises NotOursError if it has another owner."""
+        """Create a Secret with a session key, unless its service has it. Raises NotOursError if another owns it."""
         ref = Ref.of(body)
         with worded(ref):
             try:
