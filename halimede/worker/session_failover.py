@@ -3,9 +3,9 @@
 The broker keeps a member's frames until they are answered. When the member dies, the heir (``Membership.heir``)
 connects with the client id of its session (``session_names``): the broker sends the unanswered frames, then all that
 have arrived since, and continues to send new ones. When the owner returns, or another worker is the heir, the heir
-closes the connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for other
-cameras, the frames of the session are answered and the session ends. All workers know all sessions without an owner
-(``Peer.holds``), so that a session outlives the heir as well.
+closes the connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for
+other cameras, the frames of the session are answered and the session ends. All workers know all sessions without an
+owner (``Peer.holds``), so that a session outlives the heir as well.
 
 A worker that has other cameras, or another session key, than its earlier process ends the session of that process
 itself: no other worker may know that key.

@@ -335,7 +335,9 @@ class Downstream:
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
                 crowd = len(self._awaited.get(key, ()))
                 patience, properties = crowd / TAKEN_PER_SECOND, self._properties(resource)
-                await self.sender.send(line, attempt, INSERT.at(**names), resource.body, patience, properties=properties)
+                await self.sender.send(
+                    line, attempt, INSERT.at(**names), resource.body, patience, properties=properties
+                )
         waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
         first = min(waiting, default=float("inf"))
         # another sync may have arrived meanwhile: its answer is complete only when nothing is due
