@@ -166,10 +166,11 @@ class FailoverSource:
     def _open_sessions(self) -> Mapping[str, str]:
         """Record this worker's session; return those that earlier processes have left."""
         settings = self._parts.settings
-        if not settings.session_key:
-            log.warning("session key missing: the client id of the session can be computed", fix=NO_KEY_FIX)
-        self._sessions.open(first=intake_id(replace(settings, session_key="")) if settings.session_key else "")
         name = intake_id(settings) if settings.source.cameras else ""
+        if name and not settings.session_key:
+            log.warning("session key missing: the client id of the session can be computed", fix=NO_KEY_FIX)
+        former = intake_id(replace(settings, session_key="")) if name and settings.session_key else ""
+        self._sessions.open(first=former)
         earlier = {known: id_ for known, id_ in self._sessions.sessions.items() if known != name}
         self._session.expected = name in self._sessions.sessions
         if name:
@@ -416,7 +417,8 @@ class SessionFailover:
             log.info("session not taken over", session=bus.client_id, error=str(error))
             return False
         if bus.resumed:
-            log.warning("session of another worker resumed", session=bus.client_id)
+            whose = "an earlier process" if orphan.own else "another worker"
+            log.warning(f"session of {whose} resumed", session=bus.client_id)
             await _first(orphan.release.wait(), orphan.end.wait(), bus.over.wait())
         if orphan.end.is_set() or not bus.resumed:
             return await self._end(bus, handing, orphan)

@@ -82,4 +82,6 @@ async def test_the_key_goes_to_the_nodes_of_the_service_and_nowhere_else(tmp_pat
                 assert names is not None
                 assert (names["plural"], dict(packet.properties)[SESSION_KEY_PROPERTY]) == (SERVICES, key)
                 assert key.encode() not in bytes(packet.payload), "not in the resource"
-            assert any((topics.INSERT.parse(p.topic) or {}).get("plural") == MODELS for p in seen)
+            models = [p for p in seen if (topics.INSERT.parse(p.topic) or {}).get("plural") == MODELS]
+            assert models
+            assert not any(SESSION_KEY_PROPERTY in dict(p.properties) for p in models)

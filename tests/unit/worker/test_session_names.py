@@ -140,14 +140,16 @@ async def test_a_worker_whose_session_is_gone_counts_and_reports_it_for_a_while(
 async def test_a_session_that_is_still_there_or_that_an_heir_may_have_ended_is_not_reported(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.worker("edge", "e0", session_key=KEY):
         name = session_name(INTAKE, ["cam0"], "u-1", KEY)
-        w.buses[name].cut()
-        w.buses[name].heal()
+        own = [w.buses[name], w.buses[f"worker.{NS}.e0"]]
+        own[0].cut()
+        own[0].heal()
         await asyncio.sleep(5)
         async with w.worker("edge", "e1", session_key=KEY):
-            for bus in (w.buses[name], w.buses[f"worker.{NS}.e0"]):
+            for bus in own:
                 bus.cut()
             await eventually(lambda: session_client_id(name, KEY) not in w.broker.sessions)  # the heir ended it
-            for bus in (w.buses[name], w.buses[f"worker.{NS}.e0"]):
+            for bus in own:
                 bus.heal()
-            await asyncio.sleep(10)
+            await eventually(lambda: all(bus.connected for bus in own), 60)
+            await asyncio.sleep(5)
             assert {info.reason for info in w.infos["e0"]} == {""}
