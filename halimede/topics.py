@@ -19,7 +19,8 @@ INSERT = Topic(
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
     doc="A resource for this node, in the form of the API server and of group sedna.io. User properties: `epoch` "
-    "(of GM) and `number` (counts GM's messages of that epoch). The message with the highest number is valid.",
+    "(of GM) and `number` (counts GM's messages of that epoch). The message with the highest number is valid. "
+    "`session-key`, for a service whose workers have sessions with frames: the secret part of their client ids.",
 )
 DELETE = Topic(
     "delete",

@@ -6,12 +6,15 @@ which a worker does not need.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from halimede.api import jointinference, multiedge
 from halimede.api.base import Resource
 from halimede.api.deferral import AS_IT_CAME, Deferral
 from halimede.api.jointinference import (
@@ -31,6 +34,14 @@ from halimede.api.trainingmodel import TrainerSpec, TrainingSpec, job_settings
 NO_FILE = "/none"
 #: seconds between a worker's reports to its LC, unless its template sets another value
 LC_PERIOD = "1"
+#: the variable with the secret part of the client ids of a service's sessions for frames, and its values (128 bits)
+SESSION_KEY = "SESSION_KEY"
+#: kinds whose workers have such sessions
+WITH_SESSIONS = frozenset({jointinference.PLURAL, multiedge.PLURAL})
+#: the user property of an insert with that value
+SESSION_KEY_PROPERTY = "session-key"
+SESSION_KEY_DIGITS, MARK_DIGITS = 32, 8
+session_key_pattern = re.compile(rf"[0-9a-f]{{{SESSION_KEY_DIGITS}}}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,16 @@ def common(
     if isinstance(placement.worker, TrainerSpec):
         facts |= {"TRAIN_DATASET_URL": data} | ({"TRAIN_REFERENCE_URL": reference} if reference else {})
     return WorkerEnvironment(facts, {"LC_PERIOD": LC_PERIOD})
+
+
+def session_mark(key: str) -> str:
+    """Return a digest by which two session keys can be compared; empty for no key."""
+    return hashlib.sha256(key.encode()).hexdigest()[:MARK_DIGITS] if key else ""
+
+
+def needs_session_key(placement: Placement) -> bool:
+    """Whether a worker may have a session in which the broker keeps frames."""
+    return isinstance(placement.worker, EdgeWorkerSpec | MemberWorker)
 
 
 def _deferral(worker: Deferral) -> dict[str, str]:

@@ -47,7 +47,7 @@ class MqttBus(ReconnectingBus):
         if self._settings.client == "lean":
             from halimede.bus.mqtt5.connect import connect as lean  # noqa: PLC0415
 
-            return await lean(self._settings, self.client_id, will, deliver)
+            return await lean(self._settings, self.session_id, will, deliver)
         from halimede.bus.paho.connect import connect as paho  # noqa: PLC0415
 
-        return await paho(self._settings, self.client_id, will, deliver)
+        return await paho(self._settings, self.session_id, will, deliver)

@@ -87,7 +87,10 @@ class Bus(ABC):
     """
 
     def __init__(self, client_id: str, announce: Announce | None = None) -> None:
+        #: its name in logs, metrics and dead letters, and on the broker unless it has a secret ``session_id``
         self.client_id = client_id
+        #: the client id with which it connects: whoever knows it can take the session over
+        self.session_id = client_id
         #: the node of this client: the broker accepts its dead letters only under this name
         self.node = NO_NODE
         self.announce = announce or Announcement

@@ -117,13 +117,18 @@ class NodeStatus(Message, kw_only=True):
 
 
 class Held(Message, kw_only=True):
-    """One resource that an LC holds."""
+    """One resource that an LC holds.
+
+    ``session``: which session key it has of a service, as a digest of the key (empty: none), so that GM sends the right
+    one again. Without it, the LC knows no session keys.
+    """
 
     plural: Label
     namespace: Label
     name: Name
     uid: Uid
     generation: NonNegative
+    session: Short | None = None
 
 
 class Sync(Message, kw_only=True):

@@ -32,13 +32,17 @@ class NewerSchemaError(Exception):
 def connect(
     path: Path, known: int, *, timeout_s: float, isolation_level: Literal["DEFERRED"] | None
 ) -> sqlite3.Connection:
-    """Open a file that may be new. Its schema's version is ``PRAGMA user_version``, ``known`` the highest known one.
+    """Open a file that may be new; only its user may read it. Its schema's version is ``PRAGMA user_version``.
+
+    ``known`` is the highest known version.
 
     Raises NewerSchemaError; sqlite3.DatabaseError: ``is_corrupt`` then returns whether the file is damaged.
     """
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=isolation_level)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
+        with contextlib.suppress(OSError):  # a file of another user, or one that was just removed
+            path.chmod(0o600)
         if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise corrupt(found)
         if (version := user_version(connection)) > known:

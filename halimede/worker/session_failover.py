@@ -1,11 +1,14 @@
 """Fails over the MQTT sessions of dead workers: another worker answers their frames.
 
 The broker keeps a member's frames until they are answered. When the member dies, the heir (``Membership.heir``)
-connects with the client id of its frame connection: the broker sends the unanswered frames, then all that have arrived
-since, and continues to send new ones. When the owner returns, or another worker is the heir, the heir closes the
-connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for other
-cameras, the frames of the session are answered and the session ends. All workers know all sessions without an owner
-(``Peer.holds``), so that a session outlives the heir as well.
+connects with the client id of its session (``session_names``): the broker sends the unanswered frames, then all that
+have arrived since, and continues to send new ones. When the owner returns, or another worker is the heir, the heir
+closes the connection and keeps the session. If another worker now has the owner's cameras, or the owner returned for
+other cameras, the frames of the session are answered and the session ends. All workers know all sessions without an
+owner (``Peer.holds``), so that a session outlives the heir as well.
+
+A worker that has other cameras, or another session key, than its earlier process ends the session of that process
+itself: no other worker may know that key.
 
 Each action depends only on the current state of the peers, not on earlier ones. Two workers that both consider
 themselves the heir take the session from one another a few times at most; frames may then be answered twice, under one
@@ -17,8 +20,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 
 import structlog
 from prometheus_client.metrics_core import Metric
@@ -31,10 +36,12 @@ from halimede.names import check_name
 from halimede.observe.metrics import counter, gauge
 from halimede.worker.membership import Membership
 from halimede.worker.roles import BusFactory, WorkerContext, drain, source_of, unless
+from halimede.worker.session_names import SessionJournal, is_keyed, session_client_id, session_name
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.sources.base import FrameSink, FrameSource
-from halimede.worker.sources.camera_topics import FrameHandler, session_id
+from halimede.worker.sources.camera_topics import FrameHandler
 from halimede.worker.sources.poison_journal import PoisonJournal
+from halimede.worker.status_reporter import SESSION_LOST
 
 log = structlog.get_logger()
 
@@ -54,14 +61,23 @@ MOST = 64
 SESSION_S = 60
 #: seconds that a returning worker waits until the heir has finished its frames in progress
 HAND_BACK_S = 2.0
+#: seconds for which a worker's status shows that the broker had lost its session
+LOST_SHOWN_S = 30.0
+NO_KEY_FIX = "update the global manager and the local controller"
+#: a worker without sessions of an earlier process
+NO_SESSIONS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class _Orphan:
-    """A session without an owner. ``due``: when to take it over, in loop time."""
+    """A session without an owner. ``due``: when to take it over, in loop time.
+
+    ``own``: of an earlier process of this worker, which ends it whoever is the heir.
+    """
 
     due: float
     held: bool = False
+    own: bool = False
     #: set when another worker takes over, or when none does because another worker has its cameras
     release: asyncio.Event = field(default_factory=asyncio.Event)
     end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,6 +116,8 @@ class FailoverSource:
         self._durable = durable
         self._camera = camera
         self._suspects = PoisonJournal(parts.settings.state)
+        self._sessions = SessionJournal(parts.settings.state if durable else None)
+        self._session = OwnSession(parts, peers)
         self._source: FrameSource
         self._taking: asyncio.Task[None]
         self._joined: asyncio.Task[None]
@@ -111,6 +129,7 @@ class FailoverSource:
         self._joined = tasks.create_task(peers.run(), name="peers")
         await peers.handed_back(HAND_BACK_S)
         self._suspects.open()
+        earlier = self._open_sessions() if self._durable else NO_SESSIONS
         self._source = source_of(
             parts, self._connect, group=self._group, durable=self._durable, camera=self._camera, suspects=self._suspects
         )
@@ -123,30 +142,92 @@ class FailoverSource:
             cameras=self._cameras,
             receive_maximum=self._receive_maximum,
             suspects=self._suspects,
+            key=parts.settings.session_key,
+            earlier=earlier,
+            ended=self._sessions.remove,
         )
         if self._durable:
             tasks.create_task(failover.run(parts.stop), name="takeover")
+            parts.reporter.troubles.append((SESSION_LOST, self._session.trouble))
         parts.metrics.more.append(lambda: self._metrics(failover))
         await unless(parts.stop, self._source.ready())
 
     async def leave(self, grace_s: float, answer: Callable[[float], Awaitable[bool]]) -> None:
         """Stop the source, answer pending frames within the grace period, and leave the other workers."""
         await drain(grace_s, self._taking, answer)
-        await self._peers.withdraw(orderly=self._taking.done() and not self._source.unfinished)
+        orderly = self._taking.done() and not self._source.unfinished
+        if orderly:
+            self._sessions.remove(intake_id(self._parts.settings))
+        await self._peers.withdraw(orderly=orderly)
         self._suspects.close()
         for task in (self._taking, self._joined):
             task.cancel()
 
+    def _open_sessions(self) -> Mapping[str, str]:
+        """Record this worker's session; return those that earlier processes have left."""
+        settings = self._parts.settings
+        name = intake_id(settings) if settings.source.cameras else ""
+        if name and not settings.session_key:
+            log.warning("session key missing: the client id of the session can be computed", fix=NO_KEY_FIX)
+        former = intake_id(replace(settings, session_key="")) if name and settings.session_key else ""
+        self._sessions.open(first=former)
+        earlier = {known: id_ for known, id_ in self._sessions.sessions.items() if known != name}
+        self._session.expected = name in self._sessions.sessions
+        if name:
+            self._sessions.add(name, session_client_id(name, settings.session_key))
+        return earlier
+
     def _connect(self) -> Bus:
+        settings = self._parts.settings
         session_s = SESSION_S if self._durable else 0
-        name = intake_id(self._parts.settings)
-        return self._parts.connect(name, receive_maximum=self._receive_maximum, session_s=session_s)
+        bus = self._parts.connect(intake_id(settings), receive_maximum=self._receive_maximum, session_s=session_s)
+        bus.session_id = session_client_id(bus.client_id, settings.session_key)
+        if self._durable:
+            bus.on_connect(partial(self._session.check, bus))
+        return bus
 
     def _metrics(self, failover: SessionFailover) -> Iterator[Metric]:
         yield gauge("worker_peer_workers", "Other workers of the service that are online.", len(self._peers.others))
         yield counter(
             "worker_overtaken_frames", "Frames taken over from failed workers of the service.", failover.taken_over
         )
+        text = "Sessions that the broker no longer had when the worker came back: their frames may be lost."
+        yield counter("worker_lost_sessions", text, self._session.lost)
+
+
+class OwnSession:
+    """Checks at each connection that the broker still has the session of this worker's frames.
+
+    Attributes:
+        expected: whether the broker should have it, because an earlier connection has left it.
+        lost: how often it did not.
+
+    """
+
+    def __init__(self, parts: WorkerContext, peers: Membership) -> None:
+        self.expected = False
+        self.lost = 0
+        self._parts = parts
+        self._peers = peers
+        self._lost_at = float("-inf")
+        #: connections of the worker's other bus when the session was last there
+        self._connects = 0
+
+    async def check(self, bus: Bus) -> None:
+        """Check a new connection. A worker that was away for its peers may have an heir, who answers and ends it."""
+        connects = self._parts.bus.stats.connects
+        has_heir = connects != self._connects and bool(self._peers.others)
+        if self.expected and not bus.resumed and not has_heir:
+            self.lost += 1
+            self._lost_at = asyncio.get_running_loop().time()
+            log.warning("session lost: frames that the broker had accepted may be lost", session=bus.client_id)
+        self.expected, self._connects = True, connects
+
+    def trouble(self) -> str:
+        """Return that the session was lost a short time ago, empty otherwise."""
+        if asyncio.get_running_loop().time() - self._lost_at > LOST_SHOWN_S:
+            return ""
+        return "the broker had lost the session of this worker: frames that it had accepted may be lost"
 
 
 class SessionFailover:
@@ -163,8 +244,15 @@ class SessionFailover:
         receive_maximum: int = 16,
         session_s: int = SESSION_S,
         suspects: PoisonJournal | None = None,
+        key: str = "",
+        earlier: Mapping[str, str] = NO_SESSIONS,
+        ended: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare. ``group`` shares the frames of a camera; ``cameras``: initial ones of the service."""
+        """Prepare. ``group`` shares the frames of a camera; ``cameras``: initial ones of the service.
+
+        ``key``: of the service's sessions. ``earlier``: sessions of this worker's earlier processes with their client
+        ids. It ends them, and calls ``ended`` with each name.
+        """
         self._peers = peers
         self._connect = connect
         self._intake = intake
@@ -173,6 +261,9 @@ class SessionFailover:
         self._receive_maximum = receive_maximum
         self._session_s = session_s
         self._suspects = suspects
+        self._key = key
+        self._earlier = earlier
+        self._ended = ended
         self._prefix = f"intake.{peers.namespace}."
         self._orphans: dict[str, _Orphan] = {}
         self._last: dict[str, Peer] = {}
@@ -192,6 +283,8 @@ class SessionFailover:
     async def run(self, stop: asyncio.Event) -> None:
         """Take over sessions until ``stop``; then finish frames in progress and leave the rest to the next heir."""
         self._peers.holds = self.holds
+        self._orphans |= {name: _Orphan(self._now(), own=True) for name in self._earlier}
+        self._review()
         self._peers.on_change(self.changed)
         for worker, peer in self._peers.others.items():
             self.changed(worker, peer, orderly=False)
@@ -232,7 +325,7 @@ class SessionFailover:
 
     def _orphaned(self, name: str) -> None:
         """Record a session without an owner, unless it has one or its name is invalid: names come from the bus."""
-        known = name in self._orphans or name in self._present()
+        known = name in self._orphans or name in self._present() or (is_keyed(name) and not self._key)
         if known or not name.startswith(self._prefix) or len(self._orphans) >= MOST:
             return
         with contextlib.suppress(InvalidFieldError):
@@ -245,9 +338,9 @@ class SessionFailover:
         for name, orphan in list(self._orphans.items()):
             if name in present and not orphan.held:
                 del self._orphans[name]
-            elif name in present or ours is False:
+            elif name in present or (ours is False and not orphan.own):
                 orphan.release.set()
-            elif _replaced(name, present):
+            elif orphan.own or _replaced(name, present):
                 orphan.end.set()
             else:
                 orphan.end.clear()
@@ -267,7 +360,13 @@ class SessionFailover:
 
     def _waiting(self) -> list[str]:
         """Return the sessions that this worker has to take over, now or later."""
-        return [name for name, each in self._orphans.items() if not each.held] if self._ours() else []
+        ours = self._ours()
+        held = {name for peer in self._last.values() for name in peer.holds}
+        return [
+            name
+            for name, orphan in self._orphans.items()
+            if not orphan.held and (name not in held if orphan.own else ours)
+        ]
 
     def _pause(self) -> float | None:
         """Return the seconds until the next session is due."""
@@ -288,6 +387,7 @@ class SessionFailover:
         self._peers.touch()
         handing = self._handings[name] = FrameHandler(self._intake, later=True, suspects=self._suspects)
         bus = self._connect(name, receive_maximum=self._receive_maximum, session_s=self._session_s)
+        bus.session_id = self._earlier.get(name) or session_client_id(name, self._key)
         bus.once = True
         over = False
         try:
@@ -297,6 +397,8 @@ class SessionFailover:
             del self._handings[name]
             self._before += handing.taken
             orphan.held = False
+            if over and orphan.own:
+                self._ended(name)
             if over or name in self._present():
                 del self._orphans[name]
             # another worker took it, or there is no broker: wait, or two workers would take it from each other
@@ -315,7 +417,8 @@ class SessionFailover:
             log.info("session not taken over", session=bus.client_id, error=str(error))
             return False
         if bus.resumed:
-            log.warning("session of another worker resumed", session=bus.client_id)
+            whose = "an earlier process" if orphan.own else "another worker"
+            log.warning(f"session of {whose} resumed", session=bus.client_id)
             await _first(orphan.release.wait(), orphan.end.wait(), bus.over.wait())
         if orphan.end.is_set() or not bus.resumed:
             return await self._end(bus, handing, orphan)
@@ -337,11 +440,11 @@ class SessionFailover:
 
 
 def intake_id(settings: WorkerSettings) -> str:
-    """Return the client id of a worker's frame connection.
+    """Return the name of a worker's session for frames.
 
     It differs for other cameras, because a session keeps the subscriptions of its earlier connections.
     """
-    return session_id(settings.client_id("intake"), settings.source.cameras, settings.uid)
+    return session_name(settings.client_id("intake"), settings.source.cameras, settings.uid, settings.session_key)
 
 
 def _replaced(name: str, present: set[str]) -> bool:

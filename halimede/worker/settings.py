@@ -17,6 +17,7 @@ from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter
 from halimede.api.jointinference import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS, FrameSourceSpec, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
+from halimede.api.worker_environment import SESSION_KEY, session_key_pattern
 from halimede.environment import flag, number, one_of, required
 from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
@@ -86,6 +87,8 @@ class WorkerSettings:
     http: str = "off"
     hard_samples: bool = True
     model_file: Path | None = None
+    #: the secret part of the client ids of its sessions for frames; empty: it has none
+    session_key: str = field(default="", repr=False)
 
     def names(self) -> dict[str, str]:
         """Return the names for replies to trace requests."""
@@ -129,6 +132,7 @@ def read(
         "grace_s": number(environ, "GRACE_S", 10.0, least=0, most=3600),
         "model_timeout_s": number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
         "model_file": Path(environ["MODEL_FILE"]) if environ.get("MODEL_FILE") else None,
+        "session_key": _session_key(environ),
         "tier": environ.get("TIER", ""),
         "threads": int(number(environ, "MODEL_THREADS", 1, least=1, most=MOST_THREADS)),
     }
@@ -201,6 +205,14 @@ def _uid(environ: Mapping[str, str]) -> str:
     if len(uid.encode()) > MAX_UID:
         raise InvalidFieldError("SERVICE_UID", uid, f"use at most {MAX_UID} bytes")
     return uid
+
+
+def _session_key(environ: Mapping[str, str]) -> str:
+    """Return the session key of the service, empty if there is none. Raises InvalidFieldError without the value."""
+    key = environ.get(SESSION_KEY, "")
+    if key and not session_key_pattern.fullmatch(key):
+        raise InvalidFieldError(SESSION_KEY, "***", "GM writes 32 hexadecimal digits: do not set it yourself")
+    return key
 
 
 def _state(environ: Mapping[str, str], namespace: str, node: str, worker: str) -> Path:

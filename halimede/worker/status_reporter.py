@@ -28,6 +28,8 @@ MAX_MESSAGE, MAX_REASON = 4096, 256
 SOURCE_FAILED = "SourceFailed"
 #: reason of a worker whose subscription or birth the broker refuses
 SUBSCRIPTION_REFUSED = "SubscriptionRefused"
+#: reason of a running worker whose session the broker had lost, with the frames in it
+SESSION_LOST = "SessionLost"
 #: reason of a worker whose disk is full
 DISK_FULL = "DiskFull"
 #: reason of a worker whose first version has a calibration that does not fit the service

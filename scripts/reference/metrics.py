@@ -39,7 +39,7 @@ ROLES = (
     (r"worker_(joint_|model_|queued_|rejected_)", "edge, cloud"),
     (r"worker_(cloud_(seconds|batch)|unserved_)", "cloud"),
     (
-        r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|degraded|outbox|peer|overtaken|shared)",
+        r"worker_(circuit|cloud_credits|upload|drift|agreement|withheld|edge_|degraded|outbox|peer|overtaken|lost|shared)",
         "edge",
     ),
     (r"worker_(kept|unkept|store)", "edge"),

@@ -48,7 +48,7 @@ class ControlPlane:
         self.nodes = Nodes()
         self.reports = NodeReports()
         self.index = ReferenceIndex(self.nodes, pods=pods is not None)
-        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
+        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online, cluster.session_key)
         self.display = StatusTopics(out or bus, cluster)
         self.files = WorkerFileStore(lambda key: self.queue.add(key, first=True))
         reader = SnapshotReader(

@@ -9,14 +9,16 @@ insert. A cleared report, a report of another uid, or a sync without the uid ack
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import structlog
 
 from halimede.api import Resource
+from halimede.api.worker_environment import SESSION_KEY_PROPERTY, WITH_SESSIONS, session_mark
 from halimede.bus import Bus
 from halimede.bus.message import judge
 from halimede.bus.ordering import SequenceNumber
@@ -44,6 +46,7 @@ M = TypeVar("M")
 REFUSED = 16
 #: seconds between two attempts for a message that is not acknowledged
 FIRST_RESEND, LAST_RESEND = 1.0, 30.0
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class NodeState:
     held: dict[Key, SentVersion] = field(default_factory=dict)
     inserts: dict[Key, Attempt] = field(default_factory=dict)
     deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
+    #: services of the last sync with another session key, or without one
+    rekeyed: set[Key] = field(default_factory=set)
     #: the sync that is being answered
     sync: SyncReply | None = None
     #: nothing is sent before this time, unless a sync arrives
@@ -99,12 +104,18 @@ class NodeState:
 
 
 class Downstream:
-    """The state of all nodes. ``online`` returns whether a node is online; each message has GM's ``epoch``."""
+    """The state of all nodes. ``online`` returns whether a node is online; each message has GM's ``epoch``.
 
-    def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
+    ``session_key`` returns the session key of a service by its uid, empty if its node does not need it.
+    """
+
+    def __init__(
+        self, bus: Bus, epoch: int, online: Callable[[str], bool], session_key: Callable[[str], str] = lambda _: ""
+    ) -> None:
         self.sender = DownstreamSender(bus, epoch)
         self._bus = bus
         self._online = online
+        self._session_key = session_key
         #: inserts and deletes that nodes have acknowledged
         self.acknowledgements = 0
         self._lines: dict[str, NodeState] = {}
@@ -245,11 +256,13 @@ class Downstream:
         for key in before:
             self._holders.get(key, set()).discard(node)
         reported = {(key, version.uid): version.generation for key, version in line.held.items()}
-        line.held = {}
+        line.held, line.rekeyed = {}, set()
         for h in holds:
             key = Key(h.plural, h.namespace, h.name)
             # a node that lost its store knows no generation, but its retained report has one
             line.held[key] = SentVersion(h.uid, h.generation or reported.get((key, h.uid), 0))
+            if self._is_rekeyed(h):
+                line.rekeyed.add(key)
         for key in list(line.inserts):
             self._settle(node, line, key)
         line.deletes.clear()
@@ -260,6 +273,9 @@ class Downstream:
     def answer(self, node: str, unknown: int) -> None:
         """Finish the answer to a sync: ``synced`` is sent after all messages that are due now."""
         line = self._line(node)
+        for key in line.rekeyed & line.wanted.keys() - line.inserts.keys():
+            self._insert(node, line, key)
+        line.rekeyed.clear()
         line.sync, line.silent_until = SyncReply(unknown), 0.0
         self.queue.add(node)
 
@@ -324,7 +340,10 @@ class Downstream:
                 self._holders.setdefault(key, set()).add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
                 crowd = len(self._awaited.get(key, ()))
-                await self.sender.send(line, attempt, INSERT.at(**names), resource.body, crowd / TAKEN_PER_SECOND)
+                patience, properties = crowd / TAKEN_PER_SECOND, self._properties(resource)
+                await self.sender.send(
+                    line, attempt, INSERT.at(**names), resource.body, patience, properties=properties
+                )
         waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
         first = min(waiting, default=float("inf"))
         # another sync may have arrived meanwhile: its answer is complete only when nothing is due
@@ -334,6 +353,15 @@ class Downstream:
                 line.sync = None
         if waiting:
             self.queue.add(node, at=first)
+
+    def _is_rekeyed(self, held: Held) -> bool:
+        """Whether a node must be sent the session key of a service that it holds."""
+        return held.session is not None and held.session != session_mark(self._session_key(held.uid))
+
+    def _properties(self, resource: Resource[Any]) -> Mapping[str, str]:
+        """Return the session key of a service: not a part of the resource, which its users read."""
+        key = self._session_key(resource.metadata.uid) if resource.key.plural in WITH_SESSIONS else ""
+        return {SESSION_KEY_PROPERTY: key} if key else NO_PROPERTIES
 
     def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, SentVersion]:
         known = self._known.get(id(resource))
@@ -364,14 +392,21 @@ class DownstreamSender:
         self.sent = self.resent = 0
 
     async def send(
-        self, line: NodeState, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0
+        self,
+        line: NodeState,
+        attempt: Attempt,
+        address: Address[M],
+        body: M,
+        patience: float = 0.0,
+        *,
+        properties: Mapping[str, str] = NO_PROPERTIES,
     ) -> None:
         """Send once, without waiting for the broker; only the answer to a sync waits, because its order matters.
 
-        ``patience``: more seconds for the node's answer because many nodes must answer. Raises BusError when the
-        broker is not reachable.
+        ``patience``: more seconds for the node's answer because many nodes must answer. ``properties``: in addition to
+        epoch and number. Raises BusError when the broker is not reachable.
         """
-        stamp = self._stamp()
+        stamp = {**self._stamp(), **properties}
         try:
             answer = None if line.sync else self._bus.publish_now(address, body, properties=stamp)
             if answer is None:

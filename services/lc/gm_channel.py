@@ -24,6 +24,7 @@ import halimede
 from halimede import codec, topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
+from halimede.api.worker_environment import SESSION_KEY_PROPERTY, WITH_SESSIONS, session_key_pattern, session_mark
 from halimede.bus.message import Announcement, Delivery, Packet
 from halimede.bus.ordering import MAX_INTEGER, SequenceNumber, check_epoch
 from halimede.bus.port import Bus, refused_names
@@ -217,9 +218,13 @@ class GmChannel:
         identity = _identity(delivery.body, delivery.names)
         held = self._store.held.get(key)
         what = on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
+        known = held.session_key if held and held.uid == identity.uid else ""
+        session_key = _session_key(delivery.properties) or known
+        if what is InsertDecision.SAME and session_key != known:
+            what = InsertDecision.STORE
         log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
         if what in {InsertDecision.STORE, InsertDecision.REPLACE}:
-            self._store.put(NodeResource(key, identity.uid, identity.generation, delivery.body), stamp)
+            self._store.put(NodeResource(key, identity.uid, identity.generation, delivery.body, session_key), stamp)
             self._changed()
         elif what is InsertDecision.SAME:
             self._reporter.again(key)
@@ -298,10 +303,7 @@ class GmChannel:
         self._wanted.set()
 
     async def _sync(self) -> None:
-        holds = [
-            Held(plural=h.key.plural, namespace=h.key.namespace, name=h.key.name, uid=h.uid, generation=h.generation)
-            for h in self._store.held.values()
-        ]
+        holds = [_held(resource) for resource in self._store.held.values()]
         if not self._store.complete:  # GM may have lost these as well
             uids = {worker.service: worker.uid for worker in self._workers.running.values()}
             holds += [
@@ -345,6 +347,21 @@ def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
     if not 0 < len(metadata.uid) <= MAX_UID:
         raise InvalidFieldError("metadata.uid", metadata.uid, f"send 1 to {MAX_UID} characters")
     return ResourceVersion(metadata.uid, _bounded(metadata.generation, "metadata.generation"))
+
+
+def _held(resource: NodeResource) -> Held:
+    key = resource.key
+    session = session_mark(resource.session_key) if key.plural in WITH_SESSIONS else None
+    names = {"plural": key.plural, "namespace": key.namespace, "name": key.name}
+    return Held(**names, uid=resource.uid, generation=resource.generation, session=session)
+
+
+def _session_key(properties: Mapping[str, str]) -> str:
+    """Return the session key that GM sent, empty if there is none. Raises InvalidFieldError without the value."""
+    key = properties.get(SESSION_KEY_PROPERTY, "")
+    if key and not session_key_pattern.fullmatch(key):
+        raise InvalidFieldError(SESSION_KEY_PROPERTY, "***", "send 32 hexadecimal digits")
+    return key
 
 
 def _bounded(value: int, field: str) -> int:

@@ -10,7 +10,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +40,7 @@ COLUMNS = {
     "processes": "worker, record",
     "numbers": "name, value",
     "said": "key, epoch, number",
+    "session_keys": "key, value",
     **pod_rows.COLUMNS,
 }
 SCHEMA = """
@@ -50,6 +51,7 @@ CREATE TABLE IF NOT EXISTS farewells (key TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS processes (worker TEXT PRIMARY KEY, record BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, number INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS session_keys (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
 UNKNOWN = SequenceNumber()
 #: above this number the oldest are dropped. Their age is not used, because clocks may be wrong
@@ -116,12 +118,13 @@ class ResourceVersion:
 
 @dataclass(frozen=True, slots=True)
 class NodeResource:
-    """One resource that this node holds, as it was received."""
+    """One resource that this node holds, as it was received. ``session_key``: of a service, its secret."""
 
     key: Key
     uid: str
     generation: int
     body: ResourceBody
+    session_key: str = field(default="", repr=False)
 
     @property
     def identity(self) -> ResourceVersion:
@@ -259,6 +262,8 @@ class NodeStore:
                 self._bury(to, ResourceVersion(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
             to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
+            if new.session_key != (old.session_key if old else ""):
+                to.execute("REPLACE INTO session_keys VALUES (?, ?)", (str(new.key), new.session_key))
             if new.key in self._farewells:
                 to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
         self._held[new.key] = new
@@ -274,6 +279,8 @@ class NodeStore:
         """Drop a resource; its report is to be cleared."""
         with self._writer.transaction() as to:
             to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
+            if self._held[key].session_key:
+                to.execute("DELETE FROM session_keys WHERE key = ?", (str(key),))
             to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         del self._held[key]
         self._farewells.add(key)
@@ -387,7 +394,11 @@ class NodeStore:
         self.identity = f"{self._number('identity'):016x}"
         self._complete = bool(self._number("complete"))
         rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
-        held = [NodeResource(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
+        session_keys = dict(self._db.execute("SELECT key, value FROM session_keys"))
+        held = [
+            NodeResource(Key.parse(key), uid, generation, msgspec.json.decode(body), session_keys.get(key, ""))
+            for key, uid, generation, body in rows
+        ]
         self._held = {h.key: h for h in held}
         graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
         self._graves = {uid: int(generation) for uid, generation in graves}
@@ -426,6 +437,8 @@ class NodeStore:
         """Write all known state into a new file."""
         resources = [(str(h.key), h.uid, h.generation, msgspec.json.encode(h.body)) for h in self._held.values()]
         db.executemany("REPLACE INTO resources VALUES (?, ?, ?, ?)", resources)
+        session_keys = [(str(h.key), h.session_key) for h in self._held.values()]
+        db.executemany("REPLACE INTO session_keys VALUES (?, ?)", session_keys)
         db.executemany("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", list(self._graves.items()))
         db.executemany("REPLACE INTO farewells VALUES (?)", [(str(key),) for key in self._farewells])
         db.executemany("REPLACE INTO numbers VALUES (?, ?)", list(self._numbers.items()))

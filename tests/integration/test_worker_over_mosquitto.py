@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_frame, pack
 from halimede.messages import Frame
+from halimede.worker.session_names import FILE
 from services.broker import MosquittoProcess
 from tests.integration.workers import Site, site, train
 from tests.simulated import eventually
@@ -324,3 +326,23 @@ async def test_a_mistake_ends_the_worker_with_one_line_and_code_2(
         if said[0].isupper() and "_" not in said:
             await eventually(lambda: f"{unique}-w" in s.infos and s.infos[f"{unique}-w"].status == "failed")
             assert s.infos[f"{unique}-w"].reason == said
+
+
+@pytest.mark.slow
+async def test_an_upgraded_worker_answers_the_frames_that_its_hung_predecessor_had(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    """The predecessor's session has the client id of earlier versions, which is not a secret."""
+    name = f"{unique}-e"
+    async with site(mosquitto, unique, tmp_path) as s:
+        former = s.start("edge", name, models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="")
+        await s.running(name)
+        former.process.send_signal(signal.SIGSTOP)
+        await s.send(pictures[:60], fps=200)
+        former.kill()
+        (tmp_path / name / FILE).unlink()  # earlier versions recorded nothing
+        s.start("edge", name, models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="", SESSION_KEY="0f" * 16)
+        await s.running(name)
+        await s.send(pictures[60:80], fps=50)
+        await s.answered()
+        assert s.counts(name).lost == 0

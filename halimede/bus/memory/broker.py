@@ -199,6 +199,6 @@ class MemoryBus(ReconnectingBus):
             raise DisconnectedError("the connection is cut")
         if not self._broker.running:
             raise DisconnectedError("the broker is not running")
-        link = MemoryTransport(self._broker, self.client_id, will, deliver, self._receive_maximum)
+        link = MemoryTransport(self._broker, self.session_id, will, deliver, self._receive_maximum)
         self._broker.join(link, self._session_s)
         return link

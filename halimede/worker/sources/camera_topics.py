@@ -10,14 +10,11 @@ time after the connection ended: another worker, or the next life of this one, c
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Iterable
 from functools import partial
 
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.errors import DecodeError
-from halimede.names import check_name
 from halimede.tracing import read
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 from halimede.worker.sources.poison_journal import PoisonJournal
@@ -96,15 +93,6 @@ class CameraSource(FrameSource):
         """Record that a new connection has all subscriptions."""
         if self._listed:
             self._subscribed.set()
-
-
-def session_id(client_id: str, cameras: Iterable[str], life: str) -> str:
-    """Return the client id of a session for frames that outlives its connection.
-
-    It differs for other cameras and in another life of the service, because a session keeps its subscriptions.
-    """
-    text = "\0".join([life, *sorted(cameras)])
-    return check_name("client id", f"{client_id}.{hashlib.sha256(text.encode()).hexdigest()[:8]}")
 
 
 class FrameHandler:

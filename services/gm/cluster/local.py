@@ -7,6 +7,8 @@ so a stale version means that the user edited the resource in between.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, Self
 import structlog
 
 from halimede.api import Resource, admit
+from halimede.api.worker_environment import SESSION_KEY_DIGITS
 from halimede.messages import Event, Status
 from halimede.names import Key
 from halimede.system import sqlite
@@ -136,6 +139,11 @@ class LocalCluster:
     def complete(self) -> bool:
         """False if an earlier store may have been lost (see ``Database.lost``)."""
         return not self._database.lost
+
+    def session_key(self, uid: str) -> str:
+        """Return the session key of a service, derived from the secret of the store."""
+        digest = hmac.new(self._database.session_secret.encode(), uid.encode(), hashlib.sha256).hexdigest()
+        return digest[:SESSION_KEY_DIGITS]
 
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""

@@ -206,6 +206,9 @@ class Cluster(Protocol):
     async def repair(self) -> None:
         """Check the files on disk, and if they are damaged begin a new store from memory. Raises nothing."""
 
+    def session_key(self, uid: str) -> str:
+        """Return the secret for the sessions of a service, which GM sends to its nodes; empty if its pods get it."""
+
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
 

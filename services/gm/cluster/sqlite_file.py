@@ -2,7 +2,8 @@
 
 Refuses a file that another GM has open or that a newer version wrote (StoreError, with the remedy). A corrupt file is
 moved aside, never deleted. The lock file has a copy of the epoch, and the epoch of a new store starts from the time, so
-that the epoch never falls when a store is lost, quarantined or removed: nodes would ignore a lower one.
+that the epoch never falls when a store is lost, quarantined or removed: nodes would ignore a lower one. It also has a
+copy of the secret of the sessions: with another one, workers of a service that continues would have to restart.
 
 Calls are synchronous and stay on the event loop. In WAL mode a write takes some tens of microseconds; only a user's
 edit waits for the disk, and edits are rare. In return each method is atomic without a lock.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import sqlite3
 import time
@@ -52,6 +54,7 @@ CREATE INDEX events_about ON events (about, sequence);
 ADDED = (
     "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS drained (name TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
 #: the columns that each table must have
 COLUMNS = {
@@ -62,10 +65,13 @@ COLUMNS = {
     "events": "sequence, time, type, reason, about, message, count",
     "tombstones": "uid, generation",
     "drained": "name",
+    "secrets": "name, value",
 }
 EPOCH_WIDTH = 20
 #: fits into SQLite's signed integers
 IDENTITY_BITS = 62
+#: the secret from which the session keys of services are derived
+SESSIONS, SECRET_BYTES = "sessions", 32
 
 
 class StoreError(HalimedeError):
@@ -78,6 +84,7 @@ class Database:
     Attributes:
         epoch: of this run.
         identity: of this store, drawn at random when it was made.
+        session_secret: of this store, drawn at random when it was made.
         lost: whether an earlier store may have been lost: then a resource that is missing here need not be deleted.
             True for each new store, because an emptied folder cannot be distinguished from an unused one.
         failures: number of writes that failed; ``trouble`` is the reason of the last failure, empty after a success.
@@ -89,6 +96,7 @@ class Database:
         self.path = path
         self.epoch = 0
         self.identity = ""
+        self.session_secret = ""
         self.lost = False
         self.put_aside = ""
         self.failures = 0
@@ -233,6 +241,9 @@ class Database:
         self.epoch = max(stored if stored and plausible_epoch(stored) else _new_floor(), spare) + 1
         identity = known.get("identity") or secrets.randbits(IDENTITY_BITS)
         self.identity = f"{identity:016x}"
+        stored_secrets = dict(self._connection.execute("SELECT name, value FROM secrets"))
+        spare_secret = self._spare_secret()
+        self.session_secret = stored_secrets.get(SESSIONS) or spare_secret or secrets.token_hex(SECRET_BYTES)
         self._keep_spare()
         try:
             with self.transaction(durable=True):
@@ -246,9 +257,10 @@ class Database:
         self._files = sqlite.files(self.path)
 
     def write_meta(self) -> None:
-        """Write epoch and identity; in the caller's transaction."""
+        """Write epoch, identity and secret; in the caller's transaction."""
         values = [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", int(self.identity, 16))]
         self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+        self.connection.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (SESSIONS, self.session_secret))
 
     def raise_epoch(self, above: int) -> None:
         """Raise the epoch of this run above ``above``."""
@@ -259,12 +271,16 @@ class Database:
 
     def _keep_spare(self) -> None:
         # one write of fixed width: the file never has half a number
-        os.pwrite(self._lock, f"{self.epoch:0{EPOCH_WIDTH}d}\n".encode(), 0)
+        os.pwrite(self._lock, f"{self.epoch:0{EPOCH_WIDTH}d}\n{self.session_secret}\n".encode(), 0)
         os.fsync(self._lock)
 
     def _spare_epoch(self) -> int:
         text = os.pread(self._lock, EPOCH_WIDTH, 0)
         return int(text) if text.isdigit() and plausible_epoch(int(text)) else 0
+
+    def _spare_secret(self) -> str:
+        text = os.pread(self._lock, 2 * SECRET_BYTES, EPOCH_WIDTH + 1).decode("ascii", errors="replace")
+        return text if re.fullmatch(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}", text) else ""
 
     def _connect(self) -> sqlite3.Connection:
         try:

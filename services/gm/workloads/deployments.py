@@ -7,7 +7,7 @@ so a misspelt name or a stricter rule stops no running worker.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.jointinference import NAME_LIMIT, EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.placement import Placement
+from halimede.api.worker_environment import needs_session_key
 from halimede.errors import InvalidFieldError
 from halimede.hard_samples import kept_by
 from halimede.names import Key
@@ -52,6 +53,7 @@ class Built:
         problems: why.
         held: of each worker whose next pod waits, the reason.
         desired: the number of pods that each of those shall have once it does not wait.
+        secrets: Secrets to create, without their content: the cluster's adapter draws it.
 
     """
 
@@ -60,6 +62,7 @@ class Built:
     problems: tuple[Problem, ...] = ()
     held: Mapping[str, Problem] = field(default_factory=dict)
     desired: Mapping[str, int] = field(default_factory=dict)
+    secrets: tuple[Body, ...] = ()
 
     def holding(self, held: Mapping[str, PodHold], existing: Mapping[Ref, Mapping[str, Any]], number: int = 1) -> Built:
         """Return it with Deployments that make no more pods of workers in ``held``, or whose new pods wait.
@@ -104,7 +107,8 @@ def build(
             problems += found
         else:
             objects += worker.objects()
-    return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems))
+    made_once = tuple(_session_secret(service, places, secrets))
+    return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems), secrets=made_once)
 
 
 def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
@@ -117,8 +121,9 @@ def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iter
 
 def secret_names(service: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
     """Return the Secrets of its namespace that ``build`` needs."""
-    names = set()
-    for place in placements(service.spec):
+    places = placements(service.spec)
+    names = {object_names.session_secret_name(service)} if any(map(needs_session_key, places)) else set()
+    for place in places:
         names |= set(_Worker(service, place, references, {}, settings).secret_names().values())
     return frozenset(names)
 
@@ -271,6 +276,18 @@ def _network(service: Resource[Any]) -> Body:
     port = {"name": "big-model", "port": BIG_MODEL_PORT, "targetPort": BIG_MODEL_PORT, "protocol": "TCP"}
     spec = {"selector": object_names.selector(service, "cloud"), "ports": [port]}
     return made(service, "cloud", "Service", object_names.network_name(service.metadata.name), spec)
+
+
+def _session_secret(
+    service: Resource[Any], places: Iterable[Placement], secrets: Mapping[str, Body | None]
+) -> Iterator[Body]:
+    """Yield the Secret for the sessions of the service's workers, unless the service has it."""
+    name, owner = object_names.session_secret_name(service), object_names.owner(service)
+    existing = {"metadata": secrets.get(name) or {}}
+    if any(map(needs_session_key, places)) and not object_names.owned_by(existing, service.metadata.uid):
+        metadata = {"name": name, "namespace": service.metadata.namespace, "ownerReferences": [owner]}
+        labels = {object_names.MANAGED_BY: object_names.MANAGER}
+        yield {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "labels": labels}, "type": "Opaque"}
 
 
 def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:

@@ -94,6 +94,7 @@ def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) ->
     from a service. Another object that names the service as its owner, such as a manual copy of an own one, is not
     changed, and the service is reconciled without it.
     """
+    yield from map(Ensure, built.secrets)  # first: pods that start before have no session key
     wanted = {Ref.of(body): body for body in built.objects}
     for ref, body in existing.items():
         if ref not in wanted and not _leaving(body) and _is_unkept(ref, body, built, service_uid):

@@ -77,6 +77,11 @@ def network_name(service: str) -> str:
     return f"{service}-cloud"
 
 
+def session_secret_name(service: Resource[Any]) -> str:
+    """Return the name of the Secret with the session key of a service: a later service of that name has another."""
+    return f"{service.metadata.name}-session-{digest(service.metadata.uid)[:8]}"
+
+
 def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
     """Return the labels of a worker's objects and pods. ``worker``: its own name, if that is not its role."""
     name, uid = service.metadata.name, service.metadata.uid

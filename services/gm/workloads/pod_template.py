@@ -17,7 +17,7 @@ from halimede.api.jointinference import EdgeWorkerSpec, JointInferenceServiceSpe
 from halimede.api.placement import Placement, Program
 from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.trainingmodel import TrainingSpec
-from halimede.api.worker_environment import WorkerEnvironment, common
+from halimede.api.worker_environment import SESSION_KEY, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from halimede.hard_samples import FOLDER as HARD_SAMPLES
 from services.gm.service_status import Problem
@@ -92,7 +92,7 @@ def pod_template(
         _make_ours(worker, pod, place.program, settings)
         volumes += _writable(worker)
     told = _worker_environment(service, place, brought, settings, files)
-    worker["env"] = list(_environment(told, worker.get("env", [])))
+    worker["env"] = [*_environment(told, worker.get("env", [])), *_session_key(service, place)]
     init = [copy.deepcopy(container) for each in deliveries for container in each.init]
     pod["initContainers"] = [*init, *pod.get("initContainers", [])]
     volumes += [volume for each in deliveries for volume in each.volumes]
@@ -226,7 +226,7 @@ def _worker_environment(
 def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
     """Yield GM's variables first, so that the user's may refer to them; GM's values are escaped."""
     theirs = {variable.get("name") for variable in given}
-    facts = {"WORKER_NAME", "NODE_NAME", *told.facts}
+    facts = {"WORKER_NAME", "NODE_NAME", SESSION_KEY, *told.facts}
     yield from (each for each in (WORKER_NAME, NODE_NAME) if each["name"] not in told.facts)
     for name, value in told.facts.items():
         yield {"name": name, "value": literal(value)}
@@ -234,6 +234,16 @@ def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
         if name not in theirs | facts:
             yield {"name": name, "value": literal(value)}
     yield from (variable for variable in given if variable.get("name") not in facts)
+
+
+def _session_key(service: Resource[Any], place: Placement) -> Iterator[Body]:
+    """Yield the session key of a worker with frames: the last variable, so that the user's cannot refer to it.
+
+    A pod starts without the Secret as well: the service's status has the reason why it is missing.
+    """
+    if worker_environment.needs_session_key(place):
+        source = {"name": object_names.session_secret_name(service), "key": SESSION_KEY, "optional": True}
+        yield {"name": SESSION_KEY, "valueFrom": {"secretKeyRef": source}}
 
 
 def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settings: PodSettings) -> None:

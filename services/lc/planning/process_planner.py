@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,14 @@ from halimede.api.model_formats import KNOWN
 from halimede.api.placement import Placement, worker_name
 from halimede.api.podtemplate import OWN_IMAGE
 from halimede.api.quantity import quantity
-from halimede.api.worker_environment import LC_PERIOD, MountedModel, WorkerEnvironment, common
+from halimede.api.worker_environment import (
+    LC_PERIOD,
+    SESSION_KEY,
+    MountedModel,
+    WorkerEnvironment,
+    common,
+    needs_session_key,
+)
 from halimede.errors import InvalidFieldError
 from halimede.hard_samples import FOLDER as HARD_SAMPLES
 from halimede.messages import ModelFacts, ModelOutput
@@ -100,7 +107,8 @@ class NodeContext:
             if isinstance(outcome, Lack):
                 lacks[worker] = outcome
             else:
-                starts[worker] = outcome
+                key = held.session_key if needs_session_key(placement) else ""
+                starts[worker] = _with_session_key(outcome, key) if key else outcome
         nowhere = Lack("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
         settled = None if workers else nowhere
         standing = ResourceState(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
@@ -284,6 +292,11 @@ class _Files:
     found: Mapping[str, Found]
     described: Mapping[str, Resource[Any]]
     data: Path | None
+
+
+def _with_session_key(start: Start, key: str) -> Start:
+    """Return a start with the session key: after the template's variables, which cannot refer to it."""
+    return replace(start, spec=replace(start.spec, env={**start.spec.env, SESSION_KEY: key}))
 
 
 def _texts(*paths: Path | None) -> tuple[str, str]:

@@ -72,7 +72,10 @@ class ProcessSpec:
         return bool(msgspec.json.decode(self.env["TRAINING"]).get("cpuShare", CPU_SHARE))
 
     def same_sessions(self, other: ProcessSpec) -> bool:
-        """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras."""
+        """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras.
+
+        With another session key it has others, but answers the frames of the former ones as well.
+        """
         return all(self.env.get(name) == other.env.get(name) for name in SESSIONS)
 
     @property

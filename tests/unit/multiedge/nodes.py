@@ -14,10 +14,13 @@ from halimede.bus import Announce, Bus, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.worker.membership import Membership, peer_will
 from halimede.worker.session_failover import SessionFailover
+from halimede.worker.session_names import session_client_id, session_name
 from halimede.worker.sources.base import SourceContext
-from halimede.worker.sources.camera_topics import CameraSource, session_id
+from halimede.worker.sources.camera_topics import CameraSource
 
 NS, SERVICE, GROUP = "default", "lobby", "lobby.test"
+#: the session key of the service
+KEY = "0123456789abcdef" * 2
 ROOM, KEPT_S = 4, 60
 
 
@@ -32,7 +35,9 @@ class Node:
         self.buses: list[MemoryBus] = []
         self.up = asyncio.Event()
         self._cameras = list(cameras) or [name]
-        self.intake = session_id(f"intake.{NS}.{name}", self._cameras, "u-1")
+        self.intake = session_name(f"intake.{NS}.{name}", self._cameras, "u-1", KEY)
+        #: the client id of that session, a secret
+        self.session = session_client_id(self.intake, KEY)
         self.peers: Membership
         self.takeover: SessionFailover
         self.source: CameraSource
@@ -60,7 +65,7 @@ class Node:
                 bus, topics.PEER, namespace=NS, service=SERVICE, worker=self.name, intake=self.intake
             )
             self.takeover = SessionFailover(
-                self.peers, self.connect, self, group=GROUP, receive_maximum=ROOM, session_s=KEPT_S
+                self.peers, self.connect, self, group=GROUP, receive_maximum=ROOM, session_s=KEPT_S, key=KEY
             )
             await self.peers.start()
             async with asyncio.TaskGroup() as group:
@@ -81,7 +86,9 @@ class Node:
                 saying.cancel()
 
     def _frames(self) -> Bus:
-        return self.connect(self.intake, receive_maximum=ROOM, session_s=KEPT_S)
+        bus = self.connect(self.intake, receive_maximum=ROOM, session_s=KEPT_S)
+        bus.session_id = self.session
+        return bus
 
     async def offer(self, payload: bytes | memoryview, camera: str, **options: Any) -> None:
         """Take a frame (``sources.Intake``)."""

@@ -58,7 +58,7 @@ async def test_one_that_stops_in_order_hands_what_it_holds_to_the_next() -> None
         await s.send("a", 3)
         await b.end()
         # its own session is over: nothing is left in it
-        assert b.intake not in s.broker.sessions
+        assert b.session not in s.broker.sessions
         await s.send("a", 3)
         await eventually(s.answered)
         assert c.takeover.holds() == [a.intake]
@@ -166,7 +166,7 @@ async def test_the_session_of_one_that_came_back_for_other_cameras_is_answered_a
         await a.kill()
         again = await s.node("a", "door")
         await eventually(s.answered)
-        await eventually(lambda: a.intake not in s.broker.sessions)
+        await eventually(lambda: a.session not in s.broker.sessions)
         assert b.takeover.holds() == []
         assert s.by()["b"] == 6
         await s.send("door", 4)
@@ -185,7 +185,7 @@ async def test_a_replica_of_the_same_cameras_needs_no_heir_for_long() -> None:
         b.quick = True
         b.answer()
         await eventually(s.answered)
-        await eventually(lambda: a.intake not in s.broker.sessions)
+        await eventually(lambda: a.session not in s.broker.sessions)
         await s.send("door", 4)
         await eventually(s.answered)
         assert s.by() == {"b": 10}
@@ -200,7 +200,7 @@ async def test_a_session_that_the_broker_no_longer_has_is_forgotten() -> None:
         s.broker.restart()
         await asyncio.sleep(20)
         assert b.takeover.holds() == []
-        assert a.intake not in s.broker.sessions
+        assert a.session not in s.broker.sessions
         await s.send("b", 2)
         await eventually(s.answered)
 

@@ -20,12 +20,20 @@ from typing import Any, Self
 
 import structlog
 
+from halimede.api.worker_environment import SESSION_KEY, SESSION_KEY_DIGITS
 from halimede.errors import InvalidFieldError, first_error
 from halimede.messages import NodeStatus, NodeSummary, Output, Status
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import EVENTS, LEASES, MANAGER, NODES, SECRETS, Object
-from services.gm.cluster.kubernetes.client import KubernetesApiError, KubernetesClient, NotFoundError, UnavailableError
+from services.gm.cluster.kubernetes.client import (
+    AlreadyExistsError,
+    KubernetesApiError,
+    KubernetesClient,
+    NotFoundError,
+    UnavailableError,
+    worded,
+)
 from services.gm.cluster.kubernetes.conversion import Custom, registered_node, trimmed
 from services.gm.cluster.kubernetes.custom_resources import CustomResources
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
@@ -39,6 +47,7 @@ from services.gm.cluster.port import (
     Memory,
     NodeReport,
     NodeSeen,
+    NotOursError,
     Ref,
     RegisteredNode,
     StoredResource,
@@ -46,6 +55,7 @@ from services.gm.cluster.port import (
 )
 from services.gm.rate_limit import EventDeduplicator
 from services.gm.service_status import LEFT
+from services.gm.workloads.object_names import owned_by
 
 log = structlog.get_logger()
 #: seconds until each kind was listed once: an API server that is starting needs time
@@ -99,7 +109,7 @@ def _has_edge(summary: NodeSummary) -> bool:
 class Secrets:
     """Reads the metadata of single Secrets: a watch of all Secrets would need more rights and memory.
 
-    It never requests their data, so the data cannot leak from here.
+    It never requests their data, so the data cannot leak from here. It creates the Secrets with session keys.
     """
 
     def __init__(self, client: KubernetesClient) -> None:
@@ -109,6 +119,22 @@ class Secrets:
     async def get(self, namespace: str, names: Collection[str]) -> Mapping[str, Object | None]:
         """Return the metadata of each; None for those that do not exist."""
         return {name: await self._get(namespace, name) for name in names}
+
+    async def ensure(self, body: Object) -> None:
+        """Create a Secret with a session key, unless its service has it. Raises NotOursError if another owns it."""
+        ref = Ref.of(body)
+        with worded(ref):
+            try:
+                key = {SESSION_KEY: secrets.token_hex(SESSION_KEY_DIGITS // 2)}
+                await self._client.create(SECRETS, ref.namespace, {**body, "stringData": key})
+            except AlreadyExistsError as error:  # it was created a moment ago, or before this GM led
+                self._known.pop((ref.namespace, ref.name), None)
+                existing = await self._get(ref.namespace, ref.name)
+                owner = body["metadata"]["ownerReferences"][0]["uid"]
+                if existing is not None and not owned_by({"metadata": existing}, owner):
+                    text = f"{ref} exists and does not belong to this service: delete or rename one of the two"
+                    raise NotOursError(text) from error
+        self._known.pop((ref.namespace, ref.name), None)
 
     async def _get(self, namespace: str, name: str) -> Object | None:
         now = asyncio.get_running_loop().time()
@@ -211,6 +237,10 @@ class KubernetesCluster:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
+    def session_key(self, uid: str) -> str:  # noqa: ARG002
+        """Always empty: pods get it from a Secret."""
+        return ""
+
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
         return self._customs.claims.get(key)
@@ -274,9 +304,9 @@ class KubernetesCluster:
         await self._customs.finalize(key, uid)
 
     async def ensure(self, body: Object) -> None:
-        """Create the object, or update the fields that differ."""
+        """Create the object, or update the fields that differ. A Secret gets a new session key when it is created."""
         check_leading(self._elector)
-        await self._made.ensure(body)
+        await (self._secrets if body["kind"] == SECRETS.kind else self._made).ensure(body)
 
     async def remove(self, ref: Ref, uid: str) -> None:
         """Delete it."""

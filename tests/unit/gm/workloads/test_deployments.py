@@ -11,6 +11,7 @@ from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.worker_service import JointInferenceController
 from services.gm.workloads.deployments import build, replicas, secret_names
+from services.gm.workloads.object_names import owned_by, session_secret_name
 from tests.unit.gm.workloads.world import (
     SECRETS,
     SETTINGS,
@@ -126,10 +127,22 @@ def test_missing_secrets_are_named_by_what_for() -> None:
 
 def test_which_secrets_are_of_interest() -> None:
     remote = model(url="s3://bucket/small.onnx", credentialName="keys")
-    assert secret_names(service(), known(remote), SETTINGS) == {"halimede-edge-worker", "halimede-cloud-worker", "keys"}
+    session = session_secret_name(service())
+    named = {"halimede-edge-worker", "halimede-cloud-worker", "keys", session}
+    assert secret_names(service(), known(remote), SETTINGS) == named
     without = replace(SETTINGS, credentials=False)
-    assert secret_names(service(), known(), without) == frozenset()
+    assert secret_names(service(), known(), without) == {session}
     assert built(secrets={}, settings=without).problems == ()
+
+
+def test_a_service_gets_one_secret_that_ends_with_it_and_is_not_written_again() -> None:
+    (secret,) = built(secrets=SECRETS).secrets
+    assert secret["metadata"]["name"] == session_secret_name(service())
+    assert owned_by(secret, UID)
+    assert not {"data", "stringData"} & secret.keys(), "who plans does not know it"
+    assert built().secrets == ()
+    foreign = {session_secret_name(service()): {"ownerReferences": []}}
+    assert built(secrets={**SECRETS, **foreign}).secrets == (secret,), "the cluster says that it is another's"
 
 
 @pytest.mark.parametrize(("name", "reason"), [("a" * 47, "NameTooLong"), ("a.b", "InvalidName"), ("1a", "InvalidName")])

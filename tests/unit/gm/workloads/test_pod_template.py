@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from halimede.worker.settings import read
+from services.gm.workloads import object_names
 from services.gm.workloads.pod_settings import PodSettings
 from tests.kubernetes.placed import named_node
 from tests.unit.gm.workloads.world import (
@@ -51,7 +52,8 @@ def test_a_worker_is_told_who_it_is_and_where_things_are() -> None:
 @pytest.mark.parametrize("role", ["edge", "cloud"])
 def test_a_worker_understands_what_it_is_told(role: Any) -> None:
     told = environment(built(), role)
-    settings = read(role, {**told, "WORKER_NAME": "helmet-deployment-x", "NODE_NAME": "edge0"})
+    given = {"WORKER_NAME": "helmet-deployment-x", "NODE_NAME": "edge0", "SESSION_KEY": "0f" * 16}
+    settings = read(role, {**told, **given})
     assert settings.uid == UID
     assert settings.model.format == "onnx"
     assert settings.grace_s == 24
@@ -72,6 +74,16 @@ def test_facts_stand_before_the_users_variables_and_defaults_yield_to_them() -> 
     assert told["WORKER_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     names = [v["name"] for v in pod(built(service(edge=template(container(env=given)))))["containers"][0]["env"]]
     assert names.index("NAMESPACE") < names.index("MINE"), "the user's may refer to ours"
+
+
+def test_only_workers_with_frames_get_the_session_key_and_no_variable_of_the_user_can_refer_to_it() -> None:
+    given = [{"name": "SESSION_KEY", "value": "mine"}, {"name": "MINE", "value": "$(SESSION_KEY)"}]
+    of = built(service(edge=template(container(env=given))))
+    name = object_names.session_secret_name(service())
+    source = {"name": name, "key": "SESSION_KEY", "optional": True}
+    assert environment(of)["SESSION_KEY"] == {"secretKeyRef": source}
+    assert pod(of)["containers"][0]["env"][-1]["name"] == "SESSION_KEY"
+    assert "SESSION_KEY" not in environment(of, "cloud")
 
 
 def test_which_addresses_a_camera_may_have_is_the_operators_to_say() -> None:

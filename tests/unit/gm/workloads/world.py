@@ -9,6 +9,7 @@ from halimede.api import Resource, parse
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.names import Key
+from services.gm.workloads import object_names
 from services.gm.workloads.deployments import Built, build
 from services.gm.workloads.pod_settings import PodSettings
 
@@ -99,7 +100,9 @@ def built(
     settings: PodSettings = SETTINGS,
     secrets: dict[str, Any] | None = None,
 ) -> Built:
-    return build(of or service(), known(*models), SECRETS if secrets is None else secrets, settings)
+    of = of or service()
+    sessions = {object_names.session_secret_name(of): {"ownerReferences": [object_names.owner(of)]}}
+    return build(of, known(*models), {**SECRETS, **sessions} if secrets is None else secrets, settings)
 
 
 def objects(of: Built) -> dict[str, dict[str, Any]]:
