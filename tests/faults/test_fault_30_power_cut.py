@@ -87,7 +87,7 @@ def test_fault_30_gms_epoch_is_on_disk_before_nodes_follow_it(tmp_path: Path, mo
     def fsync(fd: int) -> None:
         real(fd)
         path = Path(f"/proc/self/fd/{fd}").readlink()
-        disk_of[path.name] = int(path.read_text())
+        disk_of[path.name] = int(path.read_text().split()[0])
 
     monkeypatch.setattr(os, "fsync", fsync)
     with Database(tmp_path / "store.db") as database:

@@ -6,8 +6,8 @@ import pytest
 
 from halimede.cli.commands.drain import _empty
 from halimede.messages import NodeInfo
-from services.gm.node_infos import _trouble
 from services.gm.cluster.port import RegisteredNode
+from services.gm.node_infos import _trouble
 from services.gm.nodes import Node
 
 KUBELET = RegisteredNode(unready="NodeStatusUnknown: Kubelet stopped posting node status.")

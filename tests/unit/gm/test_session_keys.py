@@ -19,7 +19,7 @@ from tests.simulated import eventually, simulated
 KEY = "0123456789abcdef" * 2
 
 
-async def test_a_key_is_a_uids_own_and_stays_after_a_restart_and_a_repair_and_another_store_has_others(
+async def test_a_key_is_a_uids_own_and_stays_after_a_restart_a_repair_and_a_loss_and_another_store_has_others(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "store.db"
@@ -31,9 +31,14 @@ async def test_a_key_is_a_uids_own_and_stays_after_a_restart_and_a_repair_and_an
         await cluster.repair()
     async with LocalCluster(path) as cluster:
         assert cluster.session_key("u-1") == key
+    for file in (path, *tmp_path.glob("store.db-*"), *tmp_path.glob("store.db.corrupt*")):
+        file.unlink(missing_ok=True)
+    async with LocalCluster(path) as cluster:
+        assert cluster.session_key("u-1") == key, "the lock file has a copy of the secret: workers need no restart"
     async with LocalCluster(tmp_path / "other.db") as cluster:
         assert cluster.session_key("u-1") != key
-    assert path.stat().st_mode & 0o077 == 0, "only its user reads it"
+    for file in (path, tmp_path / "store.db.lock"):
+        assert file.stat().st_mode & 0o077 == 0, "only its user reads it"
 
 
 def held(session: str | None) -> Held:
