@@ -363,7 +363,7 @@ async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() ->
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2))
-        await eventually(lambda: advertised(broker) == Load(credits=2, queued=2))
+        await eventually(lambda: advertised(broker) == Load(credits=2, queued=2, places=4))
         model.gate.set()
         await asker.until(2)
         await eventually(lambda: (load := advertised(broker)) is not None and load.credits == 4)
