@@ -359,11 +359,11 @@ async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() ->
     model = Held()
     broker = MemoryBroker()
     async with serving(model, RequestLimits(queue=4), broker) as (_, asker, _):
-        assert advertised(broker) == Load(credits=4)
+        assert advertised(broker) == Load(credits=4, places=4)
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2))
-        await eventually(lambda: advertised(broker) == Load(credits=2, queued=2))
+        await eventually(lambda: advertised(broker) == Load(credits=2, queued=2, places=4))
         model.gate.set()
         await asker.until(2)
         await eventually(lambda: (load := advertised(broker)) is not None and load.credits == 4)
