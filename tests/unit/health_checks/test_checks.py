@@ -142,6 +142,13 @@ CASES = {
         ("SamplesChanged: differ", "halimede calibrate"),
     ),
     "drift that is over": Case(with_body(beside=({"type": "Drift", "status": "False", "reason": "x"},))),
+    "a cloud that is too slow": Case(
+        with_body(beside=({"type": "Overload", "status": "True", "reason": "CloudTooSlow", "message": "0.8/s"},)),
+        "services",
+        "warning",
+        False,
+        ("CloudTooSlow: 0.8/s", "targetUploadRatio"),
+    ),
     "10 % degraded": Case(with_manager(degraded=[answers(100, 10)])),
     "11 % degraded": Case(
         with_manager(degraded=[answers(100, 11)]), "answers", "warning", False, ("11% of its answers", "(11 of 100)")
