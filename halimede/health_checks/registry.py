@@ -13,7 +13,7 @@ Examine = Callable[[SystemFacts], Iterator[Check]]
 CHECKS: tuple[tuple[Examine, tuple[CheckRule, ...]], ...] = (
     (
         manager.examine_manager,
-        (manager.SEVERAL, manager.OTHER_VERSION, manager.BROKER, manager.STORE, manager.QUARANTINED),
+        (manager.SEVERAL, manager.OTHER_VERSION, manager.BROKER, manager.REFUSED, manager.STORE, manager.QUARANTINED),
     ),
     (clocks.examine_clock, (clocks.NO_TIME, clocks.OFF, clocks.DAYS_OFF, clocks.DAYS_OFF_TLS)),
     (resources.examine_resources, (*resources.FAILED, *resources.UNFINISHED)),
@@ -21,7 +21,7 @@ CHECKS: tuple[tuple[Examine, tuple[CheckRule, ...]], ...] = (
     (workers.examine_answers, (workers.DEGRADED, workers.MOSTLY_DEGRADED)),
     (
         nodes.examine_nodes,
-        (nodes.NONE, nodes.UNREACHED, nodes.OFFLINE, nodes.OTHER_VERSION, nodes.TROUBLE, nodes.LOST),
+        (nodes.NONE, nodes.UNREACHED, nodes.OFFLINE, nodes.OTHER_VERSION, nodes.TROUBLE, nodes.REFUSED, nodes.LOST),
     ),
     (cameras.examine_cameras, (cameras.FAILED, cameras.SILENT)),
     (clocks.examine_node_clocks, (clocks.NODE_OFF, clocks.NODE_DAYS_OFF, clocks.NODE_DAYS_OFF_TLS)),

@@ -149,6 +149,20 @@ CASES = {
         False,
         ("CloudTooSlow: 0.8/s", "targetUploadRatio"),
     ),
+    "a subscription of GM is refused": Case(
+        with_manager(refused=["node/+/sedna/upstream/sync"]),
+        "granted",
+        "problem",
+        True,
+        ("gm: ", "node/+/sedna/upstream/sync", "access rules"),
+    ),
+    "a subscription of a node is refused": Case(
+        with_node(refused=["node/edge0/+/sedna/downstream/#"]),
+        "nodes",
+        "problem",
+        True,
+        ("node/edge0: ", "node/edge0/+/sedna/downstream/#", "access rules"),
+    ),
     "10 % degraded": Case(with_manager(degraded=[answers(100, 10)])),
     "11 % degraded": Case(
         with_manager(degraded=[answers(100, 11)]), "answers", "warning", False, ("11% of its answers", "(11 of 100)")
