@@ -22,6 +22,7 @@ from halimede.api.jointinference import (
     ModelSelector,
     TierWorker,
 )
+from halimede.api.mining import rule_file
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
@@ -119,6 +120,11 @@ class Placement:
     def calibration(self) -> str:
         """The name of the Model with its calibration; empty if it has none."""
         return self.worker.calibration.name if isinstance(self.worker, Deferral) and self.worker.calibration else ""
+
+    @property
+    def rule_file(self) -> str:
+        """The Python file of its own mining rule; empty if it has none."""
+        return rule_file(self.worker.hard_example_mining.name) if isinstance(self.worker, Deferral) else ""
 
     @property
     def folder(self) -> str:

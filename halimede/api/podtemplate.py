@@ -147,3 +147,9 @@ def brings_code(template: dict[str, Any]) -> bool:
     foreign = bool(worker.image) and not OWN_IMAGE.fullmatch(worker.image)
     added = worker.command or worker.working_dir or any(variable.name == "PYTHONPATH" for variable in worker.env)
     return foreign or bool(added)
+
+
+def may_run_own_code(template: dict[str, Any]) -> bool:
+    """Whether the worker of a checked template may read its model in another way than halimede does."""
+    worker = convert(template, PodTemplate, "template").spec.containers[0]
+    return brings_code(template) or any(variable.name == "ESTIMATOR" for variable in worker.env)

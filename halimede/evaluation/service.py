@@ -23,7 +23,7 @@ from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.api.jointinference import JointInferenceServiceSpec, ModelChoice
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
-from halimede.api.model_formats import format_of
+from halimede.api.model_formats import ONNX, format_of
 from halimede.api.relative_paths import resolve
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import FIELD as DATA
@@ -32,6 +32,7 @@ from halimede.inference import Model, SampleError, group, isolate, open_model
 from halimede.messages import Prediction
 from halimede.models import Cache, fetch, local_path
 from halimede.models.archive import kind_of, model_file, unpack
+from halimede.models.external_data import fetch_model
 
 FIELD = "--service"
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
@@ -276,6 +277,6 @@ def file_of(spec: ModelSpec) -> Path:
 
 
 async def _fetched(spec: ModelSpec, cache: Cache) -> Path:
-    fetched = await fetch(spec.url, spec.sha256, cache)
     form = format_of(spec.format)
+    fetched = await (fetch_model if form is ONNX else fetch)(spec.url, spec.sha256, cache)
     return model_file(await unpack(cache, fetched), form) if form else fetched.path

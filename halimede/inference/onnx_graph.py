@@ -9,8 +9,8 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from halimede.inference.file_checks import fields
 from halimede.inference.graph_input import GraphInput, first_operators
+from halimede.system.onnx_file import fields
 
 #: fields of onnx.proto: of ModelProto, GraphProto, NodeProto, ValueInfoProto, TypeProto, TensorProto
 GRAPH = 7

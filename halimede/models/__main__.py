@@ -27,6 +27,7 @@ from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
+from halimede.models.external_data import fetch_model
 from halimede.models.fetcher import fetch
 from halimede.models.materialize import deliver, deliver_folder, make_parent
 from halimede.models.source_registry import local_path, open_file
@@ -228,7 +229,8 @@ async def _fetch(wanted: RequestedModel, cache: Cache) -> Fetched:
             whole = f" of {total / 1e6:.0f}" if total else ""
             write_line(f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s")
 
-    return await fetch(
+    # an archive becomes a folder, and so do a model and its data files
+    return await (fetch_model if wanted.unpack else fetch)(
         wanted.url,
         wanted.sha256,
         cache,

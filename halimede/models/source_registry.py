@@ -83,7 +83,7 @@ async def open_file(path: Path, ask: SourceRequest) -> AsyncIterator[Stream]:
     except OSError as error:
         raise FetchError(FetchReason.NOT_READABLE, f"{path}: {error.strerror}") from error
     with file:
-        mark = _mark(facts)
+        mark = file_mark(facts)
         offset = ask.offset if mark == ask.mark else 0
         file.seek(offset)
         yield Stream(mark, facts.st_size, None if mark == ask.known else _read(file, path, mark), offset)
@@ -106,11 +106,12 @@ async def _read(file: BinaryIO, path: Path, mark: str) -> AsyncIterator[bytes]:
     try:
         while block := await in_thread(file.read, BLOCK):
             yield block
-        if _mark(os.fstat(file.fileno())) != mark:
+        if file_mark(os.fstat(file.fileno())) != mark:
             raise FetchError(FetchReason.INTERRUPTED, f"{path} changed while it was read", temporary=True)
     except OSError as error:
         raise FetchError(FetchReason.NOT_READABLE, f"{path}: {error.strerror}", temporary=True) from error
 
 
-def _mark(facts: os.stat_result) -> str:
+def file_mark(facts: os.stat_result) -> str:
+    """Return the mark of a file: it changes whenever the file is written or replaced."""
     return f"{facts.st_size}-{facts.st_mtime_ns}-{facts.st_ino}"

@@ -51,6 +51,7 @@ from services.lc.planning.resource_state import RequiredFile
 from services.lc.planning.template_process import Host
 from services.lc.pods.workers import PodNode, PodWorkers
 from services.lc.published_content import PublishedContent
+from services.lc.rule_files import RuleFiles
 from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeStore
 from services.lc.supervisor.linux_process import LinuxLauncher
@@ -187,6 +188,7 @@ class _Components:
         self.bus = bus
         self.store = store
         self.node = config.node
+        self.pods = config.pods
         self.items = ParsedResources()
         self.wake = asyncio.Event()
         self.room = CacheJanitor(
@@ -208,6 +210,7 @@ class _Components:
             root=config.host_root if config.pods else None,
             copies=DatasetCopies(folders.copies, controller.fetch_copy, controller.copy_depth, controller.shared),
         )
+        self.rules = RuleFiles()
         self.part: WorkerPart
         self.workers: WorkerBackend
         self.logs: Logs
@@ -227,6 +230,7 @@ class _Components:
                 config.credentials,
                 http,
                 str(config.fetch_policy),
+                self.rules.digests,
             )
             self.workers = Supervisor(
                 folders,
@@ -268,6 +272,7 @@ class _Components:
             "reconcile": self._reconcile(),
             "room": self.room.run(),
             "content": self.content.run(self.wake.set),
+            "rules": self.rules.run(self.wake.set),
             "sync": self.channel.run(),
             "store": self.channel.watch_store(),
             "reports": self.reporter.run(),
@@ -286,6 +291,8 @@ class _Components:
         while True:
             self.wake.clear()
             items = self.items.read(self.store.held)
+            if not self.pods:  # pods have rules of their own
+                await self.rules.set_required(items)
             running = self.workers.running
             known = {**self.preparer.preparations, **self.datasets.preparations}
             complete, content = self.store.complete, self.content.files

@@ -19,6 +19,7 @@ from halimede.api.processing import keeps_range
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.local_model import read_local
 from halimede.cli.manifests import Manifest, load
 from halimede.cli.output import console, fail, warn
 from halimede.cli.runner import run
@@ -27,6 +28,8 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 
 CHANGED = frozenset({"created", "configured"})
+#: characters of a digest in messages
+SHORT = 12
 
 
 class DryRun(StrEnum):
@@ -156,16 +159,21 @@ async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | 
         fail(f"{manifest.source}: {name}: {error}")
         return None
     console().print(f"{name} {outcome}{' (dry run)' if dry else ''}", style="green" if outcome in CHANGED else "")
-    _warn(manifest)
+    local = await asyncio.to_thread(read_local, resource)
+    old = "" if dry else ((stored.get("status") or {}).get("model") or {}).get("digest", "")
+    if local.digest and old and local.digest != old and not resource.spec.sha256:
+        change = f"file changed: sha256 {old[:SHORT]}.. -> {local.digest[:SHORT]}.."
+        console().print(f"{name}: {change}: nodes that read this file try it, and use it within a minute")
+    _warn(manifest, local.problem)
     return generation
 
 
-def _warn(manifest: Manifest) -> None:
-    """Warn of what is no error, and often a mistake."""
+def _warn(manifest: Manifest, problem: str = "") -> None:
+    """Warn of what is no error, and often a mistake. ``problem``: of the file that it names."""
     resource = manifest.resource
     if manifest.missing:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
-    for doubt in filter(None, (_unscaled(resource), _misspelled_format(resource))):
+    for doubt in filter(None, (problem, _unscaled(resource), _misspelled_format(resource))):
         warn(f"{manifest.source}: {named(resource.key)}: {doubt}")
 
 

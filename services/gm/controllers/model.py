@@ -19,7 +19,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
-from halimede.messages.file_facts import INPUT_NOT_SCALED
+from halimede.messages.file_facts import CONTENT_CHANGED, INPUT_NOT_SCALED, TrialReason
 from halimede.models import FetchReason
 from services.gm.controllers.base import Controller, Observed, register
 from services.gm.reference_index import ReferenceEntry
@@ -29,7 +29,7 @@ from services.gm.workloads.deployments import Built
 #: percent in which progress is shown: each step is a write of the status
 PROGRESS_STEP = 5
 #: reasons of nodes that show in a Model that is Ready, the most important first
-NOTED = (FetchReason.NOT_INSTALLED, INPUT_NOT_SCALED)
+NOTED = (FetchReason.NOT_INSTALLED, TrialReason.INVALID, INPUT_NOT_SCALED, CONTENT_CHANGED)
 #: versions in a status
 MOST_VERSIONS = 10
 
@@ -135,7 +135,7 @@ def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
         if report is None or not report.live or report.status.observed_generation < generation:
             continue
         told = report.status
-        if told.phase in {"Ready", "Running"} and told.model and told.model.digest:
+        if told.model and told.model.digest:  # also of one that failed its trial: other nodes may copy it
             found.append(told.model)
     return found
 

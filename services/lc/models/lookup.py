@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ import structlog
 
 from halimede.api import Resource, dataset, model, parse
 from halimede.api.base import SEDNA
-from halimede.api.placement import Placement
+from halimede.api.placement import SERVICES, Placement, placements
+from halimede.api.podtemplate import may_run_own_code
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models import FetchError, local_path, redact
@@ -54,6 +55,16 @@ class Models:
             progress = known.message if known and known.message else "waiting for its download"
             return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
         return used.resource, prepared
+
+    def users(self, key: Key, node: str) -> Iterator[bool]:
+        """Yield for each worker of this node that needs the file of a Model whether it may run code of its own."""
+        items = (item for item in self.items.values() if item.held.key.namespace == key.namespace)
+        services = (item.resource for item in items if item.resource and item.held.key.plural in SERVICES)
+        for service in services:
+            for placement in placements(service.spec):
+                here = placement.pod.node_name in {"", node}
+                if here and key.name in placement.needs.values():
+                    yield may_run_own_code(placement.worker.template)
 
     def data(self, placement: Placement, service: Resource[Any]) -> Path | Lack | None:
         """Return the files of a worker's Dataset, or why it must wait for them; None: the node has no such files.

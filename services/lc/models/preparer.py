@@ -2,6 +2,9 @@
 
 Level-triggered: ``set_required`` sets the files that should be present, and one task for each tries until it is. It
 retries soon after temporary failures, and later if a person must act. It never gives up: a missing file may appear.
+
+Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag of a
+server. Changed content is brought and tried as the first was. Until it stands its trial, the content before stays.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
-from halimede.messages.file_facts import INPUT_NOT_SCALED, TrialReason
+from halimede.messages.file_facts import CONTENT_CHANGED, INPUT_NOT_SCALED, TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, redact
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
 from halimede.models.cache import in_thread
+from halimede.models.external_data import fetch_model
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, not_installed, try_model
+from halimede.models.origin_watch import origin_changed
 from halimede.models.source_types import SourceOpener, TransferRate
 from halimede.names import Key
 from halimede.system.backoff import exponential
@@ -48,8 +53,12 @@ COST, MOST_DELAY = 10.0, 900.0
 PARALLEL = 2
 #: seconds between two reports of a download's progress
 PROGRESS_S = 2.0
-#: a result that only the worker can judge: its user's code may read the file in another way
-UNFIT = "ModelInvalid"
+#: a result that a user's own code may ignore: it may read the file in another way
+UNFIT = TrialReason.INVALID
+#: reasons of a file that is ready only for a user's own code
+OWN_CODE_ONLY = frozenset({UNFIT, FetchReason.NOT_INSTALLED.value})
+#: characters of a digest in messages
+SHORT = 12
 #: results that depend only on the file: only these are stored
 OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 2
@@ -108,13 +117,23 @@ class Preparer:
     def _begin(self, preparation: Preparation) -> None:
         want = preparation.want
         self.preparations[want.key] = preparation
+        if watching := self._running.get(want.key):
+            watching.cancel()
         self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
 
     async def _prepare(self, want: RequiredFile) -> None:
         attempts = 1
-        while (delay := await self._attempt(want, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))) is not None:
-            await asyncio.sleep(delay)
-            attempts += 1
+        while True:
+            delay = await self._attempt(want, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))
+            if delay is not None:
+                await asyncio.sleep(delay)
+                attempts += 1
+            elif want.sha256 or want.source:
+                return
+            else:
+                await origin_changed(want.url, self._cache)
+                log.info("content behind a url has changed", key=str(want.key), url=redact(want.url))
+                attempts = 1
 
     async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
         """Try once; return the seconds until the next attempt, None if none is needed."""
@@ -130,7 +149,7 @@ class Preparer:
             log.warning("preparation failed", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason.value] += 1
             phase: Phase = "Pending" if error.temporary else "Failed"
-            self._set(Preparation(want, phase, error.reason.value, str(error)))
+            self._fail(want, phase, error.reason.value, str(error))
             if error.temporary:
                 return WAITING_DELAY if want.source and error.reason is FetchReason.NOT_FOUND else backoff
             full = error.reason is FetchReason.DISK_FULL  # space may be freed at any time: duration is ignored
@@ -139,16 +158,15 @@ class Preparer:
             log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason] += 1
             untried = error.reason == TrialReason.FAILED  # nothing is known of the model: a repetition may succeed
-            self._set(Preparation(want, "Pending" if untried else "Failed", error.reason, str(error)))
+            self._fail(want, "Pending" if untried else "Failed", error.reason, str(error))
             self._room.came()  # the file takes space all the same
             return backoff if untried else _patience(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # noqa: BLE001  # an unexpected error of a library must not stop the other models
             log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
-            self._set(Preparation(want, "Failed", "Internal", f"the download failed: {type(error).__name__}"))
+            self._fail(want, "Failed", "Internal", f"the download failed: {type(error).__name__}")
             return LONGEST_DELAY
-        reason = FetchReason.NOT_INSTALLED.value if brought.lack else INPUT_NOT_SCALED if brought.warning else ""
-        self._set(Preparation(want, "Ready", reason, brought.lack or brought.warning, brought.path, brought.facts))
+        self._finish(want, brought)
         self._room.came()
         return LONGEST_DELAY if brought.lack else None
 
@@ -168,13 +186,41 @@ class Preparer:
                 whole = f" of {total / 1e6:.0f}" if total else ""
                 message = f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s"
                 coming = ModelFacts(size=total or 0, done=done, rate=round(rate))
-                self._set(replace(self.preparations[want.key], reason="Downloading", message=message, facts=coming))
+                if (known := self.preparations[want.key]).path is None:  # otherwise other content is in use meanwhile
+                    self._set(replace(known, reason="Downloading", message=message, facts=coming))
 
         try:
             return await self._bring_one(want, self._cache, progress)
         finally:
             if came is not None:  # otherwise it was in the cache
                 self.downloads.times.record((loop.time() - began) * 1000)
+
+    def _finish(self, want: RequiredFile, brought: InstalledModel) -> None:
+        """Record that a file is ready; content that fails its trial does not replace one that stood it."""
+        before = self.preparations[want.key]
+        if brought.invalid and _is_usable(before):
+            self._fail(want, "Failed", UNFIT, brought.invalid)
+            return
+        old = before.facts.digest if isinstance(before.facts, ModelFacts) else ""
+        new = brought.facts.digest
+        change = f"spec.url has new content, which is used now: sha256 {old[:SHORT]}.. -> {new[:SHORT]}.."
+        notes = {
+            FetchReason.NOT_INSTALLED.value: brought.lack,
+            UNFIT: brought.invalid,
+            INPUT_NOT_SCALED: brought.warning,
+            CONTENT_CHANGED: change if old and new != old else "",
+        }
+        reason = next((reason for reason, text in notes.items() if text), "")
+        self._set(Preparation(want, "Ready", reason, notes.get(reason, ""), brought.path, brought.facts))
+
+    def _fail(self, want: RequiredFile, phase: Phase, reason: str, message: str) -> None:
+        """Record a failure. Usable content stays ready: workers run it, whatever its origin has now."""
+        before = self.preparations[want.key]
+        if not _is_usable(before):
+            self._set(Preparation(want, phase, reason, message))
+            return
+        text = f"spec.url has new content, which cannot be used, and the one before stays: {reason}: {message}"
+        self._set(replace(before, reason=CONTENT_CHANGED, message=text))
 
     def _set(self, preparation: Preparation) -> None:
         key = preparation.want.key
@@ -187,6 +233,11 @@ def _lack(want: RequiredFile) -> str:
     """Return that the package of a file's format is missing here, and how to install it; empty if it is not."""
     form = format_of(want.format)
     return not_installed(form) if form else ""
+
+
+def _is_usable(preparation: Preparation) -> bool:
+    """Whether there is a file that halimede itself can use."""
+    return preparation.path is not None and preparation.reason not in OWN_CODE_ONLY
 
 
 def _patience(least: float, took: float) -> float:
@@ -206,12 +257,14 @@ class UnusableError(HalimedeError):
 class InstalledModel:
     """A model on this node: its file, and the facts about it.
 
-    ``lack``: why only a user's estimator can use it here; empty if halimede can. ``warning``: what its trial warns of.
+    ``lack``: why only a user's estimator can use it here; empty if halimede can. ``invalid``: why it failed its trial,
+    after which only a user's own code may use it. ``warning``: what its trial warns of.
     """
 
     path: Path
     facts: ModelFacts
     lack: str = ""
+    invalid: str = ""
     warning: str = ""
 
 
@@ -220,9 +273,9 @@ class ModelFiles:
     """Downloads a Model, unpacks it, tries it in a child process, and describes it.
 
     A dangerous model, or one whose trial does not end, is refused here before any worker receives it. A model that only
-    does not fit its spec is left to the worker: it may read the file in its own way. ``openers`` are further schemes,
-    such as the bus's own. ``copy`` fetches a file that this node copies from another one. ``formats``: those that are
-    unpacked and tried here.
+    does not fit its spec is ``invalid``: a worker's own code may read the file in its own way. ``openers`` are further
+    schemes, such as the bus's own. ``copy`` fetches a file that this node copies from another one. ``formats``: those
+    that are unpacked and tried here.
     """
 
     policy: AddressPolicy | None = None
@@ -244,7 +297,13 @@ class ModelFiles:
             fetched = await self.copy(want, want.sha256, cache, progress)
         else:
             fetched = await with_fallback(
-                fetch, want.url, want.sha256, cache, progress, openers=self.openers, policy=self.policy
+                fetch_model if form is ONNX else fetch,
+                want.url,
+                want.sha256,
+                cache,
+                progress,
+                openers=self.openers,
+                policy=self.policy,
             )
         log.info("model fetched", key=str(want.key), url=redact(want.url), digest=fetched.digest, size=fetched.size)
         with cache.using(fetched.digest):
@@ -258,7 +317,7 @@ class ModelFiles:
                     raise
                 return as_it_is  # the user's code may read another file of the same framework
             trial = await self._try(want, fetched, path, cache)
-            return InstalledModel(path, facts(fetched, trial), lack, trial.warning)
+            return InstalledModel(path, facts(fetched, trial), lack, "" if trial.ok else trial.message, trial.warning)
 
     async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"

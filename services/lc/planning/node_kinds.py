@@ -24,9 +24,10 @@ from halimede.api import (
 )
 from halimede.api.dataset import is_copy
 from halimede.blobs.uris import url
+from halimede.messages.file_facts import TrialReason
 from services.lc.models.lookup import Models, output
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import Lack, Preparation, RequiredFile, ResourceState
+from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState
 from services.lc.store import NodeResource
 from services.lc.supervisor.process import Role, Start
 
@@ -209,6 +210,15 @@ class ModelOnNode(DatasetOnNode):
         return replace(super().file(item), sha256=spec.sha256, spec=tried)
 
     def state(self, item: NodeItem) -> NodeState:
-        """Return the progress of its file, and the model for the report."""
+        """Return the progress of its file, and the model for the report.
+
+        One that failed its trial is Ready only if all of its users here have code of their own, which may read it.
+        """
         state, workers = super().state(item)
+        if (now := state.settled) and (now.phase, now.reason) == ("Ready", TrialReason.INVALID):
+            users = list(item.models.users(item.held.key, item.part.name))
+            advice = "a service with its own code may still read it" if not users else ""
+            text = "; ".join(filter(None, (now.message, advice)))
+            phase: Phase = "Ready" if users and all(users) else "Failed"
+            state = replace(state, settled=Lack(phase, now.reason, text))
         return replace(state, models=(output(item.resource),)), workers

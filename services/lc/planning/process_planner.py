@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ class NodeContext:
     http: str = WORKER_HTTP
     #: addresses of workers' own cameras in addition to public ones
     fetch_allow: str = ""
+    #: the digests of the files of users' mining rules, by path
+    rules: Mapping[str, str] = field(default_factory=dict)
 
     def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
         """Always empty: the files that its workers need are brought here first."""
@@ -224,6 +226,8 @@ class NodeContext:
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
         if "model" in placement.needs:
             facts["MODEL_FILE"] = f"{folder}/{WISH}"
+        if digest := self.rules.get(placement.rule_file):
+            facts["HEM_FILE_DIGEST"] = digest
         if self.credentials:
             facts["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(placement.role))
         return WorkerEnvironment(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from halimede.inference import file_checks
-from halimede.inference.file_checks import MalformedProtobufError, WireType, fields, records
+from halimede.system import onnx_file
+from halimede.system.onnx_file import MalformedProtobufError, WireType, fields, records
 from tests.hostile_models import adding, in_attribute, in_function, in_sparse, in_subgraph, outside
 
 
@@ -73,11 +73,11 @@ def test_long_lists_of_numbers_cost_nothing():
     graph = helper.make_graph([node], "g", [], [], [numpy_helper.from_array(np.zeros(100_000), "w")])
     content = helper.make_model(graph).SerializeToString()
     seen = []
-    left, file_checks.MAX_FIELDS = file_checks.MAX_FIELDS, 100
+    left, onnx_file.MAX_FIELDS = onnx_file.MAX_FIELDS, 100
     try:
         seen = list(records(content))
     finally:
-        file_checks.MAX_FIELDS = left
+        onnx_file.MAX_FIELDS = left
     assert [record.texts.get("name") for record in seen] == ["Trees", "w"]
 
 
@@ -121,7 +121,7 @@ def test_nesting_has_an_end():
 
 
 def test_the_number_of_fields_has_an_end(monkeypatch):
-    monkeypatch.setattr(file_checks, "MAX_FIELDS", 10)
+    monkeypatch.setattr(onnx_file, "MAX_FIELDS", 10)
     with pytest.raises(MalformedProtobufError, match="more than 10 fields"):
         list(records(field(2, b"") * 11))
 

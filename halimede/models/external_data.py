@@ -1,0 +1,197 @@
+"""Brings an ONNX model together with its external data: the files beside it that hold its weights.
+
+PyTorch's exporter writes ``model.onnx`` and ``model.onnx.data``. The model file names its data files; they are fetched
+from the same folder of the same origin, and model and data become one tar of the cache. Its bytes depend only on the
+content of the files. So one digest covers all of them, and an unpacked model has its data beside it, as if its user had
+packed them into an archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from halimede.models.address_policy import AddressPolicy
+from halimede.models.cache import Cache, Fetched, in_thread
+from halimede.models.errors import FetchError, FetchReason, disk_error, redact
+from halimede.models.fetcher import Progress, fetch
+from halimede.models.source_registry import local_path
+from halimede.models.source_types import SourceOpener, TransferLimits
+from halimede.system.onnx_file import MalformedProtobufError, records
+
+#: the name of the model file in the tar
+MODEL = "model.onnx"
+#: the most data files of one model, and the most folders above one
+MAX_FILES, MAX_DEPTH = 256, 8
+#: a location that ONNX Runtime interprets as an address in memory
+MEMORY_MARK = "_ORT_MEM_ADDR_"
+
+
+async def fetch_model(
+    url: str,
+    sha256: str,
+    cache: Cache,
+    progress: Progress | None = None,
+    *,
+    limits: TransferLimits | None = None,
+    policy: AddressPolicy | None = None,
+    openers: Mapping[str, SourceOpener] | None = None,
+) -> Fetched:
+    """Return the ONNX model of ``url`` as ``fetch`` does; with its external data, if it has any, as a tar.
+
+    Raises FetchError. The digest of a spec covers one file, so a model with data files must not have one.
+    """
+    limits = limits or TransferLimits()
+    common: dict[str, Any] = {"policy": policy, "openers": openers}
+    fetched = await fetch(url, sha256, cache, progress, limits=limits, **common)
+    with cache.using(fetched.digest):
+        locations = await in_thread(data_files, fetched.path)
+        if not locations or not all(is_inside(location) for location in locations):
+            return fetched  # the trial of a model that names files outside of its folder refuses it
+        if len(locations) > MAX_FILES:
+            text = f"{redact(url)} has its weights in {len(locations)} files beside it, more than {MAX_FILES}"
+            raise FetchError(FetchReason.TOO_LARGE, f"{text}: {advice(locations)}")
+        if sha256:
+            text = f"spec.sha256 covers only the model file, and not its weights in {_listed(locations)}"
+            raise FetchError(FetchReason.DIGEST_MISMATCH, f"{redact(url)}: {text}: {advice(locations)}")
+        files, size, fresh = {MODEL: fetched.path}, fetched.size, fetched.fresh
+        for location in locations:
+            if (folder := local_path(url)) is not None:
+                await in_thread(_check_path, folder.parent, location)
+            sibling, rest = sibling_url(url, location), replace(limits, max_bytes=limits.max_bytes - size)
+            try:
+                data = await fetch(sibling, "", cache, progress, limits=rest, **common)
+            except FetchError as error:
+                text = f"{redact(url)} has its weights in {location!r} beside it: {error}: {advice(locations)}"
+                raise FetchError(error.reason, text, temporary=error.temporary, status=error.status) from error
+            files[location] = data.path
+            size, fresh = size + data.size, fresh and data.fresh
+        try:
+            packed = await in_thread(_keep, cache, files)
+        except OSError as error:
+            raise disk_error(f"the model cache {cache.root}", error) from error
+    return replace(packed, fresh=fresh)
+
+
+def data_files(path: Path) -> list[str]:
+    """Return the locations of the external data of an ONNX file, sorted; empty for any other file."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            try:
+                entries = [dict(record.entries) for record in records(content) if record.entries]
+            except MalformedProtobufError:  # no ONNX, or a damaged one: its trial reports it
+                return []
+    locations = {str(PurePosixPath(entry["location"])) for entry in entries if entry.get("location")}
+    return sorted(location for location in locations if location != ".")
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest that a local model file has in the cache, with its external data. Raises OSError, FetchError.
+
+    Blocks: it reads all files.
+    """
+    locations = data_files(path)
+    if not locations:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    for location in locations:
+        if not is_inside(location):
+            text = f"{path} takes its weights from {location[:200]!r}, which is not in its folder"
+            raise FetchError(FetchReason.UNSAFE_ARCHIVE, f"{text}: export it with the data in its folder")
+        _check_path(path.parent, location)
+    digest = hashlib.sha256()
+    _pack({MODEL: path} | {location: path.parent / location for location in locations}, digest.update)
+    return digest.hexdigest()
+
+
+def sibling_url(url: str, location: str) -> str:
+    """Return the URL of a data file: of the same origin, folder and query as the model's."""
+    if url.startswith("/"):
+        return str(Path(url).parent / location)
+    parts = urlsplit(url)
+    path = f"{parts.path.rpartition('/')[0]}/{quote(location)}"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+def advice(locations: Sequence[str]) -> str:
+    """Return what to do with a model whose data files cannot be fetched with it."""
+    names = " ".join(locations) if len(locations) <= 3 else "and all its data files"
+    whole = "onnx.save(onnx.load('model.onnx'), 'whole.onnx')"
+    return (
+        f"pack all of them into an archive (tar -czf model.tar.gz model.onnx {names}) and give its url, "
+        f"or save the model as one file ({whole})"
+    )
+
+
+def _listed(locations: Sequence[str]) -> str:
+    more = f" and {len(locations) - 3} more files" if len(locations) > 3 else ""
+    return ", ".join(locations[:3]) + more
+
+
+def is_inside(location: str) -> bool:
+    """Whether a location is below the model's folder, and another file than the model itself."""
+    parts = PurePosixPath(location).parts
+    outside = location.startswith("/") or ".." in parts or len(parts) > MAX_DEPTH + 1
+    strange = MEMORY_MARK in location or "\\" in location or not location.isprintable()
+    return not outside and not strange and location != MODEL
+
+
+def _check_path(folder: Path, location: str) -> None:
+    """Refuse links and what is no regular file, at any place of the path. Raises FetchError."""
+    path, parts = folder, PurePosixPath(location).parts
+    for i, part in enumerate(parts):
+        path /= part
+        try:
+            facts = path.lstat()
+        except OSError:
+            return  # the fetcher reports it
+        if not (stat.S_ISREG if i == len(parts) - 1 else stat.S_ISDIR)(facts.st_mode):
+            what = "a link" if stat.S_ISLNK(facts.st_mode) else "not a regular file"
+            text = f"the model's data file {path} is {what}: put the file itself there"
+            raise FetchError(FetchReason.UNSAFE_ARCHIVE, text)
+
+
+def _keep(cache: Cache, files: Mapping[str, Path]) -> Fetched:
+    """Pack files into the cache."""
+    digest = hashlib.sha256()
+    _pack(files, digest.update)
+    if cache.path(digest.hexdigest()).exists():
+        with cache.path(digest.hexdigest()).open("rb") as file:
+            return Fetched(cache.path(digest.hexdigest()), digest.hexdigest(), os.fstat(file.fileno()).st_size)
+    part = cache.root / "parts" / f"{digest.hexdigest()}.{os.getpid()}.tar"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("wb") as file:
+            _pack(files, file.write)
+            file.flush()
+            os.fsync(file.fileno())
+        return cache.keep(part, digest.hexdigest())
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _pack(files: Mapping[str, Path], write: Callable[[bytes], Any]) -> None:
+    """Write a tar whose bytes depend only on names and contents."""
+    with tarfile.open(fileobj=_Sink(write), mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+        for name, path in files.items():
+            with path.open("rb") as file:
+                member = tarfile.TarInfo(name)
+                member.size = os.fstat(file.fileno()).st_size
+                tar.addfile(member, file)
+
+
+class _Sink:
+    """A file object for a tar that is only written."""
+
+    def __init__(self, write: Callable[[bytes], Any]) -> None:
+        self.write = write

@@ -1,0 +1,62 @@
+"""Watches whether the content of a URL has changed since it was cached.
+
+A file of the node is watched by its size, modification time and inode, which cost one system call; so are the external
+data of an ONNX file. A server is asked, more rarely, by the next download: with the ETag that it gave. If it gave none,
+nothing is known without a whole download, and it is not watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from halimede.models.cache import Cache, in_thread
+from halimede.models.external_data import data_files, sibling_url
+from halimede.models.source_registry import asker, file_mark, local_path
+
+#: seconds between two checks of a file, and between two requests to a server
+FILE_PERIOD_S, SERVER_PERIOD_S = 30.0, 300.0
+#: seconds in which a changed file must not change again: who writes it may need longer
+QUIET_S = 1.0
+
+
+async def origin_changed(url: str, cache: Cache) -> None:
+    """Return when the content of a URL differs from its cached content, or when its server should be asked again."""
+    path = local_path(url)
+    if path is None:
+        record = cache.recall(asker(url).key)
+        await (asyncio.sleep(SERVER_PERIOD_S) if record and record.mark else asyncio.Event().wait())
+        return
+    files = await in_thread(_files, url, path, cache)
+    if not files:
+        await asyncio.Event().wait()
+    before: dict[Path, str] | None = None
+    while True:  # the pause comes first: a file that cannot be read is not tried all the time
+        await asyncio.sleep(QUIET_S if before else FILE_PERIOD_S)
+        marks = await in_thread(_marks, files)
+        changed = any(mark not in {"", files[file]} for file, mark in marks.items())
+        if changed and marks == before:
+            return
+        before = marks if changed else None
+
+
+def _files(url: str, path: Path, cache: Cache) -> dict[Path, str]:
+    """Return the model file and its data files, each with the mark of its cached content (empty: there is none)."""
+    urls = {path: url}
+    with contextlib.suppress(OSError):  # if it is gone since, its cached content stays in use
+        urls |= {path.parent / location: sibling_url(url, location) for location in data_files(path)}
+    records = {file: cache.recall(asker(origin).key) for file, origin in urls.items()}
+    return {file: record.mark for file, record in records.items() if record}
+
+
+def _marks(files: dict[Path, str]) -> dict[Path, str]:
+    """Return the present marks; empty for a file that is missing: its cached content stays in use."""
+    return {file: _mark(file) for file in files}
+
+
+def _mark(file: Path) -> str:
+    try:
+        return file_mark(file.stat())
+    except OSError:
+        return ""

@@ -1,0 +1,165 @@
+"""Reads the nodes, functions and tensors of an ONNX file, without a parser of protobuf and without its weights.
+
+The ``onnx`` package could, but it is 31 MB that an edge node needs for nothing else, parses the whole file into objects
+(several times its size in memory) and runs a native parser on unchecked bytes. Here the file is mapped and skipped
+through, and never copied: weights cost nothing, and memory does not grow with the file. Where the two could interpret
+fields differently, this reader is at least as strict as protobuf's own: it refuses what it cannot follow.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+#: the nesting limit of protobuf's own reader
+MAX_DEPTH = 100
+#: the most fields with a length, over all levels: half a minute of reading
+MAX_FIELDS = 20_000_000
+#: the most bytes of a name, a domain or a path
+MAX_TEXT = 65_536
+MAX_TAG = 2**32 - 1
+MAX_VARINT_BYTES = 10
+
+
+class MalformedProtobufError(ValueError):
+    """The bytes are not a protobuf message, or it exceeds the limits of nesting or of fields."""
+
+
+class WireType(Enum):
+    """The messages of onnx.proto that lead to operators and tensors."""
+
+    MODEL = auto()
+    GRAPH = auto()
+    NODE = auto()
+    ATTRIBUTE = auto()
+    TENSOR = auto()
+    SPARSE = auto()
+    FUNCTION = auto()
+    TRAINING = auto()
+    ENTRY = auto()
+
+
+#: fields of a message that hold messages to descend into
+CHILDREN: dict[WireType, dict[int, WireType]] = {
+    WireType.MODEL: {7: WireType.GRAPH, 20: WireType.TRAINING, 25: WireType.FUNCTION},
+    WireType.TRAINING: {1: WireType.GRAPH, 2: WireType.GRAPH},
+    WireType.FUNCTION: {7: WireType.NODE, 11: WireType.ATTRIBUTE},
+    WireType.GRAPH: {1: WireType.NODE, 5: WireType.TENSOR, 15: WireType.SPARSE},
+    WireType.NODE: {5: WireType.ATTRIBUTE},
+    WireType.ATTRIBUTE: {
+        5: WireType.TENSOR,
+        6: WireType.GRAPH,
+        10: WireType.TENSOR,
+        11: WireType.GRAPH,
+        22: WireType.SPARSE,
+        23: WireType.SPARSE,
+    },
+    WireType.SPARSE: {1: WireType.TENSOR, 2: WireType.TENSOR},
+    WireType.TENSOR: {13: WireType.ENTRY},
+    WireType.ENTRY: {},
+}
+#: fields whose text is kept
+TEXTS: dict[WireType, dict[int, str]] = {
+    WireType.NODE: {4: "name", 7: "domain"},
+    WireType.FUNCTION: {1: "name", 10: "domain"},
+    WireType.TENSOR: {8: "name"},
+    WireType.ENTRY: {1: "key", 2: "value"},
+}
+
+
+@dataclass(slots=True)
+class ProtobufRecord:
+    """A node, function or tensor. ``entries``: the key-value pairs with which a tensor refers to a file."""
+
+    kind: WireType
+    texts: dict[str, str] = field(default_factory=dict)
+    entries: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _one_of(wire_type: int) -> bytes:
+    """Return a regular expression for the one-byte tags of a wire type."""
+    return b"[" + b"".join(re.escape(bytes([number << 3 | wire_type])) for number in range(1, 16)) + b"]"
+
+
+#: consecutive fields of plain numbers: lists of a million floats are often written as a million fields
+_numbers = re.compile(
+    rb"(?:%b[\x80-\xff]{0,9}[\x00-\x7f]|%b.{4}|%b.{8})++" % (_one_of(0), _one_of(5), _one_of(1)), re.DOTALL
+)
+
+
+def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
+    """Yield every node, function and tensor of a ModelProto. Raises MalformedProtobufError."""
+    left = MAX_FIELDS
+    root = ProtobufRecord(WireType.MODEL)
+    stack: list[tuple[ProtobufRecord, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
+    while stack:
+        record, rest = stack[-1]
+        children, texts = CHILDREN[record.kind], TEXTS.get(record.kind, {})
+        for number, start, end in rest:
+            left -= 1
+            if left < 0:
+                raise MalformedProtobufError(f"it has more than {MAX_FIELDS} fields")
+            if number in children:
+                if len(stack) >= MAX_DEPTH:
+                    raise MalformedProtobufError(f"it is nested more than {MAX_DEPTH} levels deep")
+                stack.append((ProtobufRecord(children[number]), fields(content, start, end)))
+                break
+            if number in texts:
+                record.texts[texts[number]] = _text(content, start, end)
+        else:
+            stack.pop()
+            if record.kind is WireType.ENTRY:
+                stack[-1][0].entries.append((record.texts.get("key", ""), record.texts.get("value", "")))
+            elif record.kind in {WireType.NODE, WireType.FUNCTION, WireType.TENSOR}:
+                yield record
+
+
+def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field with a length from ``at`` to ``end``. Raises MalformedProtobufError."""
+    while at < end:
+        if numbers := _numbers.match(content, at, end):
+            at = numbers.end()
+            continue
+        tag, at = _varint(content, at, end)
+        number, wire_type = tag >> 3, tag & 7
+        if not number or tag > MAX_TAG:
+            raise MalformedProtobufError(f"there is no field {number}")
+        size = 0
+        if wire_type == 0:
+            _, at = _varint(content, at, end)
+        elif wire_type in {1, 5}:
+            size = 8 if wire_type == 1 else 4
+        elif wire_type == 2:
+            size, at = _varint(content, at, end)
+        else:
+            raise MalformedProtobufError(f"field {number} is of wire type {wire_type}")
+        if at + size > end:
+            raise MalformedProtobufError(f"field {number} exceeds its end")
+        if wire_type == 2:
+            yield number, at, at + size
+        at += size
+
+
+def _varint(content: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(MAX_VARINT_BYTES):
+        if at >= end:
+            break
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedProtobufError("it is truncated")
+
+
+def _text(content: mmap.mmap | bytes, start: int, end: int) -> str:
+    if end - start > MAX_TEXT:
+        raise MalformedProtobufError(f"a name of {end - start} bytes")
+    try:
+        return content[start:end].decode()
+    except UnicodeDecodeError as error:
+        raise MalformedProtobufError("a name that is not UTF-8") from error

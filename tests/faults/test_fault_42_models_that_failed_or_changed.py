@@ -1,0 +1,212 @@
+"""Fault 42: a Model whose trial fails, weights that are left behind, a file that changes behind an unchanged url.
+
+A Model that halimede cannot run is never Ready, and content that fails never replaces content that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.api import admit
+from halimede.api.model import ModelSpec
+from halimede.cli.local_model import read_local
+from halimede.inference import open_model
+from halimede.messages import ModelFacts
+from halimede.models import AddressPolicy, Cache, FetchError, FetchReason, fetch
+from halimede.models.__main__ import main
+from halimede.models.archive import model_file, unpack
+from halimede.models.external_data import digest_of, fetch_model
+from services.lc.models.preparer import InstalledModel, ModelFiles, UnusableError
+from services.lc.planning.resource_state import Preparation, RequiredFile
+from tests.hostile_models import adding, harmless, outside
+from tests.integration.lc_world import HELMET, SMALL, World, model, service
+from tests.origins import Handler, serving
+from tests.simulated import eventually, simulated
+from tests.unit.lc.test_model_preparation import want
+from tests.unit.lc.test_plan import decide
+
+WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+LOOPBACK = AddressPolicy.parse("loopback", "allow")
+OWN_CODE = {"image": "", "command": ["python", "/app/own.py"]}
+
+
+def with_data(folder: Path, weights: np.ndarray[Any, Any] = WEIGHTS) -> Path:
+    """Write a model whose weights are in a file beside it."""
+    path = adding(folder / "small.onnx", outside("small.onnx.data"))
+    (folder / "small.onnx.data").write_bytes(weights.tobytes())
+    return path
+
+
+async def answer(cache: Cache, url: str) -> list[float]:
+    """Return what the model of a url answers to zeros: the weights that it adds."""
+    fetched = await fetch_model(url, "", cache, policy=LOOPBACK)
+    path = model_file(await unpack(cache, fetched))
+    with open_model(path, ModelSpec(url="/m", format="onnx")) as opened:
+        return opened.predict([np.zeros(4, np.float32)])[0].probabilities or []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda whole: b"\x7fELF" + bytes(range(256)) * 8, lambda whole: whole[: len(whole) // 2]],
+    ids=["an ELF file", "half an ONNX"],
+)
+async def test_fault_42_the_result_of_a_trial_comes_with_the_file(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = harmless(tmp_path / "m.onnx")
+    path.write_bytes(damage(path.read_bytes()))
+    brought = await ModelFiles()(want(path), Cache(tmp_path / "cache"), lambda *_: None)
+    assert "not an ONNX model that can run here" in brought.invalid
+
+
+@pytest.mark.parametrize(
+    ("bodies", "phase"),
+    [
+        ([], "Failed"),
+        ([service()], "Failed"),
+        ([service(edge=OWN_CODE)], "Ready"),
+        ([service(edge={"env": [{"name": "ESTIMATOR", "value": "own:Own"}]})], "Ready"),
+        ([service(edge=OWN_CODE), service("other", uid="u2")], "Failed"),
+    ],
+    ids=["nobody uses it", "halimede's worker", "a script", "an estimator", "both"],
+)
+def test_fault_42_a_model_that_failed_its_trial_is_ready_only_for_code_that_may_read_it(
+    bodies: list[dict[str, Any]], phase: str
+) -> None:
+    required = decide(model(), *bodies, ready=False).prepare[SMALL]
+    failed = Preparation(required, "Ready", "ModelInvalid", "it is no model", Path("/cache/small"))
+    state = decide(model(), *bodies, ready={SMALL: failed}).standings[SMALL].settled
+    assert state is not None
+    assert (state.phase, state.reason) == (phase, "ModelInvalid")
+    assert state.message.startswith("it is no model")
+
+
+async def test_fault_42_weights_beside_a_file_come_with_it_and_change_its_digest(tmp_path: Path) -> None:
+    cache, path = Cache(tmp_path / "cache"), with_data(tmp_path)
+    assert await answer(cache, str(path)) == pytest.approx(WEIGHTS.tolist())
+    first = (await fetch_model(path.as_uri(), "", cache)).digest
+    assert digest_of(path) == first, "apply shows the digest that nodes report"
+    assert (await ModelFiles()(want(path), cache, lambda *_: None)).facts.digest == first
+    with_data(tmp_path, WEIGHTS[::-1])
+    assert await answer(cache, str(path)) == pytest.approx(WEIGHTS[::-1].tolist())
+    assert digest_of(path) == (await fetch_model(path.as_uri(), "", cache)).digest != first
+
+
+async def test_fault_42_weights_beside_a_url_come_from_the_same_folder(tmp_path: Path) -> None:
+    path = with_data(tmp_path)
+
+    def serve(name: str) -> Callable[[Handler], bool]:
+        def send(handler: Handler) -> bool:
+            body = (tmp_path / name).read_bytes()
+            handler.send_response(200)
+            handler.send_header("Content-Length", str(len(body)))
+            handler.end_headers()
+            handler.wfile.write(body)
+            return True
+
+        return send
+
+    with serving(b"") as origin:
+        origin.answers = {f"/a/{name}?v=1": serve(name) for name in ("small.onnx", "small.onnx.data")}
+        assert await answer(Cache(tmp_path / "c"), f"{origin.url}/a/small.onnx?v=1") == pytest.approx(WEIGHTS.tolist())
+        assert digest_of(path)
+        assert [handler.path for handler in origin.asked] == ["/a/small.onnx?v=1", "/a/small.onnx.data?v=1"]
+
+
+async def test_fault_42_weights_left_behind_are_missed_at_apply_and_on_the_node(tmp_path: Path) -> None:
+    path = with_data(tmp_path)
+    (tmp_path / "small.onnx.data").unlink()
+    with pytest.raises(FetchError, match=r"pack all of them into an archive \(tar -czf") as caught:
+        await ModelFiles()(want(path), Cache(tmp_path / "cache"), lambda *_: None)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.NOT_FOUND, False)
+    resource = admit({**model(url=str(path)), "metadata": {"name": "small", "namespace": "default"}})
+    assert "small.onnx.data, which does not exist: pack all of them" in read_local(resource).problem
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "sub/../../secret.bin", "a\\b"])
+async def test_fault_42_no_file_outside_of_the_models_folder_is_brought(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
+    path, cache = adding(tmp_path / "m" / "small.onnx", outside(location)), Cache(tmp_path / "cache")
+    (tmp_path / "m" / "sub").mkdir()
+    assert (await fetch_model(str(path), "", cache)).size == path.stat().st_size
+    with pytest.raises(UnusableError, match="not in its folder") as caught:
+        await ModelFiles()(want(path), cache, lambda *_: None)
+    assert caught.value.reason == "UnsafeModel"
+    with pytest.raises(FetchError, match="not in its folder"):
+        digest_of(path)
+
+
+@pytest.mark.parametrize("location", ["link.bin", "up/secret.bin"])
+async def test_fault_42_no_link_is_followed_to_weights(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
+    path = adding(tmp_path / "m" / "small.onnx", outside(location))
+    (tmp_path / "m" / "link.bin").symlink_to("../secret.bin")
+    (tmp_path / "m" / "up").symlink_to("..")
+    with pytest.raises(FetchError, match="is a link: put the file itself there"):
+        await fetch_model(path.as_uri(), "", Cache(tmp_path / "cache"))
+
+
+def test_fault_42_an_init_container_delivers_the_weights_as_well(tmp_path: Path) -> None:
+    path, out = with_data(tmp_path), tmp_path / "downloads" / "small.onnx"
+    assert main(["--url", str(path), "--cache", str(tmp_path / "cache"), "--out", str(out), "--unpack"]) == 0
+    assert sorted(file.name for file in out.iterdir()) == ["model.onnx", "small.onnx.data"]
+
+
+async def test_fault_42_a_digest_of_one_file_does_not_stand_for_its_weights(tmp_path: Path) -> None:
+    path, cache = with_data(tmp_path), Cache(tmp_path / "cache")
+    digest = (await fetch(str(path), "", cache)).digest
+    with pytest.raises(FetchError, match=r"covers only the model file"):
+        await fetch_model(str(path), digest, cache)
+
+
+@simulated
+async def test_fault_42_a_changed_file_is_used_within_a_minute_unless_it_fails(tmp_path: Path) -> None:
+    file, node = tmp_path / "small.onnx", World(tmp_path)
+    file.write_bytes(b"first")
+
+    async def bring(required: RequiredFile, cache: Cache, progress: Any) -> InstalledModel:
+        fetched = await fetch(required.url, required.sha256, cache, progress)
+        if fetched.path.read_bytes() == b"crash":
+            raise UnusableError("ModelCrashed", "it ended its process")
+        invalid = "it is no model" if fetched.path.read_bytes() == b"wrong" else ""
+        return InstalledModel(fetched.path, ModelFacts(digest=fetched.digest), invalid=invalid)
+
+    node.bring = bring
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(url=file.as_uri()), service())
+        await node.gm.reaches(SMALL, "Ready", "")
+        await eventually(lambda: node.launcher.alive)
+        first = node.gm.statuses[SMALL].model
+        file.write_bytes(b"second")
+        await eventually(lambda: node.gm.statuses[SMALL].reason == "ContentChanged", 60)
+        second = node.gm.statuses[SMALL].model
+        assert first
+        assert second
+        change = f"sha256 {first.digest[:12]}.. -> {second.digest[:12]}.."
+        assert node.gm.statuses[SMALL].message == f"spec.url has new content, which is used now: {change}"
+        for content, problem in ((b"wrong", "ModelInvalid: it is no model"), (b"crash", "ModelCrashed: it ended")):
+            file.write_bytes(content)
+            await eventually(lambda problem=problem: problem in node.gm.statuses[SMALL].message, 60)  # type: ignore[misc]
+            assert "cannot be used, and the one before stays" in node.gm.statuses[SMALL].message
+            assert (node.gm.statuses[SMALL].phase, node.gm.statuses[SMALL].model) == ("Ready", second)
+        assert node.gm.statuses[HELMET].phase != "Failed"
+        file.write_bytes(b"mended, and used")
+        await eventually(lambda: (node.gm.statuses[SMALL].model or second).digest != second.digest, 120)
+
+
+@simulated
+async def test_fault_42_a_worker_with_an_edited_rule_is_replaced_within_a_minute(tmp_path: Path) -> None:
+    rule, node = tmp_path / "rule.py", World(tmp_path)
+    rule.write_text("class Few: ...\n")
+    body = service(hardExampleMining={"name": f"{rule}:Few"})
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), body)
+        await eventually(lambda: node.launcher.alive)
+        (process,) = node.launcher.alive
+        rule.write_text("class Few: pass  # edited\n")
+        await eventually(lambda: not process.alive and len(node.launcher.alive) == 1, 60)
