@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,9 @@ async def test_three_nodes_share_vote_and_go_on_without_one(tmp_path: Path) -> N
         # two views of one picture: what both say is decided at one of the two that are left
         sent.clear()
         for picture in pictures[300:320]:
-            await system.send([picture], camera="left", fps=1000)
-            await system.send([picture], camera="right", fps=20)
+            now_ns = time.time_ns()
+            await system.send([picture], camera="left", fps=1000, captured_ns=now_ns)
+            await system.send([picture], camera="right", fps=20, captured_ns=now_ns)
         await system.until("both views are answered", lambda: len(heard.results.get("vote", {})) == 40)
         votes = heard.results["vote"].values()
         assert {result.by for result in votes} <= {"joint", "edge"}

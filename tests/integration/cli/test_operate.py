@@ -26,6 +26,7 @@ from services.gm.cluster.local import LocalCluster
 from services.site import LocalSite, Security
 from tests.integration.cli.test_commands import DIGITS, running
 from tests.ports import free_port
+from tests.waiting import eventually, patience
 
 Output = pytest.CaptureFixture[str]
 
@@ -89,7 +90,7 @@ async def test_top_goes_on_while_the_broker_is_away(
     lines: list[dict[str, Any]] = []
 
     async def seen(connected: bool) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while not lines or lines[-1]["broker"]["connected"] is not connected:
                 lines.extend(json.loads(line) for line in capsys.readouterr().out.splitlines())
                 await asyncio.sleep(0.1)
@@ -172,7 +173,7 @@ async def slow(tmp_path: Path) -> AsyncIterator[int]:
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nuser root\nlog_dest none\n")
     binary = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     process = await asyncio.create_subprocess_exec(binary, "-c", str(config))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while True:
             with contextlib.suppress(OSError):
                 (await asyncio.open_connection("127.0.0.1", port))[1].close()
@@ -184,8 +185,13 @@ async def slow(tmp_path: Path) -> AsyncIterator[int]:
 
 
 async def test_doctor_finds_the_missing_nodelay_the_small_window_and_the_allocator(slow: int) -> None:
-    found = await checks(f"127.0.0.1:{slow}")
-    assert found["round trip"].level == "warning"
+    found = {}
+
+    async def round_trip_is_slow() -> bool:
+        found.update(await checks(f"127.0.0.1:{slow}"))
+        return found["round trip"].level == "warning"
+
+    await eventually(round_trip_is_slow)  # a busy machine delays the connections that it is compared with
     assert "set_tcp_nodelay true" in found["round trip"].do
     assert found["allocator"].level == "warning"
     assert "MALLOC_TOP_PAD_=16777216" in found["allocator"].do
