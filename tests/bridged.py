@@ -23,6 +23,7 @@ from halimede.topic import Role
 from services.broker import MosquittoProcess, find_mosquitto
 from tests.ports import free_port
 from tests.proxy import Proxy
+from tests.waiting import patience
 
 PATIENCE = 30
 HERE = frozenset({"lc.edge0", "edge-worker.edge0", "cloud-worker.edge0", "camera.cam0", "consumer.gate"})
@@ -50,7 +51,7 @@ class Place:
             stderr=subprocess.DEVNULL,
             preexec_fn=lambda: libc.prctl(1, signal.SIGTERM),  # noqa: PLW1509 - one system call, safe after a fork
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             while True:
                 assert self.process.poll() is None, self.conf.read_text()
                 with contextlib.suppress(OSError):
@@ -63,7 +64,7 @@ class Place:
         if self.process:
             self.process.terminate()
             try:
-                await asyncio.to_thread(self.process.wait, PATIENCE)
+                await asyncio.to_thread(self.process.wait, patience(PATIENCE))
             finally:
                 self.process.kill()  # one that hangs must not outlive its test
 
@@ -93,7 +94,7 @@ class Bridged:
         bus = await self.stack.enter_async_context(
             MqttBus(f"t-{principal.username}-{'here' if near else 'there'}", settings)
         )
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         return bus
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.waiting import patience
+
 PATIENCE = 30.0
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -42,7 +44,7 @@ class Tab:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             reply = await answer
         assert "error" not in reply, reply
         result: dict[str, Any] = reply["result"]
@@ -60,7 +62,7 @@ class Tab:
 
     async def until(self, script: str) -> Any:
         """Wait until a script gives something true, and return it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             while not (value := await self.evaluate(script)):
                 await asyncio.sleep(0.1)
         return value
@@ -127,7 +129,7 @@ async def browser(folder: Path) -> AsyncIterator[Tab]:
 
 
 async def _port(file: Path) -> int:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         while not (file.exists() and file.read_text().strip()):
             await asyncio.sleep(0.05)
     return int(file.read_text().split()[0])

@@ -19,6 +19,7 @@ from halimede.errors import DecodeError
 from halimede.messages import CameraStatus, Frame
 from services.broker import MosquittoProcess
 from tests.simulated import eventually
+from tests.waiting import patience
 
 PATIENCE_S = 30.0
 #: so that tests need not wait
@@ -69,7 +70,7 @@ async def watching(broker: MosquittoProcess, namespace: str) -> AsyncIterator[Se
     """See what is said in a namespace."""
     seen = Seen()
     async with MqttBus(f"watch.{namespace}", broker.url) as bus:
-        await bus.wait_connected(PATIENCE_S)
+        await bus.wait_connected(patience(PATIENCE_S))
         await bus.subscribe(topics.CAMERA_FRAME.filter(ns=namespace), seen.frame)
         await bus.subscribe(topics.CAMERA_STATUS.filter(ns=namespace), seen.status)
         yield seen
@@ -90,5 +91,5 @@ async def cameras(
             yield seen
         finally:
             stop.set()
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience(PATIENCE_S)):
                 await running

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 OVERLAYS = ("mosquitto", "tls", "emqx")
@@ -27,12 +29,14 @@ CRD = "kind: CustomResourceDefinition\n"
 def renderer() -> list[str] | None:
     """Return a command that renders a folder: kustomize, or a kubectl that has one of version 5; None without."""
     if shutil.which("kustomize"):
-        said = subprocess.run(["kustomize", "version"], capture_output=True, text=True, timeout=30, check=False)
+        said = subprocess.run(
+            ["kustomize", "version"], capture_output=True, text=True, timeout=patience(30), check=False
+        )
         if re.search(r"v5\.", said.stdout):
             return ["kustomize", "build"]
     if shutil.which("kubectl"):
         said = subprocess.run(
-            ["kubectl", "version", "--client"], capture_output=True, text=True, timeout=30, check=False
+            ["kubectl", "version", "--client"], capture_output=True, text=True, timeout=patience(30), check=False
         )
         if re.search(r"Kustomize Version: v5\.", said.stdout):
             return ["kubectl", "kustomize"]
@@ -43,7 +47,7 @@ def render(folder: Path) -> str:
     """Return what a folder renders to."""
     command = renderer()
     assert command
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -14,6 +14,7 @@ from halimede.bus.mqtt5.connect import connect
 from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.mqtt5.encoder import varint
 from halimede.bus.settings import MqttSettings
+from tests.waiting import patience
 
 HOST = "127.0.0.1"
 #: seconds that a test waits for what must come
@@ -46,7 +47,7 @@ class Peer:
 
     async def take(self) -> tuple[int, bytes]:
         """Return the first byte and the body of the next packet."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             [first] = await self.reader.readexactly(1)
             length = shift = 0
             while True:
@@ -103,7 +104,7 @@ class Scripted:
 
     async def peer(self) -> Peer:
         """Return the next connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             return await self.peers.get()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

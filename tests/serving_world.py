@@ -24,6 +24,7 @@ from halimede.models.desired_state import DesiredModel
 from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.tensors import Tensor
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[1]
 START_S = 60.0
@@ -132,7 +133,7 @@ class Server:
     async def ready(self, path: str = "/readyz") -> None:
         """Wait until it can answer."""
         async with aiohttp.ClientSession() as session:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(patience(START_S)):
                 while True:
                     assert self.process.poll() is None, self.log.read_text()
                     async with session.get(f"{self.http}{path}") as answer:
@@ -143,7 +144,7 @@ class Server:
     async def terminate(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, START_S)
+        return await asyncio.to_thread(self.process.wait, patience(START_S))
 
 
 @contextlib.asynccontextmanager

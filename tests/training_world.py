@@ -22,6 +22,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.messages import TrainerState, TrainingRound, WorkerInfo
 from services.broker import MosquittoProcess
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[1]
 #: seconds: for a job to do some rounds, on a busy machine
@@ -84,7 +85,7 @@ class TrainingWorld:
             self.packets.append(delivery.packet)
 
         names = {"ns": "default", "job": self.job}
-        await self.bus.wait_connected(JOB_S)
+        await self.bus.wait_connected(patience(JOB_S))
         await self.bus.subscribe(topics.TRAINING_ROUND.filter(**names), round_)
         await self.bus.subscribe(topics.TRAINER_STATE.filter(**names), state)
         await self.bus.subscribe(topics.TRAINING_REQUEST.filter(**names), other)
@@ -180,4 +181,4 @@ async def without_interruption(
     """Return the result of the same job that nobody interrupts."""
     folder.mkdir()
     async with training(broker, job, folder, **spec) as world:
-        return await asyncio.wait_for(run_job(world, data), JOB_S)
+        return await asyncio.wait_for(run_job(world, data), patience(JOB_S))

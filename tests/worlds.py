@@ -15,6 +15,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
 from services.broker import MosquittoProcess
 from tests.proxy import Proxy
+from tests.waiting import patience
 
 CONNECT_S = 10.0
 
@@ -89,5 +90,5 @@ class MqttWorld:
 
 async def _entered(stack: AsyncExitStack, bus: Bus) -> Bus:
     await stack.enter_async_context(bus)
-    await bus.wait_connected(CONNECT_S)
+    await bus.wait_connected(patience(CONNECT_S))
     return bus

@@ -22,6 +22,7 @@ from services.lc.paths import NodePaths, Worker
 from services.lc.store import NodeStore
 from tests.integration.lc_world import World, model, service, world
 from tests.simulated import eventually, simulated
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 BAD = [
@@ -62,7 +63,7 @@ def test_attack_01_the_command_says_so_in_one_line(tmp_path: Path, capsys: pytes
 
 def test_attack_01_a_process_refuses_it_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "halimede", "lc", "--node", "a+/#b", "--home", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False, cwd=ROOT)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "--node: 'a+/#b' is not accepted" in done.stderr
@@ -87,7 +88,7 @@ async def test_attack_01_a_log_outside_the_workers_folder_is_not_read(name: str,
 
     async with world(tmp_path) as node, MemoryBus("operator", node.broker) as operator:
         await operator.subscribe(topics.LOGS_REPLY.filter(client="operator"), answered)
-        await operator.wait_connected(10)
+        await operator.wait_connected(patience(10))
         request = topics.LOGS_REQUEST.at(node="edge0", client="operator").text
         for body in ({"namespace": "default", "worker": name}, {"namespace": name, "worker": "w"}):
             packet = Packet(request, msgspec.json.encode(body), response_topic="sedna/logs/reply/operator")

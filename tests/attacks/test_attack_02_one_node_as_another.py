@@ -17,6 +17,7 @@ from halimede.topic import Role
 from tests.access_world import AUDITOR, access_world, until
 from tests.integration.gm_world import metric, model, service, world
 from tests.simulated import eventually, simulated
+from tests.waiting import patience
 
 THINGS = {"ns": "default", "plural": "jointinferenceservices", "name": "helmet"}
 #: what the parts of a node may write, about edge1
@@ -86,7 +87,7 @@ async def test_attack_02_gm_takes_from_a_node_what_agrees_with_its_topic_alone(t
 
         await w.operator.subscribe(topics.DEAD_LETTER.filter(), keep)
         async with MemoryBus("lc-edge1", w.broker) as hostile:
-            await hostile.wait_connected(10)
+            await hostile.wait_connected(patience(10))
             gone = Presence(node="edge0", epoch=edge.epoch + 1000, online=False)
             await hostile.publish(topics.PRESENCE.at(node="edge1"), gone)
             await eventually(lambda: bool(letters))

@@ -29,6 +29,7 @@ from halimede.topic import Role
 from services.broker import MosquittoProcess
 from tests.access_world import PATIENCE, SITE, AccessWorld, access_world
 from tests.ports import free_port
+from tests.waiting import patience
 
 GM = Principal(Role.GM)
 #: MQTT 3.1.1, client id "x", clean: what any client may send first
@@ -183,7 +184,7 @@ async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: Access
     reader, writer = await asyncio.open_connection("127.0.0.1", world.broker.port)
     writer.write(CONNECT)
     heard = b""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         with contextlib.suppress(ConnectionError):
             heard = await reader.read(1000)
     writer.close()

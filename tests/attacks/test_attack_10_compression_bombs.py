@@ -28,6 +28,7 @@ from tests.digits import Digits, slow
 from tests.hostile_pictures import PNG_MAGIC, chunk, jpeg, jpeg_with_scans, jpeg_with_segments, png, zeros
 from tests.integration.workers import ROOT, site
 from tests.simulated import eventually, simulated
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -66,7 +67,7 @@ def cost(encoding: str, data: bytes, folder: Path) -> tuple[float, int]:
         "print(after.ru_utime - before.ru_utime, after.ru_maxrss)\n"
     )
     command = [sys.executable, "-c", code, encoding, str(folder / "bomb")]
-    run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=patience(120))
     seconds, kibibytes = run.stdout.split()
     return float(seconds), int(kibibytes) * 1024
 

@@ -21,6 +21,7 @@ from services.broker import MosquittoProcess
 from tests.digits import ABORTS, ALL_HARD, BREAKABLE, RAISES, Digits, picture
 from tests.integration.workers import Site, site
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -121,7 +122,7 @@ async def test_attack_11_one_that_ends_edge_workers_is_refused_after_its_third_v
         await s.running(f"{unique}-e")
         await s.send([picture(1), picture(ABORTS)])
         for _ in range(3):
-            assert await asyncio.to_thread(worker.process.wait, 30) == -signal.SIGABRT
+            assert await asyncio.to_thread(worker.process.wait, patience(30)) == -signal.SIGABRT
             s.workers.remove(worker)
             worker = s.start_script("edge", f"{unique}-e", code, MODEL_SPEC="")
         await s.running(f"{unique}-e")

@@ -32,6 +32,7 @@ from tests.digits import Digits
 from tests.integration.workers import site
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -76,8 +77,8 @@ class Spy:
 async def spying(broker: MosquittoProcess, name: str) -> AsyncIterator[tuple[MqttBus, Spy]]:
     spy = Spy()
     async with MqttBus(f"spy-{name}", broker.url) as ear, MqttBus(f"attacker-{name}", broker.url) as attacker:
-        await ear.wait_connected(10)
-        await attacker.wait_connected(10)
+        await ear.wait_connected(patience(10))
+        await attacker.wait_connected(patience(10))
         await ear.listen("#", 0, spy.see, 10_000)
         yield attacker, spy
 
@@ -88,7 +89,7 @@ async def attack(attacker: MqttBus, to: Address[Any], body: bytes, proof: Callab
         # the broker, or our own client, may refuse some of these by itself: that is as good
         with contextlib.suppress(BusError, ValueError, TypeError):
             await attacker.send(Packet(to.text, body, response_topic=topic, correlation=b"c" * 16))
-        await attacker.wait_connected(10)
+        await attacker.wait_connected(patience(10))
     await proof()
     await asyncio.sleep(0.5)
 
@@ -153,7 +154,7 @@ async def test_attack_12_at_the_logs_of_a_node(mosquitto: MosquittoProcess, uniq
         spying(mosquitto, unique) as (attacker, spy),
         MqttBus(f"lc-{unique}", mosquitto.url) as bus,
     ):
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         await Logs(NodePaths(tmp_path, unique), bus).start()
         to, own = topics.LOGS_REQUEST.at(node=unique, client="attacker"), topics.LOGS_REPLY.at(client="attacker")
         asking = RpcClient(attacker, own)

@@ -27,6 +27,7 @@ from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import Site, site
 from tests.simulated import eventually, simulate
 from tests.unit.frames.clouds import NS, SERVICE, frame
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -115,8 +116,8 @@ async def test_attack_13_what_nobody_waits_for_reaches_no_client_of_the_api(
             await gm.reply(delivery, topics.API_REPLY, ApiReply(outcome="replayed"))
 
         await gm.subscribe(topics.API_REQUEST.filter(client=unique), answer)
-        await bus.wait_connected(10)
-        await gm.wait_connected(10)
+        await bus.wait_connected(patience(10))
+        await gm.wait_connected(patience(10))
         for _ in range(2):
             reply = await asking.ask(topics.API_REQUEST.at(client=unique), ApiRequest(op="version"), timeout_s=30)
             assert reply.body.outcome == "good"

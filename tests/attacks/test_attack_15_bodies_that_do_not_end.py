@@ -14,6 +14,7 @@ import pytest
 
 from halimede.models import AddressPolicy, Cache, FetchError, FetchReason, TransferLimits, fetch
 from tests.origins import Handler, Origin, serving
+from tests.waiting import patience
 
 MB = 1_000_000
 POLICY = AddressPolicy.parse("loopback")
@@ -160,7 +161,7 @@ async def test_attack_15_redirects_without_end(origin: Origin, cache: Cache) -> 
 async def test_attack_15_a_slow_one_holds_up_no_other(origin: Origin, cache: Cache) -> None:
     origin.answers["/m"] = body_of({}, drops)
     slow = asyncio.create_task(refused(origin, cache))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         assert (await fetch(f"{origin.url}/other", "", cache, limits=LIMITS, policy=POLICY)).size == len(origin.body)
     slow.cancel()
     await asyncio.wait([slow])

@@ -18,6 +18,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.messages import NodeStatus, Output, Presence, Status, StatusDocument, TaskInfo, WorkerReport
 from tests.attacks.flooding import NODE
 from tests.faults.control import PATIENCE, ROOT, SERVICES, Child, Control, control
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ async def watching(plane: Control) -> AsyncIterator[tuple[Child, Watch, str]]:
     # the operator listens to nodes, and a flood of them would reach it, too: it is GM that is looked at
     await plane.operator.unsubscribe(topics.PRESENCE.filter())
     async with MqttBus("lc.good0", plane.settings()) as bus:
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         watch = Watch(bus, uids[1])
         await bus.subscribe(topics.STATUS.filter(plural=SERVICES), watch.on_status)
         for node in ("good0", NODE):
@@ -97,7 +98,7 @@ async def test_attack_21_a_flood_costs_gm_little_and_nobody_else_is_lost_in_it(k
         loop = asyncio.get_running_loop()
         began, largest, at_first = loop.time(), before, watch.shown.copy()
         process = await flood(plane, kind, uid)
-        async with asyncio.timeout(PATIENCE):  # users are answered in the middle of it
+        async with asyncio.timeout(patience(PATIENCE)):  # users are answered in the middle of it
             for _ in range(3):
                 await asyncio.sleep(0.2)
                 await plane.ask("version")
@@ -132,7 +133,7 @@ async def test_attack_21_a_worker_that_floods_its_lc_makes_it_flood_nobody(tmp_p
             reports.append(delivery.body)
 
         async with MqttBus("looks", plane.settings()) as bus:
-            await bus.wait_connected(PATIENCE)
+            await bus.wait_connected(patience(PATIENCE))
             await bus.subscribe(topics.NODE_STATUS.filter(plural=SERVICES), reported)
             began = asyncio.get_running_loop().time()
             process = await flood(plane, "infos", "")

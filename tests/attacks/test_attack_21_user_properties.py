@@ -26,6 +26,7 @@ from tests.faults.control import control
 from tests.inbox import Inbox
 from tests.paho_properties import v5_properties
 from tests.simulated import eventually
+from tests.waiting import patience
 from tests.worlds import World
 
 TOO_MUCH = {
@@ -59,7 +60,7 @@ async def test_attack_21_on_every_topic_too_much_beside_a_body_is_refused_and_th
     # one at a time: any that is not acknowledged would keep the next one away
     settings = MqttSettings("127.0.0.1", mosquitto.port, receive_maximum=1, prefix=unique, client=client)
     async with MqttBus(unique, settings) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         await bus.subscribe(topic.filter(), take)
         link = await asyncio.to_thread(connect, mosquitto.port, f"{unique}-a")
         for number, beside in enumerate([*TOO_MUCH.values(), *ODD.values(), user(unique, "the next")], 1):

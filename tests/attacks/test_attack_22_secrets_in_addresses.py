@@ -25,6 +25,7 @@ from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.models import redact
 from tests.e2e.running import ROOT, running
 from tests.typed import halimede
+from tests.waiting import patience
 
 SECRETS = ("s3cret-user", "s3cret-word", "s3cret-token", "s3cret-key")
 URL = "http://s3cret-user:s3cret-word@127.0.0.1:9/m.onnx?token=s3cret-token&key=s3cret-key"
@@ -115,7 +116,7 @@ def test_attack_22_services_given_a_password_in_the_environment_show_it_nowhere(
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(line, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + patience(30)
         while b"bus down" not in (tmp_path / "log").read_bytes():
             assert process.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < end, (tmp_path / "log").read_text()
@@ -123,7 +124,7 @@ def test_attack_22_services_given_a_password_in_the_environment_show_it_nowhere(
         assert not found(" ".join(psutil.Process(process.pid).cmdline()))
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(patience(30))
     files = [path for path in home.rglob("*") if path.is_file()] + [tmp_path / "log"]
     assert [path for path in files if found(path.read_bytes())] == []
 
@@ -144,7 +145,7 @@ async def test_attack_22_on_a_running_system_a_models_secrets_stay_in_its_addres
     async with running(tmp_path / "home", "edge0,cloud0") as system:
         gm = MqttSettings.from_url(system.settings.url, credentials=system.home / "site" / "gm")
         async with MqttBus("listener", gm) as listener:
-            await listener.wait_connected(30)
+            await listener.wait_connected(patience(30))
             await listener.listen("#", 1, keep, 10_000)
             await system.follow("digits")
             for name in ("digits-big", "digits-small", "digits"):

@@ -20,6 +20,7 @@ from tests.inbox import Inbox
 from tests.kubernetes.pki import server_context
 from tests.simulated import eventually
 from tests.unit.worker.world import world
+from tests.waiting import patience
 
 PATIENCE_S = 30.0
 pytestmark = pytest.mark.timeout(120)
@@ -128,7 +129,7 @@ async def test_attack_26_a_camera_behind_tls_is_judged_as_well(allowed: str, rea
         writer.write(b"OPTIONS * RTSP/1.0\r\n\r\n")
         answer = b""
         with contextlib.suppress(ConnectionResetError):
-            answer = await asyncio.wait_for(reader.read(4096), PATIENCE_S)
+            answer = await asyncio.wait_for(reader.read(4096), patience(PATIENCE_S))
         writer.close()
     assert (answer.startswith(b"RTSP/1.0 200"), bool(asked)) == (reached, reached)
     assert bool(relay.error) is not reached

@@ -23,6 +23,7 @@ from halimede.training.tensor_file import encode
 from halimede.training.weights import Weights, digest_of
 from services.broker import MosquittoProcess
 from tests.training_world import AGGREGATOR, TrainingWorld, shares, training, without_interruption, write
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -107,7 +108,7 @@ async def attacker(world: TrainingWorld, name: str, node: str, *, serves: bool =
     """Connect an attacker. One that also serves files in another's name delays the rounds, and changes no result."""
     async with MqttBus(f"evil-{name}", world.broker.url) as bus:
         made = Attacker(world, bus, name, node)
-        await bus.wait_connected(30)
+        await bus.wait_connected(patience(30))
         if serves:
             await made.exchange.start()
         async with asyncio.TaskGroup() as group:

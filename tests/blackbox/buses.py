@@ -11,6 +11,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.worker.main import connect_to
 from services.broker import MosquittoProcess
 from tests.proxy import Proxy
+from tests.waiting import patience
 
 CONNECT_S = 20.0
 RECEIVE_MAXIMUM = 1000
@@ -126,5 +127,5 @@ class MqttBuses:
 
 async def _entered(stack: AsyncExitStack, bus: Bus) -> Bus:
     await stack.enter_async_context(bus)
-    await bus.wait_connected(CONNECT_S)
+    await bus.wait_connected(patience(CONNECT_S))
     return bus

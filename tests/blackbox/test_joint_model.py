@@ -19,6 +19,7 @@ from halimede.joint_model import Answer, NoAnswerError
 from services.broker import MosquittoProcess
 from tests.blackbox.models import EASY, HARD, POISON, Estimator, big, onnx_spec, small, write_desired
 from tests.blackbox.world import SERVICE, World, until
+from tests.waiting import patience
 
 RULE: dict[str, Any] = {"parameters": {"threshold_margin": 0.2}}
 ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
@@ -129,7 +130,7 @@ def test_what_is_under_way_is_answered_before_it_closes() -> None:
     with ThreadPoolExecutor(6) as pool:
         with held.held():
             asked = [pool.submit(ask, number) for number in range(5)]
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + patience(20)
             while len(held.calls) < 2 or len(entered) < 5:
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
@@ -138,7 +139,7 @@ def test_what_is_under_way_is_answered_before_it_closes() -> None:
             closing.start()
             time.sleep(0.1)
             assert closing.is_alive()
-        assert [future.result(20).label for future in asked] == ["small"] * 5
+        assert [future.result(patience(20)).label for future in asked] == ["small"] * 5
         closing.join(20)
     with pytest.raises(HalimedeError, match="this JointModel is closed"):
         model.predict(picture(EASY))
@@ -151,7 +152,7 @@ def test_audits_change_no_answer() -> None:
         assert {(answer.by, answer.label, answer.audit, answer.hard) for answer in answers} == {
             ("edge", "small", True, False)
         }
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience(20)
         while not cloud.calls and time.monotonic() < deadline:
             time.sleep(0.01)
     assert cloud.calls

@@ -32,6 +32,7 @@ from halimede.worker.tier_worker import tier
 from tests.blackbox.buses import Buses
 from tests.scraping import scrape, value
 from tests.simulated import eventually
+from tests.waiting import patience
 
 Kind = Literal["edge", "cloud", "tier", "member", "joint"]
 SERVICE = "svc"
@@ -150,7 +151,7 @@ class World:
         self.client.on_connect(connected)
         self.loads.clear()
         await self.buses.restart()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             await back.wait()
 
     # --- workers --------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from halimede.bus.message import NO_SUBSCRIBER
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from services.broker import MosquittoProcess
 from tests.simulated import eventually
+from tests.waiting import patience
 
 PATIENCE = 20.0
 VERSIONS = ["mqttv5", "mqttv311", "mqttv31"]
@@ -24,7 +25,7 @@ MIB = 1024 * 1024
 async def bus(mosquitto: MosquittoProcess, unique: str) -> AsyncIterator[MqttBus]:
     settings = MqttSettings("127.0.0.1", mosquitto.port, client="lean")
     async with MqttBus(unique, settings) as bus:
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         yield bus
 
 
@@ -50,7 +51,7 @@ async def tool(name: str, broker: MosquittoProcess, *words: str | Path) -> bytes
         binary, "-p", str(broker.port), *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             out, errors = await process.communicate()
     except BaseException:
         process.kill()
@@ -134,7 +135,7 @@ async def test_mosquitto_sub_hears_what_we_say(
     beside = "|%P|%R|%D|%E" if version == "mqttv5" else ""
     words = ["-V", version, "-q", "1", "-t", f"{unique}/#", "-C", "4", "-F", f"%t|%q|%r|%l|%p{beside}"]
     hearing = asyncio.create_task(tool("mosquitto_sub", mosquitto, *words))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         while await bus.send(Packet(f"{unique}/are/you/there", b"")) == NO_SUBSCRIBER:
             assert not hearing.done()
             await asyncio.sleep(0.02)
@@ -176,7 +177,7 @@ async def test_lean_and_paho_read_the_same_of_one_message(
     """As if they were one: all that a packet can carry, of all sizes."""
     lean, stock = Ear(), Ear()
     async with MqttBus(f"{unique}-paho", MqttSettings("127.0.0.1", mosquitto.port, client="paho")) as paho:
-        await paho.wait_connected(PATIENCE)
+        await paho.wait_connected(patience(PATIENCE))
         await bus.listen(f"{unique}/#", 1, lean, 100)
         await paho.listen(f"{unique}/#", 1, stock, 100)
         properties = (("epoch", "7"), ("epoch", "8"), ("\ufeff", "é"), ("", ""))

@@ -19,6 +19,7 @@ from services.broker import MosquittoProcess
 from tests.ports import free_port
 from tests.proxy import Proxy
 from tests.simulated import eventually
+from tests.waiting import patience
 
 HOST = "127.0.0.1"
 pytestmark = pytest.mark.usefixtures("each_client")
@@ -47,7 +48,7 @@ async def test_a_bus_waits_for_a_broker_that_comes_later_and_says_so_once(tmp_pa
             with pytest.raises(DisconnectedError, match="refused"):
                 await bus.wait_connected(1)
             async with MosquittoProcess(tmp_path, port=port):
-                await bus.wait_connected(10)
+                await bus.wait_connected(patience(10))
     assert [line["event"] for line in lines if line["event"].startswith("bus ")][:2] == ["bus down", "bus connected"]
 
 
@@ -72,21 +73,21 @@ async def test_a_server_that_does_not_speak_mqtt_is_named_and_left_cleanly(uniqu
 
 async def test_a_half_open_connection_is_found_by_its_silence(proxy: Proxy, unique: str) -> None:
     async with MqttBus(unique, MqttSettings(HOST, proxy.port, keepalive_s=2)) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         proxy.freeze()
         with pytest.raises(DisconnectedError, match="lost"):
             await bus.send(Packet(unique, b"x"), timeout_s=20)
         await eventually(lambda: not bus.connected)
         proxy.cut()
         proxy.heal()
-        await bus.wait_connected(20)
+        await bus.wait_connected(patience(20))
 
 
 @pytest.mark.slow
 async def test_a_slow_connection_is_not_taken_for_a_dead_one(proxy: Proxy, unique: str) -> None:
     keepalive_s, one_way_s = 3, 1.1
     async with MqttBus(unique, MqttSettings(HOST, proxy.port, keepalive_s=keepalive_s)) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         proxy.delay(one_way_s)  # a ping and its answer take nearly a whole keepalive
         await asyncio.sleep(4 * keepalive_s)
         assert (bus.connected, proxy.accepted) == (True, 1)
@@ -94,7 +95,7 @@ async def test_a_slow_connection_is_not_taken_for_a_dead_one(proxy: Proxy, uniqu
 
 async def test_a_publish_gives_up_at_its_deadline_and_keeps_its_place_until_answered(proxy: Proxy, unique: str) -> None:
     async with MqttBus(unique, MqttSettings(HOST, proxy.port, window=1)) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         proxy.freeze()
         for waits_for in ("the broker", "a place in the window"):
             with pytest.raises(DisconnectedError, match="no acknowledgement within"):
@@ -102,7 +103,7 @@ async def test_a_publish_gives_up_at_its_deadline_and_keeps_its_place_until_answ
         proxy.cut()
         await eventually(lambda: not bus.connected)
         proxy.heal()
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         assert await bus.send(Packet(unique, b"x")) == 0x10
 
 
@@ -113,7 +114,7 @@ async def test_many_publishers_share_a_small_window(mosquitto: MosquittoProcess,
         got.append(packet.payload)
 
     async with MqttBus(unique, MqttSettings(HOST, mosquitto.port, window=3, receive_maximum=5)) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         await bus.listen(unique, 1, receive, 10)
         await asyncio.gather(*(bus.send(Packet(unique, str(number).encode())) for number in range(500)))
         await eventually(lambda: len(got) == 500)
@@ -129,7 +130,7 @@ async def test_no_thread_and_no_socket_is_left_behind(mosquitto: MosquittoProces
     before = await connections()
     for _ in range(3):
         async with MqttBus(unique, mosquitto.url) as bus:
-            await bus.wait_connected(10)
+            await bus.wait_connected(patience(10))
     async with MqttBus(unique, mosquitto.url):
         pass  # left in the middle of connecting
     assert await connections() == before
@@ -168,7 +169,7 @@ async def test_frames_of_all_sizes_pass_through_tls(certificate: Path, tmp_path:
     shutil.copy(certificate / "cert.pem", trust / "ca.crt")
     async with MosquittoProcess(tmp_path, port=free_port(), access=access) as broker:
         async with MqttBus(unique, MqttSettings.from_url(f"mqtts://localhost:{broker.port}", credentials=trust)) as bus:
-            await bus.wait_connected(10)
+            await bus.wait_connected(patience(10))
             await bus.listen(unique, 1, receive, 100)
             wanted = [0, 1, 16_383, 16_384, 16_385, 150_000, 4_000_000, *range(1, 40)]
             for size in wanted:

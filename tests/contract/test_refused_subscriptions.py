@@ -20,6 +20,7 @@ from services.broker import MosquittoProcess
 from tests.inbox import Inbox
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 PLUGINS = sorted(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"))
 REFUSED, GRANTED = "node/edge0/sedna/upstream/sync", "node/edge0/sedna/presence"
@@ -55,8 +56,8 @@ async def test_a_subscription_refused_at_a_reconnect_is_named_where_the_operator
         MqttBus("gm", broker.url) as bus,
         MqttBus("operator", broker.url) as operator,
     ):
-        await bus.wait_connected(10)
-        await operator.wait_connected(10)
+        await bus.wait_connected(patience(10))
+        await operator.wait_connected(patience(10))
         await operator.subscribe(topics.DEAD_LETTER.filter(), letters)
         await bus.subscribe(topics.SYNC.filter(node="edge0"), syncs)
         await bus.subscribe(topics.PRESENCE.filter(node="edge0"), births)

@@ -12,6 +12,7 @@ import pytest
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
 from services.broker import MosquittoProcess
+from tests.waiting import patience
 
 
 def connections(port: int) -> list[socket.socket]:
@@ -40,7 +41,7 @@ async def test_a_connection_waits_neither_for_acknowledgements_nor_for_its_turn(
     mosquitto: MosquittoProcess, unique: str, each_client: Client
 ) -> None:
     async with MqttBus(unique, MqttSettings("127.0.0.1", mosquitto.port)) as bus:
-        await bus.wait_connected(20.0)
+        await bus.wait_connected(patience(20.0))
         found = connections(mosquitto.port)
         assert found, each_client
         for sock in found:

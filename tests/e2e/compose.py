@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.dockerfile import tags
 from tests.e2e.running import DIGITS, ROOT, digits
+from tests.waiting import patience
 
 CLONE_NEWNET = 0x40000000
 IMAGES = (tags()["gm"], tags()["node"], "eclipse-mosquitto:2.0")
@@ -107,7 +108,7 @@ class Compose:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if words[0] == "logs" else subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=patience(60),
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -116,7 +117,13 @@ class Compose:
     def compose(self, *words: str) -> None:
         command = [front_end() or "", "-p", self.project, *words]
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=180, check=False
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=patience(180),
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -138,7 +145,7 @@ class Compose:
         """
         before = self.pid(service)
         os.kill(before, signal.SIGKILL)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while await asyncio.to_thread(self.pid, service) in {0, before}:
                 await asyncio.sleep(0.2)
 

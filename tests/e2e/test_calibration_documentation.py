@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.running import ROOT, digits, running
 from tests.e2e.test_documentation import commands
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 FOLDER = "build/digits"
@@ -21,7 +22,7 @@ async def typed(line: str, environment: dict[str, str]) -> str:
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", line, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(patience(90)):
         output, _ = await process.communicate()
     assert process.returncode == 0, f"{line}\n{output.decode()}"
     return output.decode()

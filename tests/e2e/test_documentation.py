@@ -27,6 +27,7 @@ import yaml
 from halimede.cli.app import COMMANDS, app, load
 from halimede.programs import PROGRAMS
 from tests.e2e.running import ROOT, System, digits, running
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -179,7 +180,12 @@ def test_every_command_of_halimede_has_the_options_that_the_documents_give() -> 
 @functools.cache
 def help_of(*words: str) -> str:
     return subprocess.run(
-        [sys.executable, "-m", *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", *words, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patience(60),
     ).stdout
 
 
@@ -262,7 +268,7 @@ async def test_the_commands_of_the_readme(tmp_path: Path) -> None:
             if "publish" in line:
                 await system.until("Running", lambda: system.phase == "Running")
             process, _ = await typed(system, "README.md", line)
-            output, _ = await asyncio.wait_for(process.communicate(), 60)
+            output, _ = await asyncio.wait_for(process.communicate(), patience(60))
             assert process.returncode == 0, output.decode()
         await system.until("answers", lambda: len(system.results) >= 100)
 
@@ -283,18 +289,18 @@ async def test_the_two_terminals_of_the_first_steps(tmp_path: Path) -> None:
             if line.startswith("halimede delete"):  # the last line of its block; the broker's tools come after it
                 continue
             process, _ = await typed(system, document, line)
-            output, _ = await asyncio.wait_for(process.communicate(), 60)
+            output, _ = await asyncio.wait_for(process.communicate(), patience(60))
             outputs[line] = output.decode()
             assert process.returncode == 0, outputs[line]
         await system.until("answers", lambda: len(system.results) >= 101)
         delete, _ = await typed(system, document, next(line for line in lines if line.startswith("halimede delete")))
-        output, _ = await asyncio.wait_for(delete.communicate(), 60)
+        output, _ = await asyncio.wait_for(delete.communicate(), patience(60))
         assert delete.returncode == 0, output.decode()
         await system.until("status cleared", lambda: system.status is None)
         for process, words in followers:
             if words[0] != "halimede":
                 process.terminate()
-            output, _ = await asyncio.wait_for(process.communicate(), 20)
+            output, _ = await asyncio.wait_for(process.communicate(), patience(20))
             seen = output.decode()
             if words[0] == "halimede":  # it ends with its service
                 assert len(seen.splitlines()) >= 101, seen

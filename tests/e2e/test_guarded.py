@@ -20,6 +20,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.cli.client import NotLetInError, check_reachable
 from tests.e2e.running import DIGITS, System, digits, running
 from tests.typed import halimede
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 SECRET_FILES = ("password", "tls.key", "ca.key", "passwords")
@@ -94,7 +95,7 @@ async def messages_of(system: System, seconds: float) -> list[tuple[str, bytes]]
 
     gm = replace(system.settings, credentials=Credentials(system.home / "site" / "gm"))
     async with MqttBus("listener", gm) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         await bus.listen("#", 1, keep, 10_000)
         await asyncio.sleep(seconds)
     return heard
@@ -154,7 +155,7 @@ async def test_the_whole_job_is_done_and_whoever_shows_nothing_gets_nothing(guar
     await system.until("workers gone", lambda: not any(n.startswith("worker:") for n in system.processes()))
     if listening.returncode is None:
         listening.terminate()
-    heard, complained = await asyncio.wait_for(listening.communicate(), 30)
+    heard, complained = await asyncio.wait_for(listening.communicate(), patience(30))
     assert (heard, listening.returncode == 0) == (b"", False), complained
 
 
@@ -199,7 +200,7 @@ async def test_a_home_is_used_again_with_another_protection_of_the_broker(tmp_pa
     home = tmp_path / "home"
     for options in ((), ("--tls",), ("--insecure",), ()):
         async with running(home, "edge0", *options) as system:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while [node.online for node in await system.client.nodes()] != [True]:
                     await asyncio.sleep(0.1)
             if not options:

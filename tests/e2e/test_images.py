@@ -15,6 +15,7 @@ import pytest
 from tests.dockerfile import PIP, Stage, images, stages
 from tests.e2e.closure import environment as environment_of
 from tests.e2e.running import ROOT
+from tests.waiting import patience
 from tests.wheels import build_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,7 +49,7 @@ class Image:
     def python(self, *words: str) -> subprocess.CompletedProcess[str]:
         line = [f"{self.venv}/bin/python", *words]
         return subprocess.run(
-            line, cwd=self.app, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            line, cwd=self.app, env=self.environment, capture_output=True, text=True, timeout=patience(60), check=False
         )
 
 
@@ -79,7 +80,9 @@ def install(stage: Stage, venv: Path, wheel: Path) -> None:
     command = command.replace("/pip/constraints.txt", str(ROOT / "constraints.txt"))
     command = command.replace("/wheel/", f"{wheel.parent}/").replace("/venv/lib", f"{venv}/lib")
     quick = {**os.environ, "PIP_NO_COMPILE": "1"}  # half the time
-    done = subprocess.run(["sh", "-ec", command], env=quick, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(
+        ["sh", "-ec", command], env=quick, capture_output=True, text=True, timeout=patience(500), check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not provide the extra" not in done.stderr
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_images import Image, image_of, starts
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -50,13 +51,13 @@ async def test_the_lc_starts_with_only_its_own_extra_and_no_broker(lc_only: Path
     process = await asyncio.create_subprocess_exec(
         str(lc_only), *command, env=environment, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not (tmp_path / "nodes" / "edge0" / "store.db").exists():
             assert process.returncode is None, (await process.communicate())[1].decode()
             await asyncio.sleep(0.05)
     await asyncio.sleep(1)
     assert process.returncode is None
     process.terminate()
-    _, errors = await asyncio.wait_for(process.communicate(), 20)
+    _, errors = await asyncio.wait_for(process.communicate(), patience(20))
     assert process.returncode == 0, errors.decode()
     assert b"Traceback" not in errors

@@ -12,6 +12,7 @@ import pytest
 
 from halimede.frames.payloads import open_payload
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests.waiting import patience
 
 EXAMPLES = ROOT / "examples" / "integrator"
 LINES = 40
@@ -25,7 +26,7 @@ def url(system: System) -> str:
 
 def run(program: str, *arguments: str | Path) -> str:
     command = [sys.executable, str(EXAMPLES / program), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True).stdout
 
 
 def test_they_are_short_and_import_nothing_of_halimede() -> None:
@@ -53,7 +54,7 @@ async def test_a_camera_of_paho_is_answered_and_a_consumer_of_aiomqtt_sees_it(tm
         assert consumer.stdout
         try:
             await system.apply(DIGITS)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 while await consumer.stdout.readline() != b"JointInferenceService digits Running\n":
                     pass
                 for file in ("digit.png", "frame.msgpack"):

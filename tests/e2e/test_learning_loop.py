@@ -29,6 +29,7 @@ from halimede.training.trainers.perceptron import Perceptron
 from tests.e2e.running import ROOT, System, running
 from tests.e2e.test_documentation import commands
 from tests.training_world import LABELS, digits
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 SERVICES = "jointinferenceservices"
@@ -188,7 +189,9 @@ def halimede(system: System, line: str) -> str:
     """Type a command as a document has it; return what it shows."""
     words = [sys.executable, "-m", *shlex.split(line)]
     environment = {**os.environ, "HALIMEDE_HOME": str(system.home)}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(60), check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -203,7 +206,7 @@ async def status(system: System, name: str = "again", plural: str = "trainingmod
 
 async def until(system: System, *states: str, rounds: int = 0) -> dict[str, Any]:
     """Wait for a state of the loop, or for the end of a round."""
-    end, found = time.monotonic() + ROUND_S, dict[str, Any]()
+    end, found = time.monotonic() + patience(ROUND_S), dict[str, Any]()
     while not (
         (loop := found.get("loop") or {}).get("state") in states or (rounds and len(loop.get("history", [])) >= rounds)
     ):
@@ -269,7 +272,7 @@ async def test_two_loops_of_one_gm_end_their_rounds_alone_and_edit_only_their_ow
         await client.apply(model("worse", tmp_path / "worse.py", "python"))
         await client.apply(service("a", "small-a", "edge0", "left"))
         await client.apply(service("b", "small-b", "edge1", "right"))
-        end = time.monotonic() + ROUND_S
+        end = time.monotonic() + patience(ROUND_S)
         while [(await status(system, name, SERVICES)).get("phase") for name in "ab"] != ["Running", "Running"]:
             assert time.monotonic() < end
             await asyncio.sleep(0.2)

@@ -17,6 +17,7 @@ from halimede.bus import Packet
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus
 from tests.e2e.running import DIGITS, System, digits, running
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 SERVICE = "digits"
@@ -48,7 +49,7 @@ async def everything_retained(system: System, credentials: Path) -> list[str]:
         topics.append(packet.topic)
 
     async with MqttBus("retained", replace(system.settings, credentials=Credentials(credentials))) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         await bus.listen("#", 1, keep, 1000)
         await asyncio.sleep(1)
     return topics

@@ -28,6 +28,7 @@ from halimede.messages import Frame
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
 from tests.e2e.test_documentation import HOME, commands
 from tests.password_broker import password_broker
+from tests.waiting import patience
 
 DOCUMENT = "docs/mqtt.md"
 TEXT = (ROOT / DOCUMENT).read_text()
@@ -109,7 +110,7 @@ async def round_trip(system: System, tmp_path: Path, program: str) -> str:
         "bash", "-c", line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             output, _ = await process.communicate()
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -206,7 +207,7 @@ def refused(folder: Path, *command: str) -> str:
     (folder / "picture.jpg").touch()
     with password_broker(folder) as broker:
         words = [*command, "127.0.0.1", str(broker.port), str(broker.wrong), "picture.jpg"]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=ANSWER, check=False)
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=patience(ANSWER), check=False)
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"the broker at 127.0.0.1:{broker.port}")
@@ -255,7 +256,7 @@ def npm_package(name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=False)
         except subprocess.TimeoutExpired:
             pytest.skip(f"npm could not install {name} within 120 s")
         if done.returncode:

@@ -20,6 +20,7 @@ from halimede.multiedge import Finding, Item, JointTools, Tools
 from halimede.multiedge.stage import Parameters
 from tests.e2e.running import ROOT, digits, running
 from tests.e2e.test_documentation import NOT_RUN, commands
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 DOCUMENT = "docs/multi-edge.md"
@@ -42,7 +43,7 @@ async def typed(line: str, env: dict[str, str]) -> asyncio.subprocess.Process:
 
 
 async def done(line: str, process: asyncio.subprocess.Process) -> str:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(patience(90)):
         output, _ = await process.communicate()
     assert process.returncode == 0, f"{line}\n{output.decode()}"
     return output.decode()
@@ -132,7 +133,7 @@ async def test_the_lines_of_a_running_system(tmp_path: Path) -> None:
 
 
 async def until_running(env: dict[str, str]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while True:
             said = await done("get", await typed("halimede get mei views -o json", env))
             if json.loads(said).get("status", {}).get("phase") == "Running":

@@ -18,6 +18,7 @@ from halimede.messages import GmPresence
 from tests.browser import browser
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
 from tests.scraping import scrape, value
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +123,7 @@ async def test_readiness_follows_the_broker_and_liveness_does_not(tmp_path: Path
                 return answer.status
 
         async def becomes(wanted: int) -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 while await status("readyz") != wanted:
                     await asyncio.sleep(0.1)
 

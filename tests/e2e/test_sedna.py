@@ -21,6 +21,7 @@ from halimede.messages import Load
 from services.broker import MosquittoProcess
 from tests.e2e.running import DIGITS, ROOT, START, digits, running
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -102,9 +103,9 @@ async def test_scripts_with_nothing_but_their_imports_changed_run_as_two_process
         try:
             await first_load(mosquitto, unique, cloud, tmp_path / "log")
             edge = start("edge.py", "small.onnx")
-            assert await asyncio.to_thread(edge.wait, 90) == 0, (tmp_path / "log").read_text()
+            assert await asyncio.to_thread(edge.wait, patience(90)) == 0, (tmp_path / "log").read_text()
             cloud.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(cloud.wait, 30) == 0, (tmp_path / "log").read_text()
+            assert await asyncio.to_thread(cloud.wait, patience(30)) == 0, (tmp_path / "log").read_text()
         finally:
             cloud.kill()
     check(counts(tmp_path / "output"))

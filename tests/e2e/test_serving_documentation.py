@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.running import ROOT, digits
 from tests.e2e.test_documentation import commands
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SERVERS = ("halimede serve", "halimede router")
@@ -36,14 +37,14 @@ async def test_the_lines_of_the_servers(tmp_path: Path) -> None:
                 servers.append(process)
                 await ready(line.rpartition("--http ")[2].split()[0], process)
                 continue
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 output, _ = await process.communicate()
             assert process.returncode == 0, f"{line}\n{output.decode()}"
             if "18504" in line:
                 assert b'"by"' in output, output
         for process in servers:
             process.terminate()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 await process.communicate()
             assert process.returncode == 0
     finally:
@@ -54,7 +55,7 @@ async def test_the_lines_of_the_servers(tmp_path: Path) -> None:
 
 
 async def ready(address: str, process: asyncio.subprocess.Process) -> None:
-    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(patience(60)):
         while True:
             assert process.returncode is None, (await process.stdout.read()).decode() if process.stdout else ""
             try:

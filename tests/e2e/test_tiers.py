@@ -21,6 +21,7 @@ from halimede.cli.manifests import load as load_manifests
 from halimede.messages import Result
 from tests.e2e.running import ROOT, System, running
 from tests.e2e.test_documentation import commands
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,7 +47,7 @@ async def halimede(system: System, line: str) -> str:
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", line, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         output, _ = await process.communicate()
     assert process.returncode == 0, f"{line}\n{output.decode()}"
     return output.decode()

@@ -19,6 +19,7 @@ from halimede.cli.manifests import load as load_manifests
 from halimede.training.tensor_file import encode
 from halimede.training.trainers.perceptron import Perceptron
 from tests.e2e.running import DIGITS, System, digits, running
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 NODES = "edge0,edge1,edge2,cloud0"
@@ -69,7 +70,7 @@ async def until(
     client: Client, name: str, done: Callable[[dict[str, Any]], bool], *, plural: str = PLURAL
 ) -> dict[str, Any]:
     """Wait for a status of a training."""
-    end = time.monotonic() + TRAINING_S
+    end = time.monotonic() + patience(TRAINING_S)
     while not done(found := await status(client, name, plural)):
         assert time.monotonic() < end, str(found)
         await asyncio.sleep(0.1)
@@ -143,7 +144,7 @@ def file_model(name: str, path: Path, form: str = "python") -> dict[str, Any]:
 async def gone(client: Client, name: str) -> None:
     """Delete a training, and wait until it is gone."""
     await client.delete(PLURAL, name)
-    end = time.monotonic() + 60
+    end = time.monotonic() + patience(60)
     while any(each["metadata"]["name"] == name for each in (await client.list(PLURAL))[0]):
         assert time.monotonic() < end
         await asyncio.sleep(0.1)

@@ -14,6 +14,7 @@ import pytest
 
 from halimede.messages import Result
 from tests.e2e.running import ROOT, System, digits, running
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -40,7 +41,7 @@ async def typed(line: str, folder: Path, home: Path) -> str:
         "bash", "-c", line, cwd=folder, env=environment,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(patience(120)):
         output, _ = await process.communicate()
     assert process.returncode == 0, f"{line}\n{output.decode()}"
     return output.decode()

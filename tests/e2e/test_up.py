@@ -19,18 +19,19 @@ import pytest
 
 from tests.ports import free_port
 from tests.typed import halimede
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience(seconds)
     while time.monotonic() < end:
         if found := condition():
             return found
         time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s")
+    raise AssertionError(f"not within {patience(seconds)} s")
 
 
 class Up:
@@ -131,7 +132,7 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
         os.killpg(up.process.pid, signal.SIGINT)
     else:
         up.process.send_signal(signal.SIGINT)
-    said, _ = up.process.communicate(timeout=40)
+    said, _ = up.process.communicate(timeout=patience(40))
     assert up.process.returncode == 0
     assert gone(every)
     assert not up.run_file
@@ -166,7 +167,7 @@ def test_gm_lc_and_broker_come_back_when_they_are_killed(standing: Up) -> None:
 def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(standing: Up) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "halimede", "up"], cwd=ROOT, env=standing.environment, capture_output=True, text=True,
-        timeout=30, check=False,
+        timeout=patience(30), check=False,
     )  # fmt: skip
     assert second.returncode == 1
     assert second.stderr == (
@@ -189,7 +190,7 @@ def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:
         assert lc
         lc.kill()
     up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(timeout=40) == 0
+    assert up.process.wait(timeout=patience(40)) == 0
     assert gone(every)
 
 
@@ -205,7 +206,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         ended = subprocess.run(
             [sys.executable, "-m", "halimede", "up", "--home", tmp_path, "--port", str(port)],
-            cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=patience(30), check=False,
         )  # fmt: skip
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"Error: port: {port} is not accepted: it is in use")
@@ -217,7 +218,7 @@ def test_a_service_that_cannot_start_is_named_with_its_last_words(tmp_path: Path
     (tmp_path / "gm" / "store.db").mkdir()  # no file can be there
     system = Up(tmp_path)
     try:
-        said, _ = system.process.communicate(timeout=60)
+        said, _ = system.process.communicate(timeout=patience(60))
     finally:
         system.end()
     assert system.process.returncode == 1
@@ -233,6 +234,6 @@ def test_two_systems_in_folders_of_their_own_do_not_meet(standing: Up, up: Up) -
     theirs = up.halimede("nodes", "--broker", standing.run_file["broker"], "--credentials", up.run_file["credentials"])
     assert (theirs.returncode, "not authorized" in theirs.stderr.lower()) == (1, True), theirs.stderr
     up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(timeout=40) == 0
+    assert up.process.wait(timeout=patience(40)) == 0
     nodes = json.loads(standing.halimede("nodes", "-o", "json").stdout)
     assert [node["online"] for node in nodes] == [True, True]

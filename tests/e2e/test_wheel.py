@@ -20,6 +20,7 @@ import pytest
 from tests.e2e.running import ROOT
 from tests.e2e.test_documentation import commands
 from tests.ports import free_port
+from tests.waiting import patience
 from tests.wheels import build
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -35,7 +36,7 @@ class Stranger:
     def __init__(self, folder: Path) -> None:
         self.folder, self.venv, self.checkout = folder / "empty", folder / "venv", folder / "checkout"
         self.folder.mkdir()
-        subprocess.run([sys.executable, "-m", "venv", self.venv], check=True, timeout=120)
+        subprocess.run([sys.executable, "-m", "venv", self.venv], check=True, timeout=patience(120))
         kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         path = f"{self.venv}/bin:/usr/bin:/bin:/usr/sbin:/sbin"
         self.environment = {**kept, "PATH": path, "HOME": str(self.folder), "COLUMNS": "160", "PIP_NO_COMPILE": "1"}
@@ -44,7 +45,7 @@ class Stranger:
         """Type a line; return what it shows."""
         done = subprocess.run(
             ["bash", "-c", line], cwd=folder or self.folder, env=self.environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience(seconds), check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}: {done.stdout}"
         return done.stdout
@@ -90,7 +91,7 @@ def test_a_system_of_ones_own_runs_from_the_wheel(stranger: Stranger, lines: lis
             executable=stranger.venv / "bin" / "halimede", stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
     try:
-        end = time.monotonic() + START
+        end = time.monotonic() + patience(START)
         while "halimede is up" not in log.read_text():
             assert up.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
@@ -105,7 +106,7 @@ def test_a_system_of_ones_own_runs_from_the_wheel(stranger: Stranger, lines: lis
         stranger.types(f'timeout 60 bash -c "{counted}"')
         second = subprocess.run(
             [stranger.venv / "bin" / "halimede", "up"], env=stranger.environment, capture_output=True, text=True,
-            timeout=60, check=False,
+            timeout=patience(60), check=False,
         )  # fmt: skip
         assert second.returncode == 1
         assert f"(pid {up.pid})" in second.stderr

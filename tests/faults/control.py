@@ -34,6 +34,7 @@ from tests.integration.workers import PREPROCESS, train
 from tests.ports import free_port
 from tests.simulated import eventually
 from tests.typed import halimede
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
@@ -69,7 +70,7 @@ class Child:
     async def stop(self) -> int:
         """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, PATIENCE)
+        return await asyncio.to_thread(self.process.wait, patience(PATIENCE))
 
 
 class Control:
@@ -92,7 +93,7 @@ class Control:
         await self._api.start()
         await self.operator.subscribe(topics.STATUS.filter(plural=SERVICES), self._on_status, cleared=self._on_cleared)
         await self.operator.subscribe(topics.PRESENCE.filter(), self._on_presence)
-        await self.operator.wait_connected(PATIENCE)
+        await self.operator.wait_connected(patience(PATIENCE))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -110,7 +111,7 @@ class Control:
             bus = MqttBus("halimede-gm", settings or self.settings())
             task = asyncio.create_task(GlobalManager(bus, cluster, cluster).run())
             try:
-                await bus.wait_connected(PATIENCE)
+                await bus.wait_connected(patience(PATIENCE))
                 yield bus
             finally:
                 task.cancel()
@@ -127,7 +128,7 @@ class Control:
         controller, stopping = LocalController(Config(node, self.home, self.broker.url), bus), asyncio.Event()
         task = asyncio.create_task(controller.run(stopping))
         try:
-            await bus.wait_connected(PATIENCE)
+            await bus.wait_connected(patience(PATIENCE))
             yield bus
         finally:
             if killed:

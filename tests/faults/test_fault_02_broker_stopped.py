@@ -17,6 +17,7 @@ from halimede.messages import Result
 from halimede.stats.ledger import HEADER
 from halimede.worker.sources.folder import DONE_FILE
 from tests.faults.control import Control, control
+from tests.waiting import patience
 
 #: seconds: how long it stands still (four times the keepalive of all who are connected), and between two pictures
 STOPPED, APART = 60.0, 0.5
@@ -84,7 +85,7 @@ async def test_fault_02_a_broker_that_stands_still_for_a_minute(tmp_path: Path) 
     async with control(tmp_path) as plane, MqttBus("consumer", plane.settings(keepalive_s=600)) as consumer:
         edge = Edge(plane, plane.trained())
         await consumer.subscribe(topics.RESULT.filter(), edge.hear)
-        await consumer.wait_connected(30)
+        await consumer.wait_connected(patience(30))
         gm, lc = plane.gm_process(), plane.lc_process()
         # a source of its own: no frame comes over the broker
         source = {"path": str(edge.folder)}

@@ -23,6 +23,7 @@ from halimede.worker.main import connect_to
 from tests.faults.control import PATIENCE, Control, control
 from tests.proxy import Proxy
 from tests.unit.worker import world as workers
+from tests.waiting import patience
 
 KEEPALIVE = 4
 #: a publish that no acknowledgement is waited for
@@ -48,7 +49,7 @@ async def found(proxy: Proxy, *buses: MqttBus, busy: Callable[[], Awaitable[Any]
             await bus.wait_connected(0.1)
     proxy.heal()
     for bus in buses:
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
 
 
 @pytest.mark.slow
@@ -76,7 +77,7 @@ async def test_fault_04_a_connection_that_goes_on_sending_is_found_as_soon(tmp_p
         Proxy(plane.broker.port) as proxy,
         MqttBus("lonely", plane.settings(proxy.port, keepalive_s=KEEPALIVE)) as bus,
     ):
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
 
         async def speak() -> None:
             await bus.send(SPOKEN, 1)
@@ -126,8 +127,8 @@ async def test_fault_04_a_worker_finds_it_on_both_its_connections_and_answers_ag
                 await plane.operator.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), pack(frame))
                 await asyncio.sleep(0.1)
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             await ask()
         await found(proxy, *buses)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             await ask()

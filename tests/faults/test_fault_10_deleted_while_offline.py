@@ -14,6 +14,7 @@ from services.lc.models.preparer import plain
 from tests.integration import gm_world
 from tests.integration.lc_world import FakeLauncher, fetch_at_once
 from tests.simulated import eventually, simulated
+from tests.waiting import patience
 
 
 @asynccontextmanager
@@ -23,7 +24,7 @@ async def lc(broker: MemoryBroker, node: str, home: Path, launcher: FakeLauncher
     controller = LocalController(Config(node, home, "unused"), bus, launcher=launcher, bring=plain(fetch_at_once))
     task = asyncio.create_task(controller.run(asyncio.Event()))
     try:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         yield
     finally:
         task.cancel()

@@ -13,6 +13,7 @@ from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import Delete, GmPresence, Presence
 from tests.faults.control import SERVICES, Control, control
+from tests.waiting import patience
 
 NAMES = {"node": "edge0", "ns": "default", "plural": SERVICES}
 
@@ -25,7 +26,7 @@ async def kept(plane: Control, topic: str) -> bytes:
         seen.append(packet.payload)
 
     async with MqttBus("looks", plane.settings()) as bus:
-        await bus.wait_connected(10)
+        await bus.wait_connected(patience(10))
         await bus.listen(topic, 1, look, 10)
         await asyncio.sleep(0.3)
     return seen[0] if seen else b""

@@ -20,6 +20,7 @@ from tests.kubernetes.apiserver import on_double
 from tests.kubernetes.double.control import Control, Request
 from tests.kubernetes.world import PATIENCE, RunningGm, World, world
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ async def killed(due: Callable[[list[str]], bool], folder: Path) -> list[str]:
         async with w.gm(user=first) as gm:
             fault = api.control.drop(times=10**9, matches=axe)
             await w.apply_all()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience(PATIENCE)):
                 await axe.fallen.wait()
             kill(gm)
         async with w.gm():

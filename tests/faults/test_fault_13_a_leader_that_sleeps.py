@@ -17,6 +17,7 @@ from tests.faults.operators import Operators, operators
 from tests.integration.gm_world import SERVICES
 from tests.kubernetes.world import PATIENCE
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -33,7 +34,7 @@ class Ear:
     async def listen(self) -> None:
         await self.bus.subscribe(topics.GM_PRESENCE.filter(), self._presence)
         await self.bus.subscribe(topics.NODE_STATUS.filter(**self.names), self._status, cleared=self._cleared)
-        await self.bus.wait_connected(PATIENCE)
+        await self.bus.wait_connected(patience(PATIENCE))
 
     async def has(self, generation: int | None) -> None:
         await eventually(lambda: self.generation == generation, PATIENCE)

@@ -26,6 +26,7 @@ from services.lc.store import NodeResource, NodeStore
 from tests.faults.control import ROOT
 from tests.origins import Origin, serving
 from tests.ports import free_port
+from tests.waiting import patience
 
 SIZE, KILLS = (200_000_000, 20) if os.environ.get("HALIMEDE_FAULTS") == "whole" else (60_000_000, 6)
 SEED = 15
@@ -65,7 +66,7 @@ class Node:
             yield process
         finally:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(patience(PATIENCE))
 
 
 def kill_at(origin: Origin, offset: int, process: subprocess.Popen[bytes]) -> None:
@@ -99,12 +100,12 @@ def test_fault_15_a_download_survives_every_kill(size: int, kills: int, named: b
             begun.append(node.unfinished)
             with node.runs() as process:
                 kill_at(origin, offset, process)
-                assert process.wait(PATIENCE) == -signal.SIGKILL, (tmp_path / "lc.log").read_text()
+                assert process.wait(patience(PATIENCE)) == -signal.SIGKILL, (tmp_path / "lc.log").read_text()
             assert node.models == [], "a model that is not whole has its name"
         begun.append(node.unfinished)
         origin.before = lambda _: None
         with node.runs():
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + patience(PATIENCE)
             while not node.models:
                 assert time.monotonic() < end, (tmp_path / "lc.log").read_text()
                 time.sleep(0.02)

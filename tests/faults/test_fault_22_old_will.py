@@ -15,6 +15,7 @@ from halimede.messages import Presence
 from tests.faults.control import CONVERGES, PATIENCE, Control, control
 from tests.faults.test_fault_11_stale_retained import kept
 from tests.proxy import Proxy
+from tests.waiting import patience
 
 TOPIC = topics.PRESENCE.at(node="edge0")
 
@@ -69,7 +70,7 @@ async def test_fault_22_an_old_will_that_comes_after_the_new_birth_changes_nothi
         async with Proxy(plane.broker.port) as proxy:
             holds_it = MqttBus("other-broker", plane.settings(proxy.port), lambda: Announcement(will=packet))
             async with holds_it:
-                await holds_it.wait_connected(PATIENCE)
+                await holds_it.wait_connected(patience(PATIENCE))
                 lc.renew()
                 await plane.until(lambda: plane.presences[-1].online and plane.presences[-1].epoch > first.epoch)
                 epoch = plane.presences[-1].epoch

@@ -15,6 +15,7 @@ from halimede.bus.reconnect import LONGEST, PAUSE
 from halimede.messages import DeadLetter
 from tests.faults.control import PATIENCE, Child, Control, control
 from tests.proxy import Proxy
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -84,7 +85,7 @@ async def test_fault_23_other_clients_notice_it_by_brief_connections_and_say_so(
         await plane.operator.subscribe(topics.DEAD_LETTER.filter(), letter)
         with capture_logs() as lines:
             async with MqttBus("worker.default.w", plane.settings(a.port)) as first:
-                await first.wait_connected(PATIENCE)
+                await first.wait_connected(patience(PATIENCE))
                 await asyncio.sleep(SETTLED)
                 async with MqttBus("worker.default.w", plane.settings(b.port)) as second:
                     made = await connections(a, b)

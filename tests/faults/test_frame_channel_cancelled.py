@@ -24,6 +24,7 @@ from halimede.worker.main import connect_to
 from services.broker import MosquittoProcess
 from tests.simulated import eventually
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, frame
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ async def test_requests_cancelled_in_flight_leave_nothing(mosquitto: MosquittoPr
     connect = connect_to(MqttSettings("127.0.0.1", mosquitto.port, client=client, window=WINDOW))
     async with connect("worker.default.cloud") as far, connect("worker.default.edge") as near:
         for bus in (far, near):
-            await bus.wait_connected(PATIENCE)
+            await bus.wait_connected(patience(PATIENCE))
         cloud = Cloud.on(far)
         await cloud.start(advertise=AT_A_TIME)
         offload = OffloadClient(near, inference(NS, SERVICE, "edge"), window=WINDOW, waiters=AT_A_TIME)

@@ -20,6 +20,7 @@ from halimede.bus.settings import Client
 from halimede.errors import DisconnectedError, TooLargeError
 from tests.faults.hostile_broker import HOST, WELCOME, HostileBroker, goodbye, message
 from tests.simulated import eventually
+from tests.waiting import patience
 
 MIB = 1024 * 1024
 #: seconds
@@ -56,14 +57,14 @@ async def connected(
 
     async with MqttBus("worker.default.w", settings) as bus:
         await bus.listen(TOPIC, 1, hear, 100)
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         yield bus, heard
 
 
 async def back(broker: HostileBroker, bus: MqttBus, heard: list[Packet], connections: int = 2) -> None:
     """Insist that the bus connects anew, and that the new connection is a good one, in both directions."""
     await eventually(lambda: broker.accepted >= connections and bus.connected, PATIENCE)
-    await bus.wait_connected(PATIENCE)
+    await bus.wait_connected(patience(PATIENCE))
     assert heard == []
     assert await bus.send(SMALL, PATIENCE) == 0
     broker.say(message(TOPIC, b"well again"))

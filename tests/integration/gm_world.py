@@ -38,6 +38,7 @@ from halimede.names import Key
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.simulated import eventually
+from tests.waiting import patience
 
 SERVICES, MODELS, DATASETS = "jointinferenceservices", "models", "datasets"
 SERVED, MULTI_EDGE = "inferencemodels", "multiedgeinferenceservices"
@@ -143,7 +144,7 @@ class FakeNode:
         await self.bus.subscribe(topics.GM_PRESENCE.filter(), self._gm)
         self.bus.on_connect(self._connected)
         self._exit.callback(asyncio.create_task(self._speak_always()).cancel)
-        await self.bus.wait_connected(10)
+        await self.bus.wait_connected(patience(10))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -316,7 +317,7 @@ class World:
             self.manager = GlobalManager(self.bus, cluster, cluster)
             task = asyncio.create_task(self.manager.run())
             try:
-                await self.bus.wait_connected(10)
+                await self.bus.wait_connected(patience(10))
                 yield cluster
             finally:
                 task.cancel()
@@ -328,7 +329,7 @@ class World:
         await self.operator.__aenter__()
         await self._api.start()
         await self.operator.subscribe(topics.STATUS.filter(), self._status)
-        await self.operator.wait_connected(10)
+        await self.operator.wait_connected(patience(10))
 
     async def ask(self, op: Any, **fields: Any) -> ApiReply:
         """Ask until there is an answer, as clients do: every request may be repeated."""

@@ -24,6 +24,7 @@ from services.lc.paths import Worker
 from services.lc.store import ProcessRecord
 from services.lc.supervisor.process import Process, Start, StartError
 from tests.simulated import eventually
+from tests.waiting import patience
 
 SERVICES, MODELS, DATASETS = "jointinferenceservices", "models", "datasets"
 HELMET, SMALL, BIG = Key(SERVICES, "default", "helmet"), Key(MODELS, "default", "small"), Key(MODELS, "default", "big")
@@ -177,7 +178,7 @@ class FakeGm:
             await self.bus.subscribe(topics.SYNC.filter(), self._on_sync)
             await self.bus.subscribe(topics.NODE_STATUS.filter(), self._on_status, cleared=self._on_cleared)
             await self.bus.subscribe(topics.PRESENCE.filter(), self._on_presence)
-            await self.bus.wait_connected(10)
+            await self.bus.wait_connected(patience(10))
             yield self
 
     async def insert(self, *bodies: dict[str, Any], epoch: int | None = None) -> None:
@@ -297,7 +298,7 @@ class World:
         task = asyncio.create_task(controller.run(stopping))
         try:
             if self.broker.running:
-                await self.bus.wait_connected(10)
+                await self.bus.wait_connected(patience(10))
             yield controller
         finally:
             if killed:

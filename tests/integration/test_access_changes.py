@@ -24,6 +24,7 @@ from halimede.topics import PRESENCE, RESULT, SYNC
 from services.broker import MosquittoProcess, find_mosquitto
 from tests.access_world import PATIENCE, until
 from tests.ports import free_port
+from tests.waiting import patience
 
 SITE = Site(nodes=["edge0", "edge1"], consumers=["viewer"])
 FEWER = Site(nodes=["edge0"], consumers=["viewer"])
@@ -64,13 +65,13 @@ async def test_a_removed_node_loses_its_rights_at_the_brokers_next_reload(tmp_pa
             MqttBus("lc", stolen) as lc,
             MqttBus("gm", settings(broker, tmp_path, Principal(Role.GM))) as gm,
         ):
-            await lc.wait_connected(PATIENCE)
-            await gm.wait_connected(PATIENCE)
+            await lc.wait_connected(patience(PATIENCE))
+            await gm.wait_connected(patience(PATIENCE))
             await lc.listen(PRESENCE.filter(node="edge1").text, 1, hear, 10)
             assert await lc.send(sync) in {0, 0x10}
             make(FEWER, tmp_path)
             reload(broker)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience(PATIENCE)):
                 while not await _refused(lc, sync):
                     await asyncio.sleep(0.05)
             heard.clear()
@@ -106,7 +107,7 @@ async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
         MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker,
         MqttBus("worker", settings(broker, tmp_path, WORKER)) as worker,
     ):
-        await worker.wait_connected(PATIENCE)
+        await worker.wait_connected(patience(PATIENCE))
         make_certificates(SITE, tmp_path, rotate=True)
         reload(broker)
         await check_reachable(broker, tmp_path)
@@ -149,8 +150,8 @@ async def test_the_written_configuration_runs_as_it_is(tmp_path: Path) -> None:
         url = f"mqtts://127.0.0.1:{port}"
         bus = MqttBus("gm", MqttSettings.from_url(url, credentials=tmp_path / "gm"))
         async with bus:
-            await bus.wait_connected(PATIENCE)
+            await bus.wait_connected(patience(PATIENCE))
             assert bus.max_packet == 16 * 1024 * 1024 + 64 * 1024
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(patience(10))

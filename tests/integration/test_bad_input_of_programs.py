@@ -27,6 +27,7 @@ from tests.password_broker import PasswordBroker, password_broker
 from tests.ports import free_port
 from tests.serving_world import adds
 from tests.typed import halimede
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(60)
@@ -158,7 +159,7 @@ def running(folder: Path, *words: str, **told: str) -> Iterator[subprocess.Popen
         yield process
         assert process.poll() is None, (folder / "log").read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0, (folder / "log").read_text()
+        assert process.wait(patience(DEADLINE)) == 0, (folder / "log").read_text()
         assert "Traceback" not in (folder / "log").read_text()
     finally:
         if process.poll() is None:
@@ -168,7 +169,7 @@ def running(folder: Path, *words: str, **told: str) -> Iterator[subprocess.Popen
 
 def logged(folder: Path, event: str, process: subprocess.Popen[bytes]) -> str:
     """Wait for an event in the log; return its line."""
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + patience(DEADLINE)
     while True:
         shown = (folder / "log").read_text()
         found = [line for line in shown.splitlines() if f'"{event}"' in line]

@@ -28,6 +28,7 @@ from tests.blob_process import process
 from tests.bridged import Bridged, bridged
 from tests.ports import free_port
 from tests.unit.blobs.world import digest_of, keep, some_bytes
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -60,7 +61,7 @@ async def running(*peers: BlobNode) -> AsyncIterator[None]:
 
 async def connected(peer: BlobNode) -> None:
     await asyncio.sleep(0)
-    await peer.bus.wait_connected(PATIENCE)
+    await peer.bus.wait_connected(patience(PATIENCE))
     await asyncio.sleep(0.2)  # its subscriptions
 
 
@@ -72,7 +73,7 @@ async def fetched(peer: BlobNode, cache: Cache, source: str, file: bytes = SMALL
 async def lines(process: asyncio.subprocess.Process, past: int) -> int:
     """Read what a taker says until it has more than so many bytes, or is done; return what it said last."""
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         while line := (await process.stdout.readline()).decode().split():
             if line[0] == "done" or int(line[0]) > past:
                 return int(line[-1])
@@ -183,7 +184,7 @@ def node(world: Bridged, name: str, folder: Path) -> NodeBlobs:
 
 async def patiently(peer: BlobNode, cache: Cache, source: str, file: bytes) -> None:
     """Fetch once the bridge is up."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         while True:
             with contextlib.suppress(FetchError):
                 async with peer.opener(url(source, digest_of(file)), "", TransferLimits(connect_s=1), 0):

@@ -25,6 +25,7 @@ from halimede.topic import Role
 from tests.bridged import Bridged, bridged
 from tests.e2e.running import DIGITS, ROOT, digits
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -92,7 +93,7 @@ async def process(world: Bridged, name: str, *words: str, here: bool = False) ->
         assert started.poll() is None, (world.folder / f"{name}.log").read_text()
     finally:
         started.terminate()
-        await asyncio.to_thread(started.wait, 60)
+        await asyncio.to_thread(started.wait, patience(60))
 
 
 @asynccontextmanager

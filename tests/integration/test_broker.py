@@ -25,6 +25,7 @@ from services.site import Security
 from services.system import RunFile
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def taken() -> Iterator[int]:
 
 async def test_clients_find_it_at_its_url_as_soon_as_it_has_started(tmp_path: Path, unique: str) -> None:
     async with MosquittoProcess(tmp_path) as broker, MqttBus(unique, broker.url) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         assert bus.max_packet == MAX_PACKET
 
 
@@ -86,13 +87,13 @@ async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Pa
     async with MosquittoProcess(tmp_path, port=free_port()) as broker:
         port, pid = broker.port, broker.pid
         async with MqttBus(unique, broker.url) as bus:
-            await bus.wait_connected(5)
+            await bus.wait_connected(patience(5))
             await bus.send(Packet("kept", b"old", retain=True))
         await broker.restart()
         assert broker.port == port
         assert broker.pid != pid
         async with MqttBus(unique, broker.url) as bus:
-            await bus.wait_connected(5)
+            await bus.wait_connected(patience(5))
             await bus.listen("kept", 1, receive, 10)
             await bus.send(Packet("kept", b"new"))
             await eventually(lambda: got == [b"new"])
@@ -116,7 +117,7 @@ async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
         waiting = asyncio.create_task(broker.wait())
         assert broker.pid
         os.kill(broker.pid, signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             assert await waiting == -signal.SIGKILL
         await broker.start()
         assert broker.pid
@@ -148,7 +149,7 @@ async def test_it_ends_with_its_parent(tmp_path: Path) -> None:
         sys.executable, "-c", textwrap.dedent(program), stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         pid = int(await parent.stdout.readline())
     assert psutil.pid_exists(pid)
     parent.kill()
@@ -193,7 +194,7 @@ async def test_the_system_outlives_a_broker_that_cannot_be_restarted_at_once(
         monkeypatch.setattr(system_module, "BROKER_LONGEST_PAUSE", 60.0)
         system._stopping.set()
         await broker.stop()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(patience(1)):
             await keeping
     assert said[0] == "the broker ended; restarting it"
     assert "it is in use" in said[1]

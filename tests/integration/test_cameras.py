@@ -27,6 +27,7 @@ from tests.camera_world import PATIENCE_S, cameras, watching
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of, video
 from tests.inbox import Inbox
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
@@ -186,7 +187,7 @@ async def test_the_process_ends_its_readers_and_its_will_says_that_it_is_gone(
         try:
             await seen.more("door")
             second.terminate()
-            assert await asyncio.to_thread(second.wait, PATIENCE_S) == 0
+            assert await asyncio.to_thread(second.wait, patience(PATIENCE_S)) == 0
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):
                 second.kill()
@@ -199,7 +200,7 @@ async def test_while_the_broker_is_away_a_file_waits(memory_broker: MemoryBroker
     inbox: Inbox[bytes] = Inbox()
     async with MemoryBus("worker", memory_broker) as worker, MemoryBus("camera", memory_broker) as bus:
         await worker.subscribe(topics.CAMERA_FRAME.filter(), inbox)
-        await bus.wait_connected(PATIENCE_S)
+        await bus.wait_connected(patience(PATIENCE_S))
         stop = asyncio.Event()
         publisher = CameraPublisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=stop)
         camera = Camera(CameraSettings(name="a", address=parse(str(path))), publisher.take)
@@ -223,7 +224,7 @@ async def test_while_the_broker_is_away_a_live_camera_is_passed_over(memory_brok
         MemoryBus("camera", memory_broker) as bus,
     ):
         await worker.subscribe(topics.CAMERA_FRAME.filter(), inbox)
-        await bus.wait_connected(PATIENCE_S)
+        await bus.wait_connected(patience(PATIENCE_S))
         stop = asyncio.Event()
         publisher = CameraPublisher(bus, "default", "a", qos=1, bare=False, patient=False, stop=stop)
         camera = Camera(CameraSettings(name="a", address=parse(server.url())), publisher.take)

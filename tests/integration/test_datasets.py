@@ -27,6 +27,7 @@ from services.gm.cluster.local import LocalCluster
 from tests.integration.gm_world import dataset
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
@@ -55,7 +56,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
                 yield made
         finally:
             lc.terminate()
-            await asyncio.to_thread(lc.wait, PATIENCE)
+            await asyncio.to_thread(lc.wait, patience(PATIENCE))
             work.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await work
@@ -111,7 +112,7 @@ async def test_a_dataset_that_is_nowhere_is_not_ready(client: Client, tmp_path: 
     url = f"http://127.0.0.1:{free_port()}/helmets.csv"
     await client.apply(dataset("helmets", url=url, format="csv", nodeName="edge0"))
     condition = (await reaches(client, "Pending", observedGeneration=1))["status"]["conditions"][-1]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         while condition["reason"] != "Unreachable":
             await asyncio.sleep(0.1)
             condition = (await reaches(client, "Pending"))["status"]["conditions"][-1]

@@ -23,6 +23,7 @@ from services.lc.credentials import NodeCredentials
 from tests import typed
 from tests.ports import free_port
 from tests.rendering import DEPLOY, copy, documents
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
@@ -87,7 +88,7 @@ def take_credentials(made: Made, node: str, folder: Path) -> subprocess.Complete
     script = script.replace("/secrets", str(made.mounts["halimede-lc"])).replace(CONF, str(folder))
     environment = {"PATH": os.environ["PATH"], "NODE_NAME": node}
     command = [*container["command"], script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(30), check=False)
 
 
 @MODES
@@ -162,7 +163,7 @@ def test_the_options_that_manifests_give_exist() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=patience(30),
         ).stdout
         options = [word for word in container["args"] if word.startswith("--")]
         assert options

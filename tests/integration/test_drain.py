@@ -18,6 +18,7 @@ from services.lc.paths import Worker
 from tests.integration.gm_world import World, model, service, world
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once
 from tests.simulated import eventually, simulated
+from tests.waiting import patience
 
 EDGE = {"site": "edge"}
 
@@ -57,7 +58,7 @@ class Node:
         controller = LocalController(self._config, self._bus, launcher=self.launcher, bring=plain(fetch_at_once))
         task = asyncio.create_task(controller.run(self._stopping))
         try:
-            await self._bus.wait_connected(10)
+            await self._bus.wait_connected(patience(10))
             yield self
         finally:
             self._stopping.set()

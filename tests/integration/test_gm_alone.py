@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from services.broker import MosquittoProcess
+from tests.waiting import patience
 
 
 async def start(store: Path, broker: MosquittoProcess) -> asyncio.subprocess.Process:
@@ -19,7 +20,7 @@ async def start(store: Path, broker: MosquittoProcess) -> asyncio.subprocess.Pro
 
 async def says(process: asyncio.subprocess.Process, word: str) -> None:
     assert process.stderr is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while word not in (line := (await process.stderr.readline()).decode()):
             assert line, f"it ended before it said {word}"
 
@@ -31,7 +32,7 @@ async def test_a_second_gm_with_another_store_is_refused_and_the_first_goes_on(
     try:
         await says(first, '"client": "halimede-gm"')
         second = await start(tmp_path / "second", mosquitto)
-        _, errors = await asyncio.wait_for(second.communicate(), 20)
+        _, errors = await asyncio.wait_for(second.communicate(), patience(20))
         assert second.returncode == 2
         assert "another global manager" in errors.decode().splitlines()[-1]
         assert first.returncode is None
@@ -41,7 +42,7 @@ async def test_a_second_gm_with_another_store_is_refused_and_the_first_goes_on(
         again = await start(tmp_path / "first", mosquitto)
         await says(again, '"client": "halimede-gm"')
         again.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(again.communicate(), 20)
+        await asyncio.wait_for(again.communicate(), patience(20))
         assert again.returncode == 0
     finally:
         if first.returncode is None:

@@ -33,6 +33,7 @@ from services.site import LocalSite, Security
 from tests.ports import free_port
 from tests.simulated import eventually
 from tests.typed import halimede
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 MODES = pytest.mark.parametrize("security", [Security.PASSWORDS, Security.TLS])
@@ -158,7 +159,7 @@ async def test_a_controller_that_comes_to_another_systems_broker_says_why_it_wai
                 async def keep(packet: Packet) -> None:
                     heard.append(packet.topic)
 
-                await gm.wait_connected(10)
+                await gm.wait_connected(patience(10))
                 await gm.listen("node/#", 1, keep, 10)
                 await asyncio.sleep(2)
             assert heard == []
@@ -185,7 +186,7 @@ async def test_a_prefix_parts_systems_on_one_guarded_broker(tmp_path: Path) -> N
             }  # fmt: skip
             async with Client.to(address) as client:
                 assert (await client.apply(body))[0] == "created"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 async for _, presence in follow(address, GM_PRESENCE.filter()):
                     assert presence
                     assert presence.online
@@ -198,7 +199,7 @@ async def test_a_prefix_parts_systems_on_one_guarded_broker(tmp_path: Path) -> N
                 async with Client.to(find(broker.url, {}, credentials=str(site.operator))) as beside:
                     await beside.nodes()
             async with MqttBus("plain", MqttSettings.from_url(broker.url, credentials=site.gm)) as bus:
-                await bus.wait_connected(10)
+                await bus.wait_connected(patience(10))
                 with pytest.raises(RefusedError):
                     await bus.clear(GM_PRESENCE.at())
         finally:

@@ -11,6 +11,7 @@ from aiohttp import web
 from halimede.errors import InvalidFieldError
 from halimede.observe import Health, HttpServer, http
 from halimede.observe.metrics import counter, registry
+from tests.waiting import patience
 
 
 def server(bind: str = "127.0.0.1:0", **options: object) -> HttpServer:
@@ -77,8 +78,8 @@ async def connect(shown: HttpServer) -> tuple[asyncio.StreamReader, asyncio.Stre
     return await asyncio.open_connection(host, int(port))
 
 
-async def ends(reader: asyncio.StreamReader, patience_s: float = 30) -> bool:
-    async with asyncio.timeout(patience_s):
+async def ends(reader: asyncio.StreamReader, within_s: float = patience(30)) -> bool:
+    async with asyncio.timeout(within_s):
         try:
             return await reader.read() == b""
         except ConnectionError:

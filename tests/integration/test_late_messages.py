@@ -20,6 +20,7 @@ from tests.integration import lc_world
 from tests.integration.gm_world import MODELS, SERVICES, FakeNode, World, model, service, world
 from tests.simulated import eventually, simulated
 from tests.stateful.parts import Broker
+from tests.waiting import patience
 
 HELMET = Key(SERVICES, "default", "helmet")
 
@@ -188,7 +189,7 @@ async def test_a_request_that_a_client_repeats_can_be_told_from_a_new_one() -> N
     broker.heard = cut
     client = Client(MemoryBus("operator", broker))
     async with MemoryBus("gm", broker) as gm:
-        await gm.wait_connected(10)
+        await gm.wait_connected(patience(10))
         await gm.subscribe(topics.API_REQUEST.filter(), answer)
         async with client:
             await client.delete(MODELS, "small")

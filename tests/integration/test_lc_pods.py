@@ -25,6 +25,7 @@ from tests.integration.lc_world import HELMET, FakeGm, model, service
 from tests.integration.workers import Site, site
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -194,7 +195,7 @@ async def test_a_worker_that_is_killed_is_gone_once_it_is_silent(node: Kubelet, 
 
 async def test_logs_are_answered_with_what_to_use(node: Kubelet) -> None:
     async with MqttBus("operator-logs", node.pods.broker.url) as bus:
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         requests: RpcClient[LogsReply] = RpcClient(bus, topics.LOGS_REPLY.at(client="operator-logs"))
         await requests.start()
         address = topics.LOGS_REQUEST.at(node="edge0", client="operator-logs")

@@ -24,6 +24,7 @@ from services.broker import MosquittoProcess
 from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
@@ -88,7 +89,7 @@ class Node:
         """As the kernel does when memory is short."""
         assert self.process
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(patience(PATIENCE))
 
     async def killed(self) -> int:
         """Kill; return how many syncs GM has had, once it has heard all that was still on its way."""
@@ -99,7 +100,7 @@ class Node:
     def stop(self) -> int:
         assert self.process
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(patience(PATIENCE))
 
     def leftovers(self) -> list[psutil.Process]:
         """Everything that this node has started and that still runs, its controller aside."""

@@ -20,6 +20,7 @@ from services.gm.cluster.local import LocalCluster
 from tests.integration.gm_world import MODELS, SERVICES, World, model, service, world
 from tests.scraping import asked, scrape, value
 from tests.simulated import eventually
+from tests.waiting import patience
 
 PATIENCE = 60.0
 HELMET = Key(SERVICES, "default", "helmet")
@@ -65,7 +66,7 @@ async def test_figures_agree_with_what_nodes_and_operators_saw(tmp_path: Path) -
             families.update(await scrape(s, url))
             return value(families, f"halimede_{name}", **labels) == number
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             while not (await has(2, "service_queue_seconds_count") and await has(7, "service_answers_total", **helmet)):
                 await asyncio.sleep(0.05)
         for name, number in {
@@ -100,7 +101,7 @@ async def test_dead_letters_are_counted_beyond_those_that_become_events(tmp_path
             await w.operator.publish(topics.DEAD_LETTER.at(node="none", client="operator"), letter)
 
         counted = 0.0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             while counted != 20:
                 counted = value(await scrape(session, url), "halimede_gm_dead_letters_total")
                 await asyncio.sleep(0.05)

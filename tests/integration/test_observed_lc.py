@@ -21,6 +21,7 @@ from tests.integration.lc_world import EDGE, HELMET, SMALL, FakeGm, model, servi
 from tests.ports import free_port
 from tests.scraping import asked, scrape, value
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -45,7 +46,7 @@ class Seen:
         return [presence.http for presence in self.gm.presences if presence.online][-1]  # a will has no address
 
     async def becomes(self, status: int, path: str = "readyz") -> dict[str, str]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             while True:
                 found, checks = await asked(self.session, self.url, path)
                 if found == status:
@@ -54,7 +55,7 @@ class Seen:
 
     async def shows(self, wanted: float, name: str, **labels: str) -> None:
         found = -1.0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience(PATIENCE)):
             while found != wanted:
                 found = value(await scrape(self.session, self.url), name, **labels)
                 await asyncio.sleep(0.05)
@@ -79,7 +80,7 @@ async def seen(tmp_path: Path) -> AsyncIterator[Seen]:
                 yield Seen(tmp_path, broker, gm, session)
             finally:
                 lc.send_signal(signal.SIGTERM)
-                assert await asyncio.to_thread(lc.wait, PATIENCE) == 0, (tmp_path / "lc.log").read_text()
+                assert await asyncio.to_thread(lc.wait, patience(PATIENCE)) == 0, (tmp_path / "lc.log").read_text()
 
 
 async def test_it_is_ready_once_gm_has_answered_and_not_while_the_broker_is_away(seen: Seen) -> None:
@@ -152,7 +153,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = subprocess.run(
             command(tmp_path, "--broker", "127.0.0.1:1", "--http", address),
-            cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=patience(PATIENCE), check=False,
         )  # fmt: skip
     assert ended.returncode == 2
     assert address in ended.stderr.splitlines()[-1]

@@ -28,6 +28,7 @@ from tests.ports import free_port
 from tests.scraping import Families, asked, scrape, value
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(240)
 PATIENCE = 60.0
@@ -129,7 +130,7 @@ async def test_a_worker_is_not_ready_while_the_broker_is_away(unique: str, tmp_p
         url = s.infos[edge].http
 
         async def becomes(status: int) -> dict[str, str]:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience(PATIENCE)):
                 while (found := await asked(session, url, "readyz"))[0] != status:
                     await asyncio.sleep(0.05)
             return found[1]

@@ -24,6 +24,7 @@ from services.gm.dashboard.routes import DashboardRoutes
 from tests.browser import browser
 from tests.integration.gm_world import SERVICES, World, model, service, world
 from tests.simulated import eventually
+from tests.waiting import patience
 
 BUILD = Path(__file__).parents[2] / "build"
 HELMET = Key(SERVICES, "default", "helmet")
@@ -59,7 +60,7 @@ async def served(w: World, token: str = "") -> AsyncIterator[str]:
 
 async def read(lines: aiohttp.StreamReader, section: str) -> Any:
     """Return the next content of a section of the stream."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while True:
             if (await lines.readline()).decode().strip() == f"event: {section}":
                 return json.loads((await lines.readline()).decode().removeprefix("data: "))
@@ -142,7 +143,7 @@ async def test_more_pages_than_a_few_are_told_to_wait(tmp_path: Path) -> None:
             async with session.get(f"{url}/stream") as answer:
                 return answer.status == 200
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while not await wait_for_connack():
                 await asyncio.sleep(0.2)
         for answer in watching:
@@ -212,7 +213,7 @@ async def test_a_camera_has_a_card_with_its_state_its_readers_and_its_last_pictu
             await w.operator.clear(topics.CAMERA_STATUS.at(ns="default", camera="door"))
             await tab.until("document.querySelectorAll('.camera.warn').length == 0")
         # without a page GM receives no states of cameras
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while await w.operator.publish(inside, CameraStatus(camera="yard", state="running")):
                 await asyncio.sleep(0.2)
 

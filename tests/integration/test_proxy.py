@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.proxy import MOST_UNDER_WAY, Proxy
+from tests.waiting import patience
 
 PATIENCE = 30.0
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -36,12 +37,12 @@ async def connect(proxy: Proxy) -> Connection:
     return await asyncio.open_connection("127.0.0.1", proxy.port)
 
 
-async def ask(connection: Connection, data: bytes = b"hello", patience: float = PATIENCE) -> float:
+async def ask(connection: Connection, data: bytes = b"hello", within_s: float = patience(PATIENCE)) -> float:
     """Send, wait for the whole echo, and return the seconds that it took."""
     reader, writer = connection
     began = asyncio.get_running_loop().time()
     writer.write(data)
-    async with asyncio.timeout(patience):
+    async with asyncio.timeout(within_s):
         assert await reader.readexactly(len(data)) == data
     return asyncio.get_running_loop().time() - began
 
@@ -54,14 +55,14 @@ async def fastest(connection: Connection, data: bytes) -> float:
 async def silent(connection: Connection) -> None:
     """Insist that nothing comes back, not even the end of the connection."""
     with pytest.raises(TimeoutError):
-        await ask(connection, patience=0.3)
+        await ask(connection, within_s=0.3)
 
 
 async def test_without_faults_bytes_go_through_and_so_does_the_end(proxy: Proxy) -> None:
     connection = await connect(proxy)
     await ask(connection, bytes(range(256)) * 4000)
     connection[1].write_eof()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         assert await connection[0].read() == b""
     assert (proxy.accepted, proxy.forwarded) == (1, 2 * 256 * 4000)
 
@@ -86,7 +87,7 @@ async def test_delayed_bytes_are_under_way_together(proxy: Proxy) -> None:
     for _ in range(20):
         connection[1].write(b"x")
         await asyncio.sleep(0.01)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         await connection[0].readexactly(20)
     assert 0.6 <= asyncio.get_running_loop().time() - began < 12  # one after the other it would be twelve
 
@@ -134,7 +135,7 @@ async def test_what_is_under_way_is_bounded_and_holds_the_sender_back(proxy: Pro
             await writer.drain()
     assert MOST_UNDER_WAY <= proxy.under_way <= MOST_UNDER_WAY + 65536
     proxy.heal()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience(PATIENCE)):
         assert len(await connection[0].readexactly(total)) == total
 
 

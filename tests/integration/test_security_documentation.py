@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.typed import halimede
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def test_its_commands_work_in_the_order_in_which_they_stand(tmp_path: Path) -> N
 
 def test_the_files_that_it_names_are_there(tmp_path: Path) -> None:
     line = commands()[0].replace("halimede", f"{sys.executable} -c 'from halimede.cli import main; main()'", 1)
-    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, timeout=patience(60), capture_output=True)
     named = [line.split("  ")[0] for block in BLOCKS for line in block.splitlines() if line.startswith("site/")]
     assert len(named) == 9
     for names in named:

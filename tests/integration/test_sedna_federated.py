@@ -14,6 +14,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from services.broker import MosquittoProcess
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -63,7 +64,7 @@ def check(folder: Path, running: dict[str, subprocess.Popen]) -> None:
     """All scripts end by themselves; both participants have the same weights, and know the other's digits."""
     for name, process in running.items():
         try:
-            code = process.wait(PATIENCE_S)
+            code = process.wait(patience(PATIENCE_S))
         except subprocess.TimeoutExpired:
             code = None
         assert code == 0, "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in folder.glob("*.log")) + name

@@ -15,6 +15,7 @@ from halimede.errors import InvalidFieldError
 from halimede.serving.grpc_handlers import SERVICE
 from halimede.serving.server_access import ServerAccess, read_access
 from tests.serving_world import START_S, adds, server
+from tests.waiting import patience
 
 TOKEN = "0123456789abcdef"
 BODY = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
@@ -50,7 +51,7 @@ async def test_only_who_shows_the_token_is_answered_and_health_is_open(
         for path in ("/healthz", "/v2/health/live"):
             async with session.get(made.http + path) as answer:
                 assert answer.status == 200
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(patience(START_S)):
             while (await session.get(f"{made.http}/v2/health/ready")).status != 200:
                 await asyncio.sleep(0.1)
         infer = f"{made.http}/v2/models/m/infer"

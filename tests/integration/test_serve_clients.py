@@ -22,6 +22,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 from tests.serving_world import FLOAT, Server, adds, echo, graph, server
+from tests.waiting import patience
 
 SPEC = {
     "labels": ["dark", "bright"],
@@ -158,7 +159,11 @@ def png(left: int, right: int) -> bytes:
 def curl(*arguments: str) -> tuple[int, Any]:
     """Return curl's status and the body's JSON."""
     done = subprocess.run(
-        ["curl", "-sS", "-w", "\n%{http_code}", *arguments], capture_output=True, text=True, check=True, timeout=30
+        ["curl", "-sS", "-w", "\n%{http_code}", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patience(30),
     )
     body, _, status = done.stdout.rpartition("\n")
     return int(status), json.loads(body)
@@ -203,7 +208,7 @@ def test_compressed_requests_are_understood(running: Server) -> None:
 async def test_what_is_too_large_is_refused_before_it_is_read(running: Server) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(running.http.rpartition(":")[2]))
     writer.write(b"POST /v2/models/adds/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         assert b" 413 " in await reader.readline()
     writer.close()
     async with aiohttp.ClientSession() as session:

@@ -25,6 +25,7 @@ from tests.ports import free_port
 from tests.scraping import scrape
 from tests.serving_world import ROOT, adds, counts, server, wish
 from tests.simulated import eventually
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(
         "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
     }  # fmt: skip
     async with MqttBus("lc", broker.url) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         await bus.subscribe(topics.WORKER_INFO.filter(node="n1"), heard)
         async with server(tmp_path / "server", "--file", str(file), **told) as made:
             await eventually(lambda: infos and infos[-1].model and infos[-1].reason, 60)
@@ -97,7 +98,7 @@ async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: Mosquitto
         "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
     }  # fmt: skip
     async with MqttBus("lc", broker.url) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         await bus.subscribe(topics.WORKER_INFO.filter(node="n1"), heard)
         async with server(tmp_path / "server", "--file", str(file), **told):
             await eventually(lambda: infos and infos[-1].reason == "ModelUnreadable", 60)
@@ -160,7 +161,9 @@ def test_a_mistake_is_one_line_and_code_2(
 def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
     command = [sys.executable, "-m", "halimede", "serve", "README.md", "--http", "127.0.0.1:0"]
     told = {"HALIMEDE_LOG_LEVEL": "CRITICAL", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, env=told, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(60), env=told, check=False
+    )
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("halimede serve: "), line
@@ -173,7 +176,9 @@ def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Pat
     desired_state.write(file, Desired(models=[wish(bad, version="2")]))
     command = [sys.executable, "-m", "halimede", "serve", "--file", str(file), "--strict", "--http", "127.0.0.1:0"]
     told = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=90, env=told, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(90), env=told, check=False
+    )
     assert done.returncode == 1, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("halimede serve: a model is not there: ModelInvalid: "), last
@@ -181,7 +186,9 @@ def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Pat
 
 def test_help_says_what_there_is() -> None:
     for command in ([sys.executable, "-m", "halimede", "serve"], [Path(sys.executable).with_name("halimede"), "serve"]):
-        done = subprocess.run([*command, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+        done = subprocess.run(
+            [*command, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=patience(60), check=True
+        )
         assert "--grpc" in done.stdout
         assert "GRACE_S" in done.stdout
 

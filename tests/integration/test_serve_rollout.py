@@ -16,6 +16,7 @@ from halimede.models.desired_state import Desired, DesiredModel
 from tests.scraping import scrape, value
 from tests.serving_world import Server, adds, server, wish
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +126,7 @@ async def test_who_is_told_to_leave_answers_what_it_has_taken(tmp_path: Path) ->
         leaving = asyncio.ensure_future(made.terminate())
         await asyncio.sleep(0.5)
         writer.write(body[10:])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             assert b" 200 " in await reader.readline()
         writer.close()
         assert await leaving == 0

@@ -28,6 +28,7 @@ from tests.ports import free_port
 from tests.scraping import scrape, value
 from tests.serving_world import Server, adds, port_of, server
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +122,7 @@ async def test_what_is_under_way_at_sigterm_is_answered_and_nobody_else_comes_in
         given = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [base64.b64encode(EASY).decode()]}
         body = json.dumps({"inputs": [given]}).encode()
         head = f"POST /v2/models/helmet/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             asking, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(head.encode() + body[:20])
             await writer.drain()
@@ -140,7 +141,7 @@ async def test_what_is_under_way_at_sigterm_is_answered_and_nobody_else_comes_in
             writer.close()
         assert answer.startswith("HTTP/1.1 200 "), answer
         assert '"by":"edge"' in answer.replace(" ", "")
-        assert await asyncio.to_thread(router.process.wait, 30) == 0
+        assert await asyncio.to_thread(router.process.wait, patience(30)) == 0
         assert not router.said("requests not answered in the grace period")
 
 
@@ -177,7 +178,7 @@ class Ear:
 async def test_frames_of_a_camera_get_one_result_each(world: World, broker: MosquittoProcess) -> None:
     ear = Ear()
     async with MqttBus("camera", broker.url) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         await bus.subscribe(topics.RESULT.filter(service="helmet"), ear.result)
         await bus.subscribe(topics.DEAD_LETTER.filter(), ear.letter)
         async with world.router("--camera", "cam0", "--broker", broker.url) as router:
@@ -210,7 +211,7 @@ async def test_frames_of_a_camera_get_one_result_each(world: World, broker: Mosq
 
 async def test_models_are_found_by_the_status_of_their_services(world: World, broker: MosquittoProcess) -> None:
     async with MqttBus("gm", broker.url) as gm:
-        await gm.wait_connected(5)
+        await gm.wait_connected(patience(5))
 
         async def tell(name: str, url: str | None) -> None:
             to = topics.STATUS.at(ns="default", plural="inferencemodels", name=name)

@@ -20,6 +20,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.integration.workers import site
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -98,7 +99,7 @@ async def test_the_last_frame_is_found_when_no_more_come(
         assert {result.hard for result in answers} == {True, False}
         for hard in (False, True):
             newest, found = [result.id for result in answers if result.hard or not hard][-1], {}
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while found.get("id") != newest:  # the worker may not yet know that the broker has its last result
                     await trace_frame(broker, replace(of_this, hard=hard), Format.JSON)
                     found = json.loads(capsys.readouterr().out)

@@ -24,6 +24,7 @@ from tests.digits import Digits
 from tests.integration.workers import Site, site
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -67,7 +68,7 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
         async def reply(delivery: Delivery[Reply]) -> None:
             replied[delivery.body.id] = read(delivery.packet.properties)
 
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         await bus.subscribe(topics.RESULT.filter(ns="default", service=unique), result)
         await bus.subscribe(topics.REPLY.filter(ns="default", service=unique), reply)
         await workers(s, digits, OTEL_EXPORTER_OTLP_ENDPOINT=there.url)
@@ -121,7 +122,7 @@ async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s, MqttBus(f"cli-{unique}", mosquitto.url) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         await workers(s, digits)
         await s.send(digits.pictures[:5])
         await s.answered()

@@ -19,6 +19,7 @@ from halimede.topics import CONTRACT
 from services.broker import MosquittoProcess
 from tests.scraping import scrape, value
 from tests.training_world import AGGREGATOR, TrainingWorld, begin, digits, run_job, shares, training, write
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -57,7 +58,7 @@ async def test_no_message_of_a_job_contains_a_sample(
         MqttBus(f"capture-{unique}", mosquitto.url) as everything,
         training(mosquitto, unique, tmp_path, rounds=2, minClients=2, compression=compression) as world,
     ):
-        await everything.wait_connected(30)
+        await everything.wait_connected(patience(30))
         await everything.listen("#", 1, captured, 10_000)
         done = await run_job(world, data)
     assert (done.change is not None) == bool(compression)
@@ -125,7 +126,7 @@ async def test_wrong_weights_to_begin_with_are_an_error_of_the_job(
     wrong.write_bytes(b"no tensors")
     async with training(mosquitto, unique, tmp_path, initialWeights=str(wrong)) as world:
         begin(world, data)
-        assert await asyncio.to_thread(world.processes[AGGREGATOR].wait, 60) == 2
+        assert await asyncio.to_thread(world.processes[AGGREGATOR].wait, patience(60)) == 2
         log = (tmp_path / f"{AGGREGATOR}.log").read_text()
         assert "InitialWeightsInvalid" in log
         assert "Traceback" not in log
@@ -162,7 +163,7 @@ async def test_a_worker_that_stops_in_order_clears_its_state(
         await world.until(lambda body: body.reason == "TooFewTrainers" and "1 of 2" in body.message)
         for worker in ("n0", AGGREGATOR):
             world.processes[worker].terminate()
-            assert await asyncio.to_thread(world.processes[worker].wait, 30) == 0
+            assert await asyncio.to_thread(world.processes[worker].wait, patience(30)) == 0
         retained: list[str] = []
 
         async def left(packet: Packet) -> None:
@@ -170,7 +171,7 @@ async def test_a_worker_that_stops_in_order_clears_its_state(
             packet.done()
 
         async with MqttBus(f"late-{unique}", mosquitto.url) as late:
-            await late.wait_connected(30)
+            await late.wait_connected(patience(30))
             for topic in (topics.TRAINING_ROUND, topics.TRAINER_STATE):
                 await late.listen(topic.filter(ns="default", job=unique).text, 1, left, 100)
             await asyncio.sleep(0.5)

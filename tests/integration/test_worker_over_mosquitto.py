@@ -20,6 +20,7 @@ from halimede.messages import Frame
 from services.broker import MosquittoProcess
 from tests.integration.workers import Site, site, train
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -316,7 +317,7 @@ async def test_a_mistake_ends_the_worker_with_one_line_and_code_2(
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         worker = s.start(role, f"{unique}-w", models[0], HALIMEDE_LOG_LEVEL="ERROR", **changes)
-        assert await asyncio.to_thread(worker.process.wait, 30) == 2
+        assert await asyncio.to_thread(worker.process.wait, patience(30)) == 2
         (line,) = worker.log.read_text().splitlines()
         assert line.startswith(f"halimede {role} worker: ")
         assert said in line

@@ -27,6 +27,7 @@ from halimede.tracing import origin
 from services.broker import MosquittoProcess
 from tests.scraping import Families, scrape, value
 from tests.simulated import eventually
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 #: seconds: for a worker to start or to end, on a busy machine
@@ -54,7 +55,7 @@ class Worker:
     async def terminate(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, START_S)
+        return await asyncio.to_thread(self.process.wait, patience(START_S))
 
 
 class Site:
@@ -90,7 +91,7 @@ class Site:
                 self.letters.append(delivery.body)
 
         names = {"ns": "default", "service": self.service}
-        await self.bus.wait_connected(START_S)
+        await self.bus.wait_connected(patience(START_S))
         await self.bus.subscribe(topics.RESULT.filter(**names), result)
         await self.bus.subscribe(topics.LOAD.filter(**names), load, cleared=no_load)
         await self.bus.subscribe(topics.WORKER_INFO.filter(), info)

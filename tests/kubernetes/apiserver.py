@@ -28,6 +28,7 @@ from tests.kubernetes.garbage import empty
 from tests.kubernetes.kubeconfig import Config, read, write
 from tests.kubernetes.pki import server_context
 from tests.kubernetes.player import Player
+from tests.waiting import patience
 
 ASSETS, CLUSTER = "KUBEBUILDER_ASSETS", "HALIMEDE_TEST_CLUSTER"
 
@@ -102,7 +103,7 @@ class Api:
         await self.client.create("Namespace", None, {"metadata": {"name": name}})
         self._made.append(("Namespace", name))
         if kind_of_server() == "cluster":  # pods are refused before its controllers have made this
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(patience(30.0)):
                 while await self.client.find("ServiceAccount", name, "default") is None:
                     await asyncio.sleep(0.1)
         return name
@@ -121,7 +122,7 @@ class Api:
             meta = {**definition["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
             await self.client.replace("CustomResourceDefinition", None, {**definition, "metadata": meta})
         spec = definition["spec"]
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(patience(30.0)):
             while not await self._served(
                 f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
             ):

@@ -20,6 +20,7 @@ from tests.kubernetes.apiserver import tls_of
 from tests.kubernetes.kubeconfig import Config, write
 from tests.kubernetes.pki import Authority, key_pair
 from tests.ports import free_port
+from tests.waiting import patience
 
 PATIENCE = 90.0
 _PDEATHSIG = 1
@@ -93,7 +94,7 @@ class Binaries:
         self._processes.append(process)
 
     async def _ready(self, config: Config) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience(PATIENCE)
         headers = {"Authorization": f"Bearer {config.token}"}
         connector = aiohttp.TCPConnector(ssl=tls_of(config) or True)
         async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
@@ -119,7 +120,7 @@ class Binaries:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                process.wait(10.0)
+                process.wait(patience(10.0))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

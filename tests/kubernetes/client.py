@@ -13,6 +13,8 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from tests.waiting import patience
+
 Body = dict[str, Any]
 MERGE = "application/merge-patch+json"
 META_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -111,7 +113,7 @@ class Client:
         headers = {"Content-Type": content, **({"Accept": accept} if accept else {})}
         asked = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in query.items()}
         async with (
-            asyncio.timeout(60.0),
+            asyncio.timeout(patience(60.0)),
             self._session.request(method, self.url + path, data=data, headers=headers, params=asked) as answer,
         ):
             text = await answer.read()
@@ -187,7 +189,7 @@ class Changes:
 
     async def next(self, within: float = 30.0) -> tuple[str, Body] | None:
         """Return the next event's type and object; None: the watch has ended."""
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(patience(within)):
             line = await self._answer.content.readline()
         if not line.strip():
             return None

@@ -18,6 +18,7 @@ import aiohttp
 from tests.kubernetes.client import Body
 from tests.kubernetes.sandbox import PATH, ROOT, Process, Sandbox, Spec
 from tests.kubernetes.volumes import Giver, NotYetError, expand
+from tests.waiting import patience
 
 #: seconds until something is tried again, where kubelet takes ten and more
 BACK_OFF = 0.5
@@ -189,7 +190,7 @@ class Run:
             port = next(each["containerPort"] for each in self._body["ports"] if each["name"] == port)
         try:
             async with (
-                asyncio.timeout(probe.get("timeoutSeconds", 1)),
+                asyncio.timeout(patience(probe.get("timeoutSeconds", 1))),
                 session.get(f"http://{address}:{port}{asked['path']}") as answer,
             ):
                 return 200 <= answer.status < 400

@@ -24,6 +24,7 @@ from tests.kubernetes.placed import named_node
 from tests.kubernetes.player import HASH, Player, _exactly, _is_ready, _owned
 from tests.kubernetes.sandbox import Network, Sandbox
 from tests.kubernetes.volumes import Giver, NotYetError
+from tests.waiting import patience
 
 ROUND = 0.1
 PATIENCE = 60.0
@@ -249,7 +250,7 @@ class Controllers(Player):
 
 async def until(what: str, done: Any, seconds: float = PATIENCE) -> Any:
     """Wait for a condition, a function or a coroutine function; return what it returned."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience(seconds)
     while True:
         found = done()
         if asyncio.iscoroutine(found):

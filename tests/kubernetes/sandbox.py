@@ -25,6 +25,8 @@ from typing import Self
 
 import psutil
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "chroot")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -130,7 +132,7 @@ class Sandbox:
         hold = [*dies_with_us(), "unshare", "--net", "sleep", "infinity"]
         self._pause = await asyncio.create_subprocess_exec(*hold, env={"PATH": PATH})
         mine = Path("/proc/self/ns/net").readlink()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while Path(f"/proc/{self._pause.pid}/ns/net").readlink() == mine:
                 await asyncio.sleep(0.005)
         self.address = await self._network.join(self._pause.pid)
@@ -158,7 +160,7 @@ class Sandbox:
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": PATH},
             )  # fmt: skip
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while not (folder / "started").exists() and process.returncode is None:
                     await asyncio.sleep(0.005)
         except BaseException:

@@ -18,6 +18,7 @@ from typing import Any
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from tests.kubernetes.apiserver import Api
+from tests.waiting import patience
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Gm:
     async def kill(self, number: signal.Signals) -> int:
         """Send a signal and wait for its end; return the exit code."""
         self.process.send_signal(number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             return await self.process.wait()
 
 
@@ -46,7 +47,7 @@ async def kubectl(api: Api, *arguments: str, stdin: str = "") -> str:
         stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT,
         env={"HOME": str(api.folder), "PATH": os.environ["PATH"]},
     )  # fmt: skip
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         said, _ = await process.communicate(stdin.encode())
     assert process.returncode == 0, said.decode()
     return said.decode()
@@ -57,7 +58,7 @@ async def user(broker: str, site: Path, kind: str, name: str) -> AsyncIterator[M
     """Somebody of the site, connected."""
     settings = MqttSettings.from_url(broker, credentials=Credentials(site / kind / name))
     async with MqttBus(name, settings) as bus:
-        await bus.wait_connected(30)
+        await bus.wait_connected(patience(30))
         yield bus
 
 

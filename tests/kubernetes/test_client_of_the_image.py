@@ -19,6 +19,7 @@ from tests.dockerfile import ROOT, images
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.each_group import EVERY
 from tests.kubernetes.world import definitions
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 #: bytes that may be left of 126 MB
@@ -32,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
     source = Path(kubernetes.__file__).parent
     shutil.copytree(source, folder / "kubernetes", ignore=shutil.ignore_patterns("__pycache__"))
     (cut,) = re.findall(r"&& (find /venv/.*)", "\n".join(images()["gm"].lines("RUN")))
-    subprocess.run(["sh", "-ec", cut.replace("/venv/", f"{tmp_path}/venv/")], check=True, timeout=60)
+    subprocess.run(["sh", "-ec", cut.replace("/venv/", f"{tmp_path}/venv/")], check=True, timeout=patience(60))
     return folder
 
 

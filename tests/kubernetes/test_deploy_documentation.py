@@ -22,6 +22,7 @@ from tests.e2e.running import digits, running
 from tests.kubernetes.apiserver import Api, kind_of_server, on_double, on_server
 from tests.kubernetes.garbage import empty
 from tests.rendering import DEPLOY, ROOT, copy, documents, render, renderer
+from tests.waiting import patience
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,7 +80,7 @@ async def typed(line: str, folder: Path, kubeconfig: Path) -> str:
         "bash", "-o", "pipefail", "-c", line, cwd=folder, env=environment,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(patience(90)):
         output, _ = await process.communicate()
     assert process.returncode == 0, f"{line}\n{output.decode()}"
     return output.decode()

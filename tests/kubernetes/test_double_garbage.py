@@ -9,6 +9,7 @@ import pytest
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body, RefusedError
 from tests.kubernetes.things import GROUP, THING, config_map, made, owned
+from tests.waiting import patience
 
 
 async def family(api: Api) -> Body:
@@ -21,7 +22,7 @@ async def family(api: Api) -> Body:
 
 
 async def gone(api: Api, kind: str, namespace: str | None, name: str) -> None:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(patience(60.0)):
         while await api.client.find(kind, namespace, name) is not None:
             await asyncio.sleep(0.05)
 
@@ -31,7 +32,7 @@ async def test_in_the_foreground_dependents_go_first(api: Api) -> None:
     await api.client.patch("ConfigMap", api.namespace, "child", {"metadata": {"finalizers": ["halimede.io/test"]}})
     body = await api.client.delete(THING, api.namespace, "one", {"propagationPolicy": "Foreground"})
     assert body["metadata"]["finalizers"] == ["foregroundDeletion"]
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(patience(60.0)):
         while not (await api.client.get("ConfigMap", api.namespace, "child"))["metadata"].get("deletionTimestamp"):
             await asyncio.sleep(0.05)
     assert await api.client.find(THING, api.namespace, "one") is not None

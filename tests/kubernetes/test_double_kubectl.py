@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from tests.kubernetes.apiserver import Api, kind_of_server, on_double
 from tests.kubernetes.things import DEFINITION, THING, deployment, thing
+from tests.waiting import patience
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
@@ -48,7 +49,7 @@ async def kubectl(api: Api, *arguments: str, body: dict[str, Any] | None = None)
         stderr=asyncio.subprocess.STDOUT,
         env={"HOME": str(api.folder), "PATH": os.environ["PATH"]},
     )
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(patience(60.0)):
         said, _ = await process.communicate()
     text = said.decode()
     assert process.returncode == 0, text

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from tests.kubernetes import podstates
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.things import Body, deployment
+from tests.waiting import patience
 
 
 async def until(api: Api, holds: Callable[[list[Body]], bool]) -> list[Body]:
     """Wait until the test's pods are as wanted."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(patience(30.0)):
         while True:
             pods = (await api.client.list("Pod", api.namespace))["items"]
             if holds(pods):
@@ -29,7 +30,7 @@ async def test_a_deployment_gets_its_pods_and_a_status(api: Api) -> None:
     await api.client.create("Deployment", api.namespace, deployment("one", replicas=2))
     async with api.player():
         pods = await until(api, running(2))
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(patience(30.0)):
             while (await api.client.get("Deployment", api.namespace, "one"))["status"].get("readyReplicas") != 2:
                 await asyncio.sleep(0.05)
     assert all(pod["metadata"]["labels"]["app"] == "one" for pod in pods)

@@ -9,11 +9,12 @@ import pytest
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import RefusedError, path
 from tests.kubernetes.things import GROUP, THING, config_map, made, owned, pod
+from tests.waiting import patience
 
 
 async def gone(api: Api, kind: str, name: str) -> None:
     """Wait until an object is gone."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(patience(30.0)):
         while await api.client.find(kind, api.namespace, name) is not None:
             await asyncio.sleep(0.05)
 

@@ -11,6 +11,7 @@ import aiohttp
 
 from tests.kubernetes.world import documents
 from tests.ports import free_port
+from tests.waiting import patience
 
 MODELS = Path(__file__).parents[2] / "examples" / "kubernetes" / "models.yaml"
 
@@ -25,7 +26,7 @@ async def test_it_serves_files_and_ends_by_itself_at_sigterm(tmp_path: Path) -> 
     told = [part.replace("8080", str(port)).replace("/models", str(tmp_path)) for part in command[1:]]
     server = await asyncio.create_subprocess_exec(sys.executable, *told, stderr=asyncio.subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(patience(30)), aiohttp.ClientSession() as session:
             while True:
                 try:
                     async with session.get(f"http://127.0.0.1:{port}/small.onnx") as answer:

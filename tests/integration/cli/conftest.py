@@ -20,6 +20,7 @@ from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.ports import free_port
+from tests.waiting import patience
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ class Node:
         self.logs: dict[str, str] = {}
 
     async def start(self) -> None:
-        await self.bus.wait_connected(5)
+        await self.bus.wait_connected(patience(5))
         await self.bus.subscribe(topics.INSERT.filter(node=self.name), self._inserted)
         await self.bus.subscribe(topics.DELETE.filter(node=self.name), self._deleted)
         await self.bus.subscribe(topics.LOGS_REQUEST.filter(node=self.name), self._asked_for_logs)

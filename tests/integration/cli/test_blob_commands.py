@@ -19,6 +19,7 @@ from services.broker import MosquittoProcess
 from services.gm.app import BlobServing
 from services.lc.app import NodeBlobs
 from tests.unit.blobs.world import digest_of, some_bytes
+from tests.waiting import patience
 
 FILE = some_bytes(5_000_000)
 DIGEST = digest_of(FILE)
@@ -32,7 +33,7 @@ async def peers(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[No
     work = [asyncio.create_task(peer.run()) for peer in (gm, node)]
     await asyncio.sleep(0)
     for peer in (gm, node):
-        await peer.bus.wait_connected(30)
+        await peer.bus.wait_connected(patience(30))
     await asyncio.sleep(0.3)
     yield
     for task in work:

@@ -26,6 +26,7 @@ from services.gm.cluster.local import LocalCluster
 from tests.integration.cli.test_commands import DIGITS, running
 from tests.integration.cli.test_samples import Reader, bus, plan, reader  # noqa: F401 - fixtures
 from tests.simulated import eventually
+from tests.waiting import patience
 
 Output = pytest.CaptureFixture[str]
 
@@ -173,7 +174,7 @@ async def test_what_is_recorded_can_be_played(
     await eventually((tmp_path / "rec" / "index.jsonl").exists, 30)
     await asyncio.sleep(0.5)
     await publish.publish_pictures(broker, plan(str(pictures), fps=20))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await recording
     assert "5 frames" in capsys.readouterr().out
     first = await reader.frames(5)
@@ -194,7 +195,7 @@ async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_cam
     (tmp_path / "a.png").write_bytes(PNG)
     limits = RecordLimits(0.0, 100, 2000)
     async with background(publish.publish_pictures(broker, plan(str(tmp_path / "a.png"), fps=50, rounds=0))):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             await record.record_frames(broker, str(tmp_path / "rec"), "cam0", "default", limits)
     assert sum(p.stat().st_size for p in (tmp_path / "rec").glob("*.png")) <= 2000
     assert "would exceed --max-bytes 2000" in capsys.readouterr().out

@@ -33,6 +33,7 @@ from tests.collector import collector
 from tests.integration.cli.test_commands import DIGITS
 from tests.simulated import eventually
 from tests.typed import halimede
+from tests.waiting import patience
 
 Output = pytest.CaptureFixture[str]
 
@@ -47,7 +48,7 @@ class Reader:
         self.payloads.append(bytes(delivery.body))
 
     async def frames(self, count: int) -> list[Frame]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while len(self.payloads) < count:
                 await asyncio.sleep(0.01)
         return [codec.decode(topics.REQUEST, payload) for payload in self.payloads]
@@ -56,7 +57,7 @@ class Reader:
 @pytest.fixture
 async def bus(mosquitto: MosquittoProcess) -> AsyncIterator[MqttBus]:
     async with MqttBus("reader", mosquitto.url) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         yield bus
 
 
@@ -132,7 +133,7 @@ def test_a_shuffled_order_needs_pictures() -> None:
 
 async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
     await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while not reader.payloads:
             await asyncio.sleep(0.01)
     assert reader.payloads == [PNG]
@@ -263,7 +264,7 @@ async def send_until(
     bus: MqttBus, found: asyncio.Task[None], ids: list[str], to: topics.Topic[Result] = topics.RESULT
 ) -> None:
     """Send results, again and again, as a reader that has just come sees only what comes now."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while not found.done():
             for id_ in ids:
                 await bus.publish(to.at(ns="default", service="digits"), result(id_))
@@ -294,7 +295,7 @@ async def test_results_end_when_their_service_is_deleted(
         seen.extend(capsys.readouterr().out.splitlines())
         return bool(seen)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not shown():
             await bus.publish(topics.RESULT.at(ns="default", service="digits"), result("0" * 32))
             await asyncio.sleep(0.05)
@@ -302,7 +303,7 @@ async def test_results_end_when_their_service_is_deleted(
     await asyncio.sleep(0.2)
     assert not following.done()
     await client.delete("jointinferenceservices", "digits")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await following
     assert "service digits in namespace default was deleted: no more results" in capsys.readouterr().err
 

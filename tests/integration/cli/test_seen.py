@@ -27,6 +27,7 @@ from tests.graphs import write_describer
 from tests.integration.cli.test_following import background
 from tests.simulated import eventually
 from tests.unit.multiedge.reid.scene import finding, looks, matcher, who
+from tests.waiting import patience
 
 Output = pytest.CaptureFixture[str]
 LOBBY = seen.ServiceQuery("default", "lobby")
@@ -41,7 +42,7 @@ class Gallery:
         self.matcher = matcher
 
     async def start(self) -> None:
-        await self.bus.wait_connected(5)
+        await self.bus.wait_connected(patience(5))
         await self.bus.subscribe(topics.IDENTITY_QUERY.filter(ns="default", service="lobby"), self._ask)
 
     async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
@@ -99,7 +100,7 @@ async def test_who_is_seen_now_is_followed(broker: BrokerAddress, gallery: Galle
                 await gallery.see(number)
                 await asyncio.sleep(0.1)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             await some()
     assert "IDENTITY" in lines[0]
     assert "door" in lines[1]
