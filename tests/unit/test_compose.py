@@ -16,6 +16,7 @@ from halimede.errors import NotAllowedError
 from services.broker import MosquittoProcess
 from tests.dockerfile import tags
 from tests.ports import free_port
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +56,7 @@ def test_its_commands_use_options_that_exist(compose: dict[str, Any], service: s
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=patience(30),
     )
     options = {word for word in compose["services"][service]["command"] if word.startswith("--")}
     assert options

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[2]
 
 
 def run(*words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=patience(30)
+    )
     return done.stdout + done.stderr
 
 

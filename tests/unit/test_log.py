@@ -17,6 +17,7 @@ import pytest
 import structlog
 
 from halimede import log as our_log
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 log = structlog.get_logger()
@@ -43,7 +44,7 @@ def service(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     told = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HALIMEDE_LOG": "json", **environment}
     start = "from halimede import log\nlog.configure(node='edge0', service='default/helmet', worker='w1')\n"
     command = [sys.executable, "-c", start + textwrap.dedent(code)]
-    return subprocess.run(command, env=told, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=told, capture_output=True, text=True, timeout=patience(60), check=False)
 
 
 def test_every_line_says_who_and_when(capsys: pytest.CaptureFixture[str]) -> None:

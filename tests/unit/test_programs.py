@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving_world import adds
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 #: a package of each program, and the extra that has it
@@ -30,7 +31,9 @@ def python(script: str, *words: str, folder: Path = ROOT, **told: str) -> subpro
     """Run a script, then the command with these words."""
     command = [sys.executable, "-c", f"{script}\nfrom halimede.cli import main\nmain()", *words]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **told}
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=patience(60), check=False
+    )
 
 
 @pytest.mark.parametrize("program", NEEDED)
@@ -112,7 +115,9 @@ def test_a_foreign_package_of_the_same_name_is_never_run(tmp_path: Path, program
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the foreign one was run')")
     command = [sys.executable, "-m", "halimede", program, "--help"]
     told = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=patience(60), check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert f"halimede {program}" in done.stdout
 
@@ -151,7 +156,13 @@ def test_rest_alone_is_served_without_grpc(tmp_path: Path) -> None:
     told = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "HALIMEDE_LOG": "json"}
     command = [sys.executable, "-m", "halimede", "serve", str(model), "--http", "127.0.0.1:0"]
     refused = subprocess.run(
-        [*command, "--grpc", "127.0.0.1:0"], cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=False
+        [*command, "--grpc", "127.0.0.1:0"],
+        cwd=ROOT,
+        env=told,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
     )
     assert refused.returncode == 2
     last = refused.stderr.splitlines()[-1]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ("bash", "dirname", "cat", "sha256sum", "cut", "mktemp", "rm", "tail", "mkdir", "chmod")
 
@@ -49,7 +51,7 @@ class Machine:
             env={"PATH": str(self.bin), "PIP": pip, "HOME": os.environ.get("HOME", "/")},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=patience(30),
             check=False,
         )
 

@@ -11,6 +11,7 @@ import pytest
 
 from scripts import site
 from tests.browser import browser
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
 SITE = site.ROOT / "build" / "pages"
@@ -21,7 +22,12 @@ PHONE = 390
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     done = subprocess.run(
-        [sys.executable, "scripts/site.py"], cwd=site.ROOT, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "scripts/site.py"],
+        cwd=site.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience(100),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

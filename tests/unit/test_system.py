@@ -23,6 +23,7 @@ from services.lc.supervisor.linux_process import MARK
 from services.main import main
 from services.processes import Child, Exit
 from services.system import RunFile, System, SystemLayout, earlier, labels, parse_nodes
+from tests.waiting import patience
 
 NEVER = asyncio.Event
 
@@ -77,7 +78,9 @@ def test_without_mosquitto_it_says_what_to_install(tmp_path: Path) -> None:
         "import sys, shutil; shutil.which = lambda *a, **k: None\n"
         f"from services.main import main; sys.exit(main(['--home', {str(tmp_path)!r}]))"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=False
+    )
     assert ended.returncode == 2
     assert "apt install mosquitto" in ended.stderr
 
@@ -111,7 +114,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_the_system_does_not_start_in_a_foreign_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     command = [sys.executable, "-m", "halimede", "up", "--home", str(tmp_path), "--nodes", "edge0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"Error: {tmp_path} is not a folder of halimede, it has 'notes.txt'")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
@@ -133,7 +136,7 @@ def make(modules: Path, code: str, exits: list[Exit]) -> Child:
 
 
 async def pid_of(child: Child) -> int:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while "ready" not in child.log_tail():
             await asyncio.sleep(0.01)
     assert child.pid
@@ -150,7 +153,7 @@ async def test_a_child_that_is_killed_comes_back_and_one_that_is_stopped_does_no
     assert await pid_of(child) != first
     assert str(exits[0]) == "played ended (signal SIGKILL); restarting it in 0.01 s"
     await child.stop(5, NEVER())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await running
     assert child.pid is None
     assert len(exits) == 1
@@ -160,11 +163,11 @@ async def test_a_child_that_keeps_dying_is_started_ever_more_slowly(modules: Pat
     exits: list[Exit] = []
     child = make(modules, "raise SystemExit(3)", exits)
     running = asyncio.create_task(child.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while len(exits) < 3:
             await asyncio.sleep(0.01)
     await child.stop(5, NEVER())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await running
     assert [exit_.pause for exit_ in exits[:3]] == [0.01, 0.02, 0.04]
 
@@ -207,7 +210,7 @@ async def test_a_child_that_does_not_listen_is_killed_at_the_deadline_or_in_a_hu
     hurry = asyncio.Event()
     if hurried:
         hurry.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         await child.stop(60 if hurried else 0.2, hurry)
         await running
     assert child.pid is None
@@ -230,7 +233,9 @@ assert len(processes.children()) == 2, processes.children()
 assert asyncio.run(processes.end_orphans(lambda: [], 1.0, asyncio.Event())) == 2
 assert not processes.children()
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=False
+    )
     assert ended.returncode == 0, ended.stderr
 
 
@@ -239,7 +244,7 @@ def test_a_file_in_the_way_is_one_line_that_says_what_to_do(tmp_path: Path, fold
     (tmp_path / folder).mkdir() if folder == "run.json" else (tmp_path / folder).touch()
     # in a process of its own: being a subreaper cannot be undone
     command = [sys.executable, "-m", "halimede", "up", "--home", str(tmp_path), "--nodes", "edge0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"Error: {tmp_path / folder}")
     assert "free some space" in ended.stderr
@@ -251,7 +256,7 @@ def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
     read, write = os.pipe()
     os.close(read)
     ended = subprocess.run(
-        [sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, timeout=30, check=False
+        [sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, timeout=patience(30), check=False
     )
     os.close(write)
     assert (ended.returncode, ended.stderr) == (7, b"")
@@ -269,14 +274,14 @@ async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monke
             log.parent.mkdir(exist_ok=True)
             with log.open("ab", buffering=0) as file:
                 file.write(b"a long line\n")
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(patience(5)):
                     while log.stat().st_size:
                         await asyncio.sleep(0.01)
                 file.write(b"short\n")
             assert log.read_bytes() == b"short\n"
             assert log.with_name(f"{log.name}.1").read_bytes() == b"a long line\n"
         system._stopping.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             await rotating
 
 

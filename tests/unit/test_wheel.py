@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.dockerfile import stages
+from tests.waiting import patience
 from tests.wheels import build, build_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,8 @@ def test_python_3_10_is_refused_by_pip(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-index", "--no-deps", "--only-binary", ":all:"]
     command += ["--dest", str(tmp_path), "--python-version"]
     for version, code in (("3.10", 1), ("3.11", 0)):
-        done = subprocess.run([*command, version, str(wheel)], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*command, version, str(wheel)], capture_output=True, text=True, timeout=patience(60), check=False
+        )
         assert done.returncode == code, done.stderr
         assert ("requires a different Python: 3.10.0 not in '>=3.11'" in done.stderr) == (version == "3.10")

@@ -16,6 +16,7 @@ from halimede.access.certs import finish_authority, make_certificates, rotate_au
 from halimede.access.site import Site
 from halimede.errors import HalimedeError, InvalidFieldError
 from tests.unit.access.test_passwords import content
+from tests.waiting import patience
 
 SITE = Site(broker=["broker.example.com", "10.0.0.7", "::1"], nodes=["edge0", "cloud0"], cameras=["cam0"])
 FOLDERS = ["broker", "gm", "nodes/edge0/lc", "nodes/cloud0/cloud-worker", "cameras/cam0", "operators/admin"]
@@ -66,7 +67,7 @@ def test_openssl_agrees(tmp_path: Path, folder: str) -> None:
     purpose = "sslserver" if folder == "broker" else "sslclient"
     line = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", f"{tmp_path}/{folder}/ca.crt"]
     done = subprocess.run(
-        [*line, f"{tmp_path}/{folder}/tls.crt"], capture_output=True, text=True, timeout=30, check=False
+        [*line, f"{tmp_path}/{folder}/tls.crt"], capture_output=True, text=True, timeout=patience(30), check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -14,6 +14,7 @@ from halimede.access.passwords import hashed, make_passwords
 from halimede.access.site import Principal, Site
 from halimede.errors import HalimedeError
 from halimede.topic import Role
+from tests.waiting import patience
 
 SITE = Site(nodes=["edge0", "cloud0"], cameras=["cam0"], consumers=["viewer"])
 
@@ -98,7 +99,7 @@ def test_it_is_the_form_that_mosquittos_own_tool_writes(tmp_path: Path) -> None:
     theirs = tmp_path / "passwords"
     theirs.write_text("gm:secret\n")
     theirs.chmod(0o600)
-    subprocess.run(["mosquitto_passwd", "-U", str(theirs)], check=True, timeout=30)
+    subprocess.run(["mosquitto_passwd", "-U", str(theirs)], check=True, timeout=patience(30))
     line = theirs.read_text().strip().partition(":")[2]
     _, kind, rounds, salt, digest = line.split("$")
     assert kind == "7"

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from halimede.api.crd.__main__ import HEADER, main
 from tests.unit.api.crds import DEFINITIONS, FOLDER
+from tests.waiting import patience
 
 
 def test_the_files_in_the_repository_are_what_the_code_says() -> None:
@@ -80,7 +81,7 @@ def test_without_its_package_it_says_what_to_install(tmp_path: Path) -> None:
         [sys.executable, "-c", hide + f"sys.exit(main(['--write', {str(tmp_path)!r}]))"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     assert (run.returncode, run.stderr) == (

@@ -17,6 +17,7 @@ from halimede.blobs.copies import CopyFetcher, sources
 from halimede.models import FetchError, FetchReason
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, some_bytes, world
+from tests.waiting import patience
 
 NAMES = st.sets(st.from_regex(r"edge[0-9]{1,3}", fullmatch=True), min_size=1, max_size=40)
 
@@ -100,7 +101,7 @@ async def test_the_node_that_has_a_file_sends_it_once_and_the_copies_send_it_on(
         origin, others = await nodes(made, 10)
         digest = keep(origin.cache, data)
         peers = {node.name for node in others}
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patience(120)):
             await asyncio.gather(*(node.copy(digest, peers) for node in others))
         assert all([(await node.cache.find(digest)) for node in others])
         assert origin.source.stats.bytes <= 1.1 * len(data)
@@ -122,7 +123,7 @@ async def test_nodes_that_are_gone_or_silent_are_passed_over(tmp_path: Path, sil
             await node.stop()
         last = Node(deepest, made)
         await last.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             assert await last.copy(digest, peers) == 1
         assert await last.cache.find(digest)
 
@@ -153,7 +154,7 @@ async def test_a_node_with_other_bytes_under_the_digest_is_passed_over(tmp_path:
             return wrong
 
         liar.source._shelf._finders = [find]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             await child.copy(digest, peers)
         found = await child.cache.find(digest)
         assert found

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from halimede.bus.transport import Slots
+from tests.waiting import patience
 
 
 async def test_a_slot_that_is_given_back_goes_to_the_first_who_waits_and_to_nobody_else() -> None:
@@ -45,7 +46,7 @@ async def test_who_stops_waiting_leaves_the_slot_to_the_next(handed_over: bool) 
         slots.release()
     with pytest.raises(asyncio.CancelledError):
         await first
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(patience(1)):
         await second
     assert not slots.free
     slots.release()
@@ -80,7 +81,7 @@ async def test_whatever_happens_none_is_lost_and_none_is_made(seed: int) -> None
             chance.choice(list(tasks)).cancel()
         if chance.random() < 0.5:
             await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert not [task for task in tasks if not task.cancelled() and task.exception()]
     assert slots.free == count

@@ -20,6 +20,7 @@ from halimede.api import plurals
 from halimede.cli.app import COMMANDS, GROUPS, SUBCOMMANDS, app, load
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
+from tests.waiting import patience
 
 NOWHERE = ["--broker", "127.0.0.1:9"]
 
@@ -38,7 +39,7 @@ def halimede(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         [sys.executable, "-c", "from halimede.cli import main; main()", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience(30),
         stdin=subprocess.DEVNULL,
         env={**os.environ, "COLUMNS": "200", **environment},
         check=False,
@@ -137,7 +138,9 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
         "import sys\nfrom halimede.cli.app import start\nsys.argv = ['halimede', '--help']\nstart()\n"
         "print([name for name in sys.modules if name.startswith(('halimede.cli.commands', 'halimede.bus'))])"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=True
+    )
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
@@ -248,13 +251,17 @@ def test_a_command_imports_nothing_heavy_that_it_does_not_need() -> None:
         "sys.argv = ['halimede', 'version', '--broker', '127.0.0.1:9']\nstart()\n"
         "print({'numpy', 'PIL', 'onnxruntime', 'ruamel.yaml', 'aiomqtt'} & set(sys.modules))"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=True
+    )
     assert ended.stdout.splitlines()[-1] == "set()"
 
 
 def test_without_its_packages_it_says_what_to_install() -> None:
     script = "import sys\nsys.modules['typer'] = None\nfrom halimede.cli import main\nmain()"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=False
+    )
     assert ended.returncode == 2
     assert ended.stderr == "halimede: not installed: typer: pip install 'halimede[cli]'\n"
 
@@ -272,7 +279,7 @@ def test_a_package_that_only_one_command_needs_is_one_line_with_its_extra(
 ) -> None:
     script = f"import sys\nsys.modules[{package!r}] = None\nfrom halimede.cli import main\nmain()"
     command = [sys.executable, "-c", script, *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=False)
     assert ended.returncode in {1, 2}, ended.stderr
     assert ended.stderr.endswith(f": not installed: {package}: pip install 'halimede[{extras}]'\n"), ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -289,7 +296,7 @@ def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
         taken.settimeout(30)
         assert taken.recv(1)  # it waits for the answer to its CONNECT
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=30)
+        out, error = process.communicate(timeout=patience(30))
         taken.close()
     assert (process.returncode, out, error) == (130, b"", b"")
 

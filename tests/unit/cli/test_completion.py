@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from halimede.cli import completion
+from tests.waiting import patience
 
 MAIN = "from halimede.cli import main; main()"
 
@@ -22,7 +23,7 @@ def completed(*words: str, **environment: str) -> subprocess.CompletedProcess[st
         env={**os.environ, "HALIMEDE_HOME": "/nowhere", **asked, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
 
@@ -46,5 +47,7 @@ def test_ctrl_c_while_packages_are_imported_prints_no_traceback() -> None:
         "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupts())\n" + MAIN
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

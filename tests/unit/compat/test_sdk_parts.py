@@ -23,6 +23,7 @@ from halimede.compat.sedna.datasources import CSVDataParse, TxtDataParse
 from halimede.compat.sedna.unsupported import NotThereError
 from halimede.errors import HalimedeError, InvalidFieldError
 from tests.ports import free_port
+from tests.waiting import patience
 
 
 def test_parameters_are_found_as_written_then_in_upper_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +181,9 @@ service = JointInference(estimator=Small())
 print(service.inference(numpy.zeros(4))[1])
 atexit.register(time.sleep, 2)  # before it closes, when Python starts no more threads: it tries to connect anew
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=True
+    )
     assert "[1.0, 0.0]" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert "has ended" not in done.stdout + done.stderr

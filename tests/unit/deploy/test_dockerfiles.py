@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.dockerfile import FILE, PIP, ROOT, WHEEL, Stage, images, stages, tags
+from tests.waiting import patience
 
 IMAGES = images()
 each = pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
@@ -26,7 +27,9 @@ def hadolint() -> str:
 
 
 def lint(text: str) -> str:
-    return subprocess.run([hadolint(), "-"], input=text, capture_output=True, text=True, timeout=60, check=False).stdout
+    return subprocess.run(
+        [hadolint(), "-"], input=text, capture_output=True, text=True, timeout=patience(60), check=False
+    ).stdout
 
 
 def required(extras: set[str]) -> set[str]:

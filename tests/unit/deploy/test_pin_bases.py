@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.dockerfile import FILE, ROOT
+from tests.waiting import patience
 
 SCRIPT = ROOT / "scripts" / "pin_bases.sh"
 NAME = "python:3.11-slim-bookworm"
@@ -57,7 +58,12 @@ def home(tmp_path: Path) -> Iterator[str]:
 
 def pin(file: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [SCRIPT, file], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+        [SCRIPT, file],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
     )
 
 

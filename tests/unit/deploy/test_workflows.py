@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.dockerfile import tags
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -44,7 +45,7 @@ def lint(*files: Path) -> str:
     for line in re.findall(r"\$\(BIN\)/((?:check-jsonschema|zizmor) [^>\n]*)", (ROOT / "Makefile").read_text()):
         words = [word for word in line.split() if not word.startswith(".github/")]
         command = [str(BIN / words[0]), *words[1:], *map(str, files)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(60), check=False)
         found += done.stdout + done.stderr if done.returncode else ""
     return found
 
@@ -137,7 +138,7 @@ def test_a_tag_of_another_version_is_refused() -> None:
     (line,) = [line for line in steps(load("release.yml")["jobs"]["package"]).splitlines() if "package.sh" in line]
     assert line == 'scripts/package.sh "$GITHUB_REF_NAME"'
     done = subprocess.run(
-        [ROOT / "scripts" / "package.sh", "v99.0.0"], capture_output=True, text=True, timeout=60, check=False
+        [ROOT / "scripts" / "package.sh", "v99.0.0"], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert done.returncode == 1
     assert "the tag v99.0.0 is not that of version" in done.stderr

@@ -19,6 +19,7 @@ from halimede.hard_samples.client import KeptSamples
 from halimede.hard_samples.store import entry
 from halimede.messages import KeptReply, KeptRequest
 from tests.unit.hard_samples.samples import sample
+from tests.waiting import patience
 
 DATA = b"picture"
 SAMPLE = sample(1, DATA)
@@ -82,7 +83,7 @@ async def test_pages_without_an_end_are_an_error(step: int, monkeypatch: pytest.
     def page(wanted: KeptRequest) -> list[KeptReply]:
         return [KeptReply(worker="e", node="edge0", entries=[one], next=(wanted.before or 1000) + step)]
 
-    async with told(page) as kept, asyncio.timeout(10):
+    async with told(page) as kept, asyncio.timeout(patience(10)):
         (first,) = await kept.pages(KeptRequest())
         with pytest.raises(HalimedeError, match="worker e on edge0: its pages have no end"):
             async for _ in kept.entries(first, KeptRequest()):

@@ -24,6 +24,7 @@ from halimede.joint_model import NoAnswerError, Rule, Tier
 from tests import lite_files
 from tests.graphs import write_weigher
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
+from tests.waiting import patience
 
 EDGE_ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
 
@@ -305,7 +306,9 @@ try:
 except TimeoutError:
     print("too long")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=True
+    )
     assert (done.stdout, done.stderr) == ("too long\n", "")
 
 
@@ -353,7 +356,9 @@ class Small:
 model = halimede.JointModel(Small, Small)
 print(model.predict([1.0]).label)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
 
 

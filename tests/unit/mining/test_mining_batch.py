@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of, judge
+from tests.waiting import patience
 
 numbers = st.floats() | st.floats(0, 1)
 rows = st.lists(numbers, max_size=5) | st.integers(2, 6).map(lambda k: [1 / k] * k)
@@ -71,4 +72,4 @@ def test_the_algorithms_are_there_without_numpy(tmp_path):
         "assert judge(create('Margin', {}), Prediction(probabilities=[0.6, 0.4])).hard\n"
         "assert judge(create('Energy', {}), Prediction(probabilities=[1.0, 0.0])).hard is False\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))

@@ -10,6 +10,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[3]
 
 SOURCE = '''
@@ -86,7 +88,7 @@ def test_an_installed_wheel_brings_an_algorithm_of_its_own(tmp_path: Path) -> No
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
     pip.append("--disable-pip-version-check")
-    subprocess.run([*pip, "--target", site, build(tmp_path)], check=True, timeout=60)
+    subprocess.run([*pip, "--target", site, build(tmp_path)], check=True, timeout=patience(60))
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
     used = subprocess.run(
         [sys.executable, "-c", USE],
@@ -94,7 +96,7 @@ def test_an_installed_wheel_brings_an_algorithm_of_its_own(tmp_path: Path) -> No
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     assert used.returncode == 0, used.stderr

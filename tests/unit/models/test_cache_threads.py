@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from halimede.models.cache import in_thread
+from tests.waiting import patience
 
 
 async def test_what_work_raises_after_its_caller_was_cancelled_is_not_reported_as_lost() -> None:
@@ -23,7 +24,7 @@ async def test_what_work_raises_after_its_caller_was_cancelled_is_not_reported_a
         raise OSError(28, "No space left on device")
 
     task = asyncio.create_task(in_thread(work))
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, patience(10))
     task.cancel()
     await asyncio.sleep(0)
     go.set()

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from halimede.models.desired_state import Desired, DesiredModel, changes, write
+from tests.waiting import patience
 
 
 async def test_a_place_that_cannot_be_looked_at_is_waited_for(tmp_path: Path) -> None:
@@ -17,5 +18,5 @@ async def test_a_place_that_cannot_be_looked_at_is_waited_for(tmp_path: Path) ->
     assert not found.done()
     place.unlink()
     write(place / "model.json", wish)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         assert await found == wish

@@ -20,6 +20,7 @@ import structlog
 from halimede.models import materialize
 from halimede.models.__main__ import MISTAKE, OWN_CACHE, TEMPORARY, main
 from tests.unit.models.archives import FILES, tar
+from tests.waiting import patience
 
 BODY = os.urandom(300_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -131,7 +132,10 @@ def readable(path: Path, uid: int) -> bool:
     code = (
         f"import os, pathlib; os.setgid({uid}); os.setuid({uid}); print(len(pathlib.Path({str(path)!r}).read_bytes()))"
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60).returncode == 0
+    return (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=patience(60)).returncode
+        == 0
+    )
 
 
 @pytest.mark.slow
@@ -145,7 +149,9 @@ def test_other_users_can_read_it_with_and_without_a_cache(usable: bool, origin: 
         if not usable:
             cache.touch()
         arguments = ["--url", url(origin), "--cache", str(cache), "--out", str(out)]
-        subprocess.run([sys.executable, "-m", "halimede.models", *arguments], cwd=ROOT, check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "halimede.models", *arguments], cwd=ROOT, check=True, timeout=patience(60)
+        )
         assert modes(out) == (0o444, 0o755)
         assert modes(out.parent) == (0o755, 0o755)
         assert [path.name for path in out.parent.iterdir()] == ["small.onnx"]
@@ -264,7 +270,7 @@ def test_sigterm_ends_it_at_once(origin: Origin, out: Path, tmp_path: Path) -> N
     while not origin.asked and time.monotonic() < until:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 128 + signal.SIGTERM
+    assert process.wait(patience(30)) == 128 + signal.SIGTERM
     assert not out.exists()
 
 

@@ -18,6 +18,7 @@ import pytest
 from halimede.models import Cache, Fetched, FetchError, FetchReason, Stream, TransferLimits, fetch
 from halimede.models import partial_download as part_module
 from tests.origins import Handler, Origin, serving
+from tests.waiting import patience
 
 SIZE, HALF = 3_000_000, 1_500_000
 BODY, OTHER = (random.Random(seed).randbytes(SIZE) for seed in (1, 2))
@@ -54,7 +55,7 @@ async def broken_off(origin: Origin, cache: Cache, sha256: str, path: str = "/mo
     task = asyncio.create_task(
         fetch(f"{origin.url}{path}", sha256, cache, lambda done, _: came.append(done), limits=PATIENT)
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not (reached and came and came[-1] > HALF - 1_000_000):
             await asyncio.sleep(0.01)
     task.cancel()

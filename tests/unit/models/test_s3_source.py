@@ -11,6 +11,7 @@ import pytest
 
 from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch, probe
 from tests.unit.models.s3_world import BODY, DIGEST, PATIENT, SECRET, URL, Store, serving
+from tests.waiting import patience
 
 QUICK = TransferLimits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000_000)
 
@@ -145,7 +146,9 @@ try:
 except FetchError as error:
     print(error.reason, error.temporary, error)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)
+    ).stdout
     assert said.startswith("NotInstalled False")
     assert 'pip install "halimede[s3]"' in said
 

@@ -12,6 +12,7 @@ import pytest
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from tests.simulated import eventually
 from tests.unit.models.s3_world import BODY, DIGEST, KEY_ID, PATIENT, SECRET, URL, Store, serving
+from tests.waiting import patience
 
 NOBODY = {"S3_ENDPOINT_URL": "http://127.0.0.1:9"}
 
@@ -121,7 +122,7 @@ async def test_a_store_that_hangs_holds_up_its_own_tenant_alone(store: Store, te
         evil.how = "hangs"
         hanging = asyncio.create_task(tenant(evil.environment).gets(DIGEST))
         await eventually(lambda: evil.requests, 30)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             assert (await tenant(store.environment).gets(DIGEST)).size == len(BODY)
         hanging.cancel()
         await asyncio.wait([hanging])

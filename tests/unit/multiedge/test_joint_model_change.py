@@ -13,6 +13,7 @@ from halimede.messages import Prediction
 from halimede.multiedge.joint_runner import HoldingThread
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from tests.waiting import patience
 
 
 class Closing(Model):
@@ -50,12 +51,12 @@ async def test_a_joint_goes_on_with_the_next_model_and_the_one_before_is_closed_
                 return thread.model.predict([np.zeros(1)])[0].label
 
             asking = asyncio.create_task(thread.call(ask))
-            await asyncio.to_thread(first.asked.wait, 30)
+            await asyncio.to_thread(first.asked.wait, patience(30))
             slot.replace(LoadedModel(second, other))
             await asyncio.sleep(0.1)
             assert not first.closed.is_set()
             first.go_on.set()
             assert await asking == "first"
-            assert await asyncio.to_thread(first.closed.wait, 30)
+            assert await asyncio.to_thread(first.closed.wait, patience(30))
             assert await thread.call(ask) == "second"
             assert thread.model.labels == ("second",)

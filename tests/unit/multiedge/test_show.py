@@ -9,6 +9,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from halimede.multiedge import Parameters, create
 from halimede.multiedge.show import graph
+from tests.waiting import patience
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,7 +50,7 @@ def test_parameters_that_a_stage_refuses_are_named():
 )
 def test_the_program_says_what_is_wrong_without_a_traceback(arguments, status, text):
     command = [sys.executable, "-m", "halimede.multiedge.show", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(60), check=False)
     assert ended.returncode == status
     assert text in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr

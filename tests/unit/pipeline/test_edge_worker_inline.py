@@ -24,6 +24,7 @@ from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
 from tests.unit.worker.world import NS, SERVICE
+from tests.waiting import patience
 
 SHORT_S, LONG_S = 0.0, 0.01
 BREAKS = 66
@@ -74,7 +75,7 @@ class Edge:
         for _ in range(count):
             until = len(self.results) + 1
             await self.worker.intake.offer(pack(new_frame(np.full((2, 2), value, np.uint8))), "cam0")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while len(self.results) < until:
                     await asyncio.sleep(0)
 

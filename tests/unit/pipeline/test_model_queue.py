@@ -14,6 +14,7 @@ from halimede.pipeline.sample import Sample
 from halimede.tracing import TraceBuffer
 from tests.simulated import simulated
 from tests.unit.frames.clouds import frame
+from tests.waiting import patience
 
 
 class Patient:
@@ -126,7 +127,7 @@ async def test_memory_is_taken_in_order_of_arrival_and_within_its_limit() -> Non
 @simulated
 async def test_what_is_larger_than_the_limit_is_let_in_alone() -> None:
     budget = MemoryBudget(10)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(patience(1)):
         await budget.take(50)
     assert not budget.take_now(1)
     budget.give(50)

@@ -16,6 +16,7 @@ from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
 from halimede.pipeline.responders import PATIENCE_S, TOO_LARGE, result_outbox
 from tests.simulated import eventually, simulated
+from tests.waiting import patience
 
 ADDRESS = topics.RESULT.at(ns="default", service="helmet")
 
@@ -105,7 +106,7 @@ async def test_a_full_outbox_holds_its_caller_back() -> None:
         await asyncio.sleep(30)
         assert not blocked.done()
         bus.heal()
-        await asyncio.wait_for(blocked, 10)
+        await asyncio.wait_for(blocked, patience(10))
 
 
 @contextlib.asynccontextmanager

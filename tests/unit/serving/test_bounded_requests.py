@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from halimede.serving import request_budget
 from halimede.serving.bounded_requests import BoundedRequests
 from halimede.serving.request_budget import Charge
+from tests.waiting import patience
 
 MOST = 1_000_000
 
@@ -59,7 +60,7 @@ async def test_what_is_held_at_a_time_is_bounded_and_given_back(reader, packed: 
         made.go.clear()
         before = made.held
         first = [asyncio.ensure_future(post(session, url, MOST - 1000, packed=packed)) for _ in range(2)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while made.held < before + 2:
                 await asyncio.sleep(0.01)
         assert (await post(session, url, MOST - 1000, packed=packed))[0] == 503

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from halimede.system.child_process import exited, rotate, rotated, spawn, stat_fields, tail
+from tests.waiting import patience
 
 
 async def test_the_end_of_a_child_is_seen_also_when_it_was_reaped_before(tmp_path: Path) -> None:
     log = tmp_path / "log"
     child = spawn([sys.executable, "-c", "print('over'); raise SystemExit(3)"], log)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         assert await exited(child) == 3
         assert await exited(child) == 3
     assert tail(log) == "over\n"
@@ -28,7 +29,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_child_to_the_next_one() -> No
         async with asyncio.timeout(0.05):
             await exited(child)
     child.kill()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         assert await exited(child) == -9
 
 

@@ -15,6 +15,7 @@ from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError, as_mistake
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, Big, Small, World, world
+from tests.waiting import patience
 
 
 @simulated
@@ -148,7 +149,7 @@ async def test_a_worker_that_is_stopped_without_a_broker_ends(tmp_path: Path) ->
         await asyncio.sleep(5)
         assert not running.done()
         stop.set()
-        await asyncio.wait_for(running, 60)
+        await asyncio.wait_for(running, patience(60))
 
 
 def test_faults_and_defects_are_no_mistakes_of_the_user() -> None:

@@ -22,6 +22,7 @@ from halimede.worker.sources.poison_journal import PoisonJournal
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
 from tests.unit.worker.world import NS, SERVICE
+from tests.waiting import patience
 
 
 def life(folder: Path) -> PoisonJournal:
@@ -37,7 +38,7 @@ async def test_copies_of_one_picture_count_one_death_and_hold_nobody_up(tmp_path
 
     second = life(tmp_path)
     assert not second.guilty(b"a picture that a camera sends again and again")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         copies = [asyncio.create_task(second.begin(b"a picture that a camera sends again and again")) for _ in range(2)]
         await asyncio.sleep(0)
         for copy in copies:

@@ -12,6 +12,7 @@ import pytest
 from halimede.multiedge.reid import vector_index as room
 from halimede.multiedge.reid.vector_index import VectorIndex, sweep
 from tests.unit.multiedge.reid.scene import LENGTH, looks
+from tests.waiting import patience
 
 COUNT = 3000
 
@@ -113,4 +114,4 @@ def test_onnx_runtime_may_be_imported_after_the_index() -> None:
     """With usearch's library loaded first, ONNX Runtime's import crashes the process (signal 11)."""
     code = "import halimede.multiedge.reid.vector_index, threading, importlib\n"
     code += "late = threading.Thread(target=importlib.import_module, args=('onnxruntime',))\nlate.start(), late.join()"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=patience(60), check=False).returncode == 0
