@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -158,7 +159,8 @@ class Control:
     async def ask(self, op: Any, **fields: Any) -> ApiReply:
         """Ask until there is an answer, as clients do: every request may be repeated."""
         to = topics.API_REQUEST.at(client="operator")
-        for _ in range(60):
+        end = time.monotonic() + patience(PATIENCE)
+        while time.monotonic() < end:
             try:
                 return (await self._api.ask(to, ApiRequest(op=op, **fields), timeout_s=3)).body
             except (BusError, TimeoutError):

@@ -41,4 +41,8 @@ async def test_fault_03_tasks_keep_running_and_edits_and_deletes_reconcile_on_he
             await plane.gone("doomed")
         assert plane.workers("kept").items() <= before.items()
         assert not plane.workers("edited").items() & before.items()
-        assert (await plane.node()).online
+
+        async def is_online() -> bool:
+            return (await plane.node()).online
+
+        await plane.until(is_online)  # on a busy machine its keepalive of 2 s may end a connection again
