@@ -22,7 +22,7 @@ from rich.console import Console
 
 from examples.demo_command import add_security, end, errors_in_a_line, security, write_report
 from examples.learning_loop import page, report, train
-from examples.learning_loop.report import FinishedRun
+from examples.learning_loop.report import ROLLED_OUT, FinishedRun
 from examples.learning_loop.stream import Stream
 from examples.multi_edge import live
 from halimede import log, programs
@@ -117,7 +117,13 @@ class Demo:
 
     async def _settled(self) -> None:
         """Wait until the version that was rolled out answers, and the loop waits for its next trigger."""
-        await self.stream.until(lambda: self.stream.loop.get("state") in {"RolledOut", "Collecting"}, STEP_S)
+        record = self.stream.loop["history"][-1]
+        version = str(record.get("version")) if record.get("outcome") == ROLLED_OUT else self.stream.version
+
+        def is_settled() -> bool:
+            return self.stream.loop.get("state") in {ROLLED_OUT, "Collecting"} and self.stream.version == version
+
+        await self.stream.until(is_settled, STEP_S)
 
     def _serves(self) -> bool:
         return self.stream.service is not None and self.stream.service.status.phase == "Running"

@@ -59,6 +59,8 @@ class Stream:
         self.loop: Mapping[str, Any] = {}
         self.service: StatusDocument | None = None
         self.drift = False
+        #: the version of the edge's newest answer
+        self.version = ""
         #: when the state of the training changed last, in seconds since the first frame
         self.changed_s = 0.0
         self.unknown = 0
@@ -131,6 +133,8 @@ class Stream:
         elif not frame.by:  # a consumer drops repeated ids
             frame.answered_s, frame.label, frame.by = self.now, body.label or "", body.by
             frame.hard, frame.degraded, frame.model = body.hard, body.degraded, body.model
+            if body.by == "edge":
+                self.version = body.model
 
     async def _of_service(self, delivery: Delivery[StatusDocument]) -> None:
         self.service = delivery.body
