@@ -10,10 +10,13 @@ from halimede.health_checks.facts import SystemFacts
 from halimede.health_checks.resource_fields import condition, current, dig, phase, reason
 from halimede.learning_loop.states import State
 from halimede.messages.operator import OVERLOAD
+from halimede.messages.training import STARVED
 
 #: phases from the worst to the best; an unknown one counts as the worst
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Running", "Ready", "Done")
 FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating", *get_args(State)})
+#: reasons that need attention in a fine phase as well: a training of a learning loop has the loop's state as its phase
+UNWELL = frozenset({STARVED})
 #: the remedy for a condition's reason, or for that of one kind; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it uses: `halimede apply -f FILE`",
@@ -144,7 +147,7 @@ def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
 
 def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:
     """Return the rows of the resources of one kind, the worst first."""
-    wrong = sorted((body for body in bodies if phase(body) not in FINE), key=rank)
+    wrong = sorted((body for body in bodies if phase(body) not in FINE or reason(body) in UNWELL), key=rank)
     return [_row(kind, body) for body in wrong]
 
 

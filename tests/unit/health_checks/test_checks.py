@@ -142,6 +142,9 @@ CASES = {
         ("SamplesChanged: differ", "halimede calibrate"),
     ),
     "drift that is over": Case(with_body(beside=({"type": "Drift", "status": "False", "reason": "x"},))),
+    "a starved training of a learning loop": Case(
+        with_body("tm", phase="Training", reason="Starved"), "services", "warning", True, ("Starved", "spec.cpuShare")
+    ),
     "a cloud that is too slow": Case(
         with_body(beside=({"type": "Overload", "status": "True", "reason": "CloudTooSlow", "message": "0.8/s"},)),
         "services",
