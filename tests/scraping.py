@@ -13,7 +13,7 @@ UNITS = re.compile(
     r"_(seconds|bytes|info|frames|answers|samples|batches|uploads|replies|errors|results|credits|state|connected|connects"
     r"|messages|handlers|epoch|nodes|nodes_online|nodes_drained|resources|depth|calls|failures|repeats|workers|restarts"
     r"|preparations|acknowledgements|syncs|writes|letters|reports|removals|complete|waiting|overtaken|dropped"
-    r"|requests|rollouts|versions|updates|metric|ratio|hardness|index|rounds|candidates)$"
+    r"|requests|rollouts|sessions|versions|updates|metric|ratio|hardness|index|rounds|candidates)$"
 )
 Families = dict[str, Any]
 
