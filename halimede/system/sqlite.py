@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 REMOVED = "its files were removed or replaced while in use"
-#: free bytes of a disk below which the next write may fail
-SPACE_BYTES = 1024 * 1024
+#: bytes that must be free on a store's disk: the pages of a transaction in its log
+LEAST_FREE_BYTES = 64 * 1024
 #: the file was truncated
 CUT_OFF = sqlite3.SQLITE_IOERR_SHORT_READ
 
@@ -77,6 +77,22 @@ def files(path: Path) -> dict[Path, tuple[int, int]]:
     return found
 
 
+def disk_obstacle(path: Path) -> str:
+    """Return why the disk of an open store would refuse a write, empty if it would not. Writes nothing.
+
+    A file system without a size, such as a tmpfs without a limit, is never full. Raises sqlite3.OperationalError if the
+    folder cannot be read.
+    """
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError as error:
+        raise sqlite3.OperationalError(f"{path.parent}: {error.strerror}") from error
+    free_blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    if disk.f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    return "database or disk is full" if disk.f_blocks and free_blocks * disk.f_frsize < LEAST_FREE_BYTES else ""
+
+
 def damage(path: Path, opened: Mapping[Path, tuple[int, int]]) -> str:
     """Return how a store was damaged since it was opened; empty if it is intact. Reads the whole file.
 
@@ -92,12 +108,6 @@ def damage(path: Path, opened: Mapping[Path, tuple[int, int]]) -> str:
     except sqlite3.DatabaseError as error:
         return str(error) if is_corrupt(error) else ""
     return "" if found == "ok" else found
-
-
-def has_space(path: Path) -> bool:
-    """Whether a file's disk has space for some writes, and is mounted for writing."""
-    disk = os.statvfs(path.parent)
-    return disk.f_bavail * disk.f_frsize >= SPACE_BYTES and not disk.f_flag & os.ST_RDONLY
 
 
 def readable(connection: sqlite3.Connection, columns: Mapping[str, str]) -> dict[str, list[tuple[Any, ...]]]:

@@ -10,11 +10,11 @@ from scripts.reference.markdown import document, table
 
 ABOUT = """\
 `halimede status`, `halimede doctor` and the panel "Problems" of GM's page show the rows of this list; GM's `/readyz` \
-shows those of `broker` and `store`. `status -o json` and `doctor -o json` have them below `checks`, each with `name`, \
+shows those of `broker`, `granted` and `store`. `status -o json` and `doctor -o json` have them below `checks`, each with `name`, \
 `level`, `found`, `do`, `about`, `since`, `follows` and `fails`. The level `fact` is something to know, which is not a \
-fault yet. `status` ends with the highest exit code of its rows, and so does `doctor`, whose own checks (this machine, \
-the broker, access, the round trip) end it with 1 if their level is `problem`."""
-COLUMNS = ("check", "level", "what it observes", "what follows", "what mends it", "exit code")
+fault yet. `status` ends with the highest exit code of its rows. `doctor` has checks of its own as well (this machine, the \
+broker, access, the round trip), and ends with 1 if a row has the level `problem`."""
+COLUMNS = ("check", "level", "what it observes", "what follows", "what mends it", "exit code of `status`")
 
 
 def pages() -> dict[str, str]:

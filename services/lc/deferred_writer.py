@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +14,6 @@ from halimede.system import sqlite
 log = structlog.get_logger()
 #: result codes of SQLite that free space on the disk, or in the user's quota, resolves
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-#: acknowledged data must survive a power cut
-WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
-TEST_ROW = "INSERT INTO numbers VALUES ('checks', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
 #: most deferred statements; above that a node accepts no more changes
 MAX_OWED = 10_000
 
@@ -46,8 +41,6 @@ class DeferredWriter:
 
     def __init__(self, repair: Callable[[str], None]) -> None:
         self.owed: list[tuple[str, tuple[Any, ...]]] = []
-        #: when the last write succeeded, by the monotonic clock; minus infinity if it failed
-        self.succeeded_at = -math.inf
         self._repair = repair
         self._removed: Callable[[], str] = str
 
@@ -80,20 +73,10 @@ class DeferredWriter:
         if self.owed:
             self._write([])
 
-    def write_test_row(self) -> None:
-        """Write a row that means nothing. Raises sqlite3.Error."""
-        self._db.execute("PRAGMA synchronous = NORMAL")  # it need not wait for the disk
-        try:
-            self._write([(TEST_ROW, ())])
-        finally:
-            self._db.execute(WAIT_FOR_DISK)
-
     def _write(self, more: list[tuple[str, tuple[Any, ...]]]) -> None:
-        self.succeeded_at = -math.inf
         with self._db:
             for sql, values in [*self.owed, *more]:
                 self._db.execute(sql, values)
-        self.succeeded_at = time.monotonic()
         if self.owed:
             log.info("store writable again", statements=len(self.owed))
         self.owed.clear()

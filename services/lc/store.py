@@ -24,7 +24,7 @@ from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole
 from halimede.names import Key
 from halimede.system import sqlite
-from services.lc.deferred_writer import WAIT_FOR_DISK, DeferredWriter, Statements
+from services.lc.deferred_writer import DeferredWriter, Statements
 from services.lc.paths import WORKERS, Worker
 from services.lc.pods import store as pod_rows
 from services.lc.pods.store import PodRows
@@ -63,8 +63,8 @@ EPOCHS = frozenset({"gm epoch", "presence epoch"})
 IDENTITY_BITS = 62
 #: resources whose last message is remembered; above this number the oldest are dropped
 MAX_SAID = 10_000
-#: seconds after a successful write in which the store counts as writable while its disk has space
-TEST_S = 3600.0
+#: acknowledged data must survive a power cut
+WAIT_FOR_DISK = "PRAGMA synchronous = FULL"
 
 
 class MessageOrder:
@@ -222,15 +222,16 @@ class NodeStore:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def check(self) -> None:
-        """Write deferred writes, and a test row if a write may fail now. Raises sqlite3.Error if that fails.
+        """Check that the store can be written, and write deferred writes. Raises sqlite3.Error if it cannot.
 
-        Each write wears the flash of an edge node. Without a cause for doubt an hourly test row is enough.
+        Without deferred writes it writes nothing: it runs every few seconds, and an edge node's disk may be flash. A
+        disk that fails, or a user's quota, is noticed at the next write.
         """
         if removed := self._removed():
             raise sqlite.corrupt(removed)
         self.settle()
-        if time.monotonic() - self._writer.succeeded_at >= TEST_S or not sqlite.has_space(self.path):
-            self._writer.write_test_row()
+        if obstacle := sqlite.disk_obstacle(self.path):
+            raise sqlite3.OperationalError(obstacle)
 
     def trouble(self) -> str:
         """Return a problem that an operator must solve, empty if there is none. Repairs what it can."""

@@ -51,12 +51,12 @@ async def run_checks(option: str, credentials: str, form: Format) -> int:
             checks.append(check)
             if form is Format.TABLE:
                 _print(check)
-    level, failed = worst(checks), any(check.fails for check in checks)
+    level = worst(checks)
     if form is not Format.TABLE:
-        dump({"healthy": not failed, "level": level, "checks": [check.fields() for check in checks]}, form)
+        dump({"healthy": level != "problem", "level": level, "checks": [check.fields() for check in checks]}, form)
     elif level == "ok":
         console().print(Text("No problems found.", style="green"))
-    return int(failed)
+    return 1 if level == "problem" else 0
 
 
 async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:

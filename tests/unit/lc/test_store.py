@@ -9,13 +9,13 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
 from halimede.errors import HalimedeError
 from halimede.names import Key
-from halimede.system import sqlite
 from services.lc import store as store_module
 from services.lc.deferred_writer import is_disk_full
 from services.lc.paths import Worker
@@ -283,26 +283,35 @@ def test_what_a_lost_store_cannot_keep_is_not_held(path: Path) -> None:
         assert len(store.held) == 2
 
 
-def test_a_check_of_the_store_writes_only_where_a_write_may_fail(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, now = path.with_name("store.db-wal"), time.monotonic()
+def test_the_check_of_an_idle_store_writes_nothing_to_its_disk(path: Path) -> None:
     with NodeStore(path) as store:
-        writer = store._writer
-
-        def writes() -> bool:
-            before = log.read_bytes()
+        store.put(held())
+        files = (path, path.with_name("store.db-wal"))
+        before = [(file.read_bytes(), file.stat().st_mtime_ns) for file in files]
+        for _ in range(10):
             assert store.trouble() == ""
-            return log.read_bytes() != before
+        assert [(file.read_bytes(), file.stat().st_mtime_ns) for file in files] == before
 
-        assert writes(), "nothing has proven yet that the store can be written"
-        assert not writes(), "an idle node wears its flash"
-        monkeypatch.setattr(time, "monotonic", lambda: now + 3700)
-        assert [writes(), writes()] == [True, False], "an hour without any write proves nothing"
-        monkeypatch.setattr(sqlite, "SPACE_BYTES", 1 << 62)
-        assert [writes(), writes()] == [True, True], "a disk without space may take no write"
+
+@pytest.mark.parametrize(
+    ("disk", "words"),
+    [
+        ({"f_bfree": 3, "f_bavail": 3}, "cannot be written: database or disk is full"),
+        ({"f_flag": os.ST_RDONLY}, "cannot be written: its file system is read-only"),
+        ({"f_blocks": 0, "f_bfree": 0, "f_bavail": 0}, ""),
+    ],
+    ids=["full", "read-only", "without a size"],
+)
+def test_the_check_of_an_idle_store_finds_a_disk_that_refuses_writes(
+    path: Path, monkeypatch: pytest.MonkeyPatch, disk: dict[str, int], words: str
+) -> None:
+    writable = {"f_blocks": 1000, "f_bfree": 900, "f_bavail": 900, "f_frsize": 4096, "f_flag": 0}
+    with NodeStore(path) as store:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**writable, **disk}))
+        assert words in store.trouble()
+        assert bool(store.trouble()) is bool(words)
         monkeypatch.undo()
-        with pytest.raises(sqlite3.Error):
-            writer._write([("INSERT INTO nothing VALUES (1)", ())])
-        assert [writes(), writes()] == [True, False], "the last write failed"
+        assert store.trouble() == ""
 
 
 def test_an_error_that_room_would_not_mend_is_not_taken_for_a_full_disk() -> None:
