@@ -31,6 +31,8 @@ from halimede.system.onnx_file import MalformedProtobufError, records
 MODEL = "model.onnx"
 #: the most data files of one model, and the most folders above one
 MAX_FILES, MAX_DEPTH = 256, 8
+#: the most characters of a location: messages quote it
+MAX_LOCATION = 1024
 #: a location that ONNX Runtime interprets as an address in memory
 MEMORY_MARK = "_ORT_MEM_ADDR_"
 
@@ -53,24 +55,24 @@ async def fetch_model(
     common: dict[str, Any] = {"policy": policy, "openers": openers}
     fetched = await fetch(url, sha256, cache, progress, limits=limits, **common)
     with cache.using(fetched.digest):
-        locations = await in_thread(data_files, fetched.path)
-        if not locations or not all(is_inside(location) for location in locations):
+        names = await in_thread(data_files, fetched.path)
+        if not names or not all(is_inside(location) for location in names):
             return fetched  # the trial of a model that names files outside of its folder refuses it
-        if len(locations) > MAX_FILES:
-            text = f"{redact(url)} has its weights in {len(locations)} files beside it, more than {MAX_FILES}"
-            raise FetchError(FetchReason.TOO_LARGE, f"{text}: {advice(locations)}")
+        if len(names) > MAX_FILES:
+            text = f"{redact(url)} has its weights in more than {MAX_FILES} files beside it"
+            raise FetchError(FetchReason.TOO_LARGE, f"{text}: {advice(names)}")
         if sha256:
-            text = f"spec.sha256 covers only the model file, and not its weights in {_listed(locations)}"
-            raise FetchError(FetchReason.DIGEST_MISMATCH, f"{redact(url)}: {text}: {advice(locations)}")
+            text = f"spec.sha256 covers only the model file, and not its weights in {_listed(names)}"
+            raise FetchError(FetchReason.DIGEST_MISMATCH, f"{redact(url)}: {text}: {advice(names)}")
         files, size, fresh = {MODEL: fetched.path}, fetched.size, fetched.fresh
-        for location in locations:
+        for location in names:
             if (folder := local_path(url)) is not None:
                 await in_thread(_check_path, folder.parent, location)
             sibling, rest = sibling_url(url, location), replace(limits, max_bytes=limits.max_bytes - size)
             try:
                 data = await fetch(sibling, "", cache, progress, limits=rest, **common)
             except FetchError as error:
-                text = f"{redact(url)} has its weights in {location!r} beside it: {error}: {advice(locations)}"
+                text = f"{redact(url)} has its weights in {location!r} beside it: {error}: {advice(names)}"
                 raise FetchError(error.reason, text, temporary=error.temporary, status=error.status) from error
             files[location] = data.path
             size, fresh = size + data.size, fresh and data.fresh
@@ -82,17 +84,28 @@ async def fetch_model(
 
 
 def data_files(path: Path) -> list[str]:
-    """Return the locations of the external data of an ONNX file, sorted; empty for any other file."""
+    """Return the locations of the external data of an ONNX file, sorted; empty for any other file.
+
+    The file must not become shorter meanwhile, which would end this process: see ``locations`` for one that may.
+    """
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
             return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            try:
-                entries = [dict(record.entries) for record in records(content) if record.entries]
-            except MalformedProtobufError:  # no ONNX, or a damaged one: its trial reports it
-                return []
-    locations = {str(PurePosixPath(entry["location"])) for entry in entries if entry.get("location")}
-    return sorted(location for location in locations if location != ".")
+            return locations(content)
+
+
+def locations(content: mmap.mmap | bytes) -> list[str]:
+    """Return the locations of the external data of an ONNX model, sorted, at most one more than ``MAX_FILES``."""
+    names: set[str] = set()
+    try:
+        for record in records(content):
+            names |= {str(PurePosixPath(name)) for key, name in record.entries if key == "location" and name} - {"."}
+            if len(names) > MAX_FILES:
+                break
+    except MalformedProtobufError:  # no ONNX, or a damaged one: its trial reports it
+        return []
+    return sorted(names)
 
 
 def digest_of(path: Path) -> str:
@@ -100,17 +113,17 @@ def digest_of(path: Path) -> str:
 
     Blocks: it reads all files.
     """
-    locations = data_files(path)
-    if not locations:
+    names = data_files(path)
+    if not names:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    for location in locations:
+    for location in names:
         if not is_inside(location):
             text = f"{path} takes its weights from {location[:200]!r}, which is not in its folder"
             raise FetchError(FetchReason.UNSAFE_ARCHIVE, f"{text}: export it with the data in its folder")
         _check_path(path.parent, location)
     digest = hashlib.sha256()
-    _pack({MODEL: path} | {location: path.parent / location for location in locations}, digest.update)
+    _pack({MODEL: path} | {location: path.parent / location for location in names}, digest.update)
     return digest.hexdigest()
 
 
@@ -123,9 +136,9 @@ def sibling_url(url: str, location: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-def advice(locations: Sequence[str]) -> str:
+def advice(files: Sequence[str]) -> str:
     """Return what to do with a model whose data files cannot be fetched with it."""
-    names = " ".join(locations) if len(locations) <= 3 else "and all its data files"
+    names = " ".join(files) if len(files) <= 3 else "and all its data files"
     whole = "onnx.save(onnx.load('model.onnx'), 'whole.onnx')"
     return (
         f"pack all of them into an archive (tar -czf model.tar.gz model.onnx {names}) and give its url, "
@@ -133,9 +146,9 @@ def advice(locations: Sequence[str]) -> str:
     )
 
 
-def _listed(locations: Sequence[str]) -> str:
-    more = f" and {len(locations) - 3} more files" if len(locations) > 3 else ""
-    return ", ".join(locations[:3]) + more
+def _listed(files: Sequence[str]) -> str:
+    more = f" and {len(files) - 3} more files" if len(files) > 3 else ""
+    return ", ".join(files[:3]) + more
 
 
 def is_inside(location: str) -> bool:
@@ -143,6 +156,7 @@ def is_inside(location: str) -> bool:
     parts = PurePosixPath(location).parts
     outside = location.startswith("/") or ".." in parts or len(parts) > MAX_DEPTH + 1
     strange = MEMORY_MARK in location or "\\" in location or not location.isprintable()
+    strange |= len(location) > MAX_LOCATION
     return not outside and not strange and location != MODEL
 
 

@@ -12,13 +12,15 @@ import contextlib
 from pathlib import Path
 
 from halimede.models.cache import Cache, in_thread
-from halimede.models.external_data import data_files, sibling_url
+from halimede.models.external_data import data_files, locations, sibling_url
 from halimede.models.source_registry import asker, file_mark, local_path
 
 #: seconds between two checks of a file, and between two requests to a server
 FILE_PERIOD_S, SERVER_PERIOD_S = 30.0, 300.0
 #: seconds in which a changed file must not change again: who writes it may need longer
 QUIET_S = 1.0
+#: the largest model file that is read into memory to find its data; one with its weights elsewhere is small
+MOST_BYTES = 64_000_000
 
 
 async def origin_changed(url: str, cache: Cache) -> None:
@@ -45,9 +47,21 @@ def _files(url: str, path: Path, cache: Cache) -> dict[Path, str]:
     """Return the model file and its data files, each with the mark of its cached content (empty: there is none)."""
     urls = {path: url}
     with contextlib.suppress(OSError):  # if it is gone since, its cached content stays in use
-        urls |= {path.parent / location: sibling_url(url, location) for location in data_files(path)}
+        urls |= {path.parent / name: sibling_url(url, name) for name in _data_files(url, path, cache)}
     records = {file: cache.recall(asker(origin).key) for file, origin in urls.items()}
     return {file: record.mark for file, record in records.items() if record}
+
+
+def _data_files(url: str, path: Path, cache: Cache) -> list[str]:
+    """Return the locations of a model's data, from its cached content.
+
+    The file of a user is not mapped: its user may shorten it at any time, which would end this process.
+    """
+    record = cache.recall(asker(url).key)
+    with contextlib.suppress(OSError):  # removed for space
+        if record:
+            return data_files(cache.path(record.digest))
+    return locations(path.read_bytes()) if path.stat().st_size <= MOST_BYTES else []
 
 
 def _marks(files: dict[Path, str]) -> dict[Path, str]:

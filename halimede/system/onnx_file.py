@@ -20,6 +20,8 @@ MAX_DEPTH = 100
 MAX_FIELDS = 20_000_000
 #: the most bytes of a name, a domain or a path
 MAX_TEXT = 65_536
+#: the most key-value pairs of one tensor; ONNX defines five
+MAX_ENTRIES = 64
 MAX_TAG = 2**32 - 1
 MAX_VARINT_BYTES = 10
 
@@ -112,7 +114,10 @@ def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
         else:
             stack.pop()
             if record.kind is WireType.ENTRY:
-                stack[-1][0].entries.append((record.texts.get("key", ""), record.texts.get("value", "")))
+                entries = stack[-1][0].entries
+                if len(entries) >= MAX_ENTRIES:
+                    raise MalformedProtobufError(f"a tensor has more than {MAX_ENTRIES} external data entries")
+                entries.append((record.texts.get("key", ""), record.texts.get("value", "")))
             elif record.kind in {WireType.NODE, WireType.FUNCTION, WireType.TENSOR}:
                 yield record
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,10 @@ from services.lc.models.lookup import ParsedResource
 log = structlog.get_logger()
 #: seconds between two checks of all files
 PERIOD_S = 30.0
+#: seconds in which a changed file must not change again: who writes it may need longer
+QUIET_S = 1.0
+#: the largest file of a rule: a larger one is not watched
+MOST_BYTES = 16_000_000
 #: characters of a digest in the environment of a worker
 SHORT = 16
 
@@ -49,14 +55,25 @@ class RuleFiles:
         """Check the files periodically, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            for file, mark in list(self._marks.items()):
-                if await in_thread(_mark, file) in {"", mark}:
-                    continue
-                old = self.digests.get(file, "")
-                self._set(file, *await in_thread(_read, file))
-                if self.digests.get(file) not in {None, old}:
-                    log.info("file of a mining rule has changed", file=file, old=old, new=self.digests[file])
+            for file in list(self._marks):
+                if await self._is_changed(file):
                     changed()
+
+    async def _is_changed(self, file: str) -> bool:
+        """Read a file again if it has changed, and no longer does; return whether its digest is another one."""
+        mark = await in_thread(_mark, file)
+        if mark in {"", self._marks.get(file, "")}:
+            return False
+        await asyncio.sleep(QUIET_S)
+        read, digest = await in_thread(_read, file)
+        old = self.digests.get(file, "")
+        if read != mark or file not in self._marks:
+            return False  # it is being written: the next check reads it; or no service needs it any more
+        self._set(file, mark, digest)
+        if digest in {"", old}:
+            return False
+        log.info("file of a mining rule has changed", file=file, old=old, new=digest)
+        return True
 
     def _set(self, file: str, mark: str, digest: str) -> None:
         self._marks[file] = mark
@@ -69,16 +86,27 @@ def _rule_files(resources: Iterable[Resource[Any]]) -> Iterator[str]:
 
 
 def _read(file: str) -> tuple[str, str]:
-    """Return the mark and the digest of a file; empty if it cannot be read."""
-    mark = _mark(file)
+    """Return the mark and the digest of a file; empty if it cannot be read, or is no file of a rule.
+
+    A user names it: a pipe must not stop this process, and a device must not fill its memory.
+    """
     try:
-        return mark, hashlib.sha256(Path(file).read_bytes()).hexdigest()[:SHORT]
+        with open(file, "rb", opener=_open) as opened:
+            facts = os.fstat(opened.fileno())
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+                return "", ""
+            return file_mark(facts), hashlib.sha256(opened.read(MOST_BYTES)).hexdigest()[:SHORT]
     except OSError:
-        return mark, ""
+        return "", ""
+
+
+def _open(file: str, flags: int) -> int:
+    return os.open(file, flags | os.O_NONBLOCK)
 
 
 def _mark(file: str) -> str:
     try:
-        return file_mark(Path(file).stat())
+        facts = Path(file).stat()
     except OSError:
         return ""
+    return file_mark(facts) if stat.S_ISREG(facts.st_mode) and facts.st_size <= MOST_BYTES else ""

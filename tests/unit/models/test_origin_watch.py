@@ -1,0 +1,81 @@
+"""What is watched of a model of the node, and how many data files a hostile model can name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from halimede.models import Cache, fetch, origin_watch
+from halimede.models.external_data import MAX_FILES, MAX_LOCATION, data_files, fetch_model, is_inside, locations
+from tests.hostile_models import adding, outside
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Return one field of up to 16383 bytes of a protobuf message."""
+    size = len(content)
+    return bytes([number << 3 | 2, size & 0x7F | 0x80, size >> 7]) + content
+
+
+def tensor(*names: str) -> bytes:
+    """Return a model with one tensor that has these locations."""
+    entries = (field(13, field(1, b"location") + field(2, name.encode())) for name in names)
+    return field(7, field(5, b"".join(entries)))
+
+
+async def test_data_files_are_those_of_the_cached_content(tmp_path: Path) -> None:
+    model = adding(tmp_path / "m.onnx", outside("w.bin"))
+    (tmp_path / "w.bin").write_bytes(b"\0" * 64)
+    cache = Cache(tmp_path / "cache")
+    await fetch_model(str(model), "", cache)
+    model.write_bytes(b"")  # its user is about to write it again
+    files = origin_watch._files(str(model), model, cache)
+    assert set(files) == {model, tmp_path / "w.bin"}
+
+
+async def test_data_files_are_watched_without_the_cached_content(tmp_path: Path) -> None:
+    model = adding(tmp_path / "m.onnx", outside("w.bin"))
+    (tmp_path / "w.bin").write_bytes(b"\0" * 64)
+    cache = Cache(tmp_path / "cache")
+    await fetch_model(str(model), "", cache)
+    cache.path((await fetch(str(model), "", cache)).digest).unlink()
+    assert set(origin_watch._files(str(model), model, cache)) == {model, tmp_path / "w.bin"}
+
+
+def test_a_model_that_is_shortened_while_it_is_read_ends_no_process(tmp_path: Path) -> None:
+    """A mapped file that becomes shorter ends the process that reads it (SIGBUS)."""
+    code = f"""
+        import os
+        from pathlib import Path
+        from halimede.models import Cache, external_data, origin_watch
+        path = Path({str(tmp_path / "m.onnx")!r})
+        path.write_bytes({tensor("w.bin")!r} + b"\\0" * 1_000_000)
+        read = external_data.records
+        def shortened(content):
+            os.truncate(path, 0)
+            return read(content)
+        external_data.records = shortened
+        origin_watch._files(str(path), path, Cache(path.parent / "cache"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], check=False, env=os.environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_more_locations_are_read_than_a_model_may_have() -> None:
+    content = b"".join(tensor(f"w{number}") for number in range(3 * MAX_FILES))
+    assert len(locations(content)) == MAX_FILES + 1
+
+
+def test_a_tensor_with_locations_without_end_is_no_onnx(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tensor(*(f"w{number}" for number in range(100))))
+    assert data_files(path) == []
+
+
+def test_a_location_that_is_too_long_for_a_message_is_not_inside() -> None:
+    assert is_inside("w" * MAX_LOCATION)
+    assert not is_inside("w" * (MAX_LOCATION + 1))
