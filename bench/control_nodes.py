@@ -119,7 +119,13 @@ class PlayedNode:
         self.reporter = NodeStatusReporter(name, self.bus, self.store, self.workers)
         self._wake = asyncio.Event()
         self.channel = GmChannel(
-            name, self.bus, labels=EDGE, store=self.store, reporter=self.reporter, changed=self._wake.set
+            name,
+            self.bus,
+            labels=EDGE,
+            store=self.store,
+            workers=self.workers,
+            reporter=self.reporter,
+            changed=self._wake.set,
         )
         #: when it was last connected
         self.connected_at = 0.0

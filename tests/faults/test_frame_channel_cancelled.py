@@ -30,6 +30,8 @@ pytestmark = pytest.mark.slow
 
 REQUESTS, AT_A_TIME = 10_000, 250
 WINDOW = 64
+#: so fast that a slot will be free in time for each request that waits
+SERVICE_MS = 0.001
 PATIENCE = 30.0
 #: requests after which as many correlations are remembered as ever will be; after that not one in four may leave
 #: anything at all: one block of memory that Python has given out
@@ -71,7 +73,7 @@ async def cancelled_in_flight(offload: OffloadClient, cloud: Cloud, requests: in
     outcomes: Counter[str] = Counter()
     chance = random.Random(5)
     for _ in range(requests // AT_A_TIME):
-        await cloud.advertise(AT_A_TIME)
+        await cloud.advertise(AT_A_TIME, SERVICE_MS)
         asking = [asyncio.create_task(offload.ask(frame(), PATIENCE)) for _ in range(AT_A_TIME)]
         for _ in range(5):
             await asyncio.sleep(chance.random() * 0.004)
@@ -99,7 +101,8 @@ async def test_requests_cancelled_in_flight_leave_nothing(mosquitto: MosquittoPr
         for bus in (far, near):
             await bus.wait_connected(patience(PATIENCE))
         cloud = Cloud.on(far)
-        await cloud.start(advertise=AT_A_TIME)
+        await cloud.start(advertise=None)
+        await cloud.advertise(AT_A_TIME, SERVICE_MS)
         offload = OffloadClient(near, inference(NS, SERVICE, "edge"), window=WINDOW, waiters=AT_A_TIME)
         await offload.start()
         await eventually(offload.credits_left, PATIENCE)
@@ -116,7 +119,7 @@ async def test_requests_cancelled_in_flight_leave_nothing(mosquitto: MosquittoPr
         assert abs(after["futures"] - before["futures"]) <= 10
         # and every place, of the window and of those who wait for one, is there
         cloud.answers = True
-        await cloud.advertise(AT_A_TIME)
+        await cloud.advertise(AT_A_TIME, SERVICE_MS)
         await eventually(lambda: offload.credits_left().get("c0") == AT_A_TIME, PATIENCE)
         replies = await asyncio.gather(*(offload.ask(frame(), PATIENCE) for _ in range(AT_A_TIME)))
         assert len(replies) == AT_A_TIME
