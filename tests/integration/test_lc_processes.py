@@ -223,7 +223,10 @@ async def test_a_worker_whose_service_is_lost_on_both_sides_runs_until_it_is_del
     await node.apply("steady")
     pid = await node.has_worker()
     before = await node.killed()
-    (node.home / "nodes" / "edge0" / "store.db").write_bytes(b"a damaged store" * 1000)
+    store = node.home / "nodes" / "edge0" / "store.db"
+    for part in store.parent.glob("store.db*"):  # its log has all pages, and would repair it
+        part.unlink()
+    store.write_bytes(b"a damaged store" * 1000)
     node.start()
     await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
     await node.gm.synced(unknown=1)
