@@ -27,7 +27,7 @@ class Synced(Message, kw_only=True):
 
     epoch: NonNegative
     count: NonNegative
-    #: resources of the sync that GM lost with its store: the node goes on with them
+    #: resources of the sync that GM has lost: the node goes on with them
     unknown: NonNegative = 0
 
 
@@ -117,11 +117,7 @@ class NodeStatus(Message, kw_only=True):
 
 
 class Held(Message, kw_only=True):
-    """One resource that an LC holds.
-
-    ``session``: which session key it has of a service, as a digest of the key (empty: none), so that GM sends the right
-    one again. Without it, the LC knows no session keys.
-    """
+    """One resource that an LC holds. ``session``: a digest of its session key, from an LC that knows these keys."""
 
     plural: Label
     namespace: Label
@@ -139,7 +135,7 @@ class Sync(Message, kw_only=True):
     gm_epoch: NonNegative = 0
     #: generation 0: its store was lost, but a worker of the resource runs
     holds: Annotated[list[Held], Meta(max_length=10_000)] = []
-    #: the uids that it deleted last: a GM that lost its store must not create them again
+    #: uids that it deleted last: a GM without its store must not reuse them
     deleted: Annotated[list[Uid], Meta(max_length=1000)] = []
 
 
@@ -162,7 +158,7 @@ class Presence(Message, kw_only=True):
     http: Short = ""
     #: a problem for an operator: its store is full, or was damaged
     trouble: Text = ""
-    #: subscriptions and births that the broker refuses to it, by filter or topic
+    #: what the broker refuses to it: filters of subscriptions, topics of births
     refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 
@@ -178,7 +174,7 @@ class GmPresence(Message, kw_only=True):
     store: Short = ""
     #: address of its page, health and metrics
     http: Short = ""
-    #: subscriptions and births that the broker refuses to it, by filter or topic
+    #: what the broker refuses to it: filters of subscriptions, topics of births
     refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 

@@ -210,7 +210,7 @@ class NodeInfo(Message, kw_only=True):
     http: Short = ""
     #: a problem that its local controller cannot solve, such as a full disk
     trouble: Text = ""
-    #: subscriptions and births that the broker refuses to its local controller, by filter or topic
+    #: what the broker refuses to its local controller: filters of subscriptions, topics of births
     refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 
