@@ -20,7 +20,7 @@ INSERT = Topic(
     subscribers=(Role.LC,),
     doc="A resource for this node, in the form of the API server and of group sedna.io. User properties: `epoch` "
     "(of GM) and `number` (counts GM's messages of that epoch). The message with the highest number is valid. "
-    "`session-key`, for a service whose workers have sessions with frames: the secret part of their client ids.",
+    "`session-key`: the secret part of the client ids of a service's sessions for frames.",
 )
 DELETE = Topic(
     "delete",

@@ -93,7 +93,7 @@ class WorkerReport(Message, kw_only=True):
     task_info: TaskInfo | None = None
     #: the progress of its training, if it trains
     training: TrainingProgress | None = None
-    #: when it last reported, if that is some seconds ago; empty: it reports in time
+    #: the time of its last report, if the next one is late
     last_report: Short = ""
 
 
