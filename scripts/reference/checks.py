@@ -10,10 +10,10 @@ from scripts.reference.markdown import document, table
 
 ABOUT = """\
 `halimede status`, `halimede doctor` and the panel "Problems" of GM's page show the rows of this list; GM's `/readyz` \
-shows those of `broker`, `granted` and `store`. `status -o json` and `doctor -o json` have them below `checks`, each with `name`, \
-`level`, `found`, `do`, `about`, `since`, `follows` and `fails`. The level `fact` is something to know, which is not a \
-fault yet. `status` ends with the highest exit code of its rows. `doctor` has checks of its own as well (this machine, the \
-broker, access, the round trip), and ends with 1 if a row has the level `problem`."""
+shows those of `broker`, `granted` and `store`. `status -o json` and `doctor -o json` have them below `checks`, each \
+with `name`, `level`, `found`, `do`, `about`, `since`, `follows` and `fails`. The level `fact` is something to know, \
+which is not a fault yet. `status` ends with the highest exit code of its rows. `doctor` has checks of its own as \
+well (this machine, the broker, access, the round trip), and ends with 1 if a row has the level `problem`."""
 COLUMNS = ("check", "level", "what it observes", "what follows", "what mends it", "exit code of `status`")
 
 
