@@ -142,7 +142,7 @@ class Load(Message, kw_only=True):
     service_ms: Millis = 0.0
     #: samples without an answer
     queued: NonNegative = 0
-    #: places in its queue, free or not; they are fewer than ``queued`` after it became slower. 0: unknown
+    #: places in its queue, free or not; 0: unknown
     places: NonNegative = 0
     leaving: bool = False
     #: its tier, in a service with tiers: only the tier before it sends requests to it
