@@ -126,6 +126,7 @@ class PlayedNode:
             workers=self.workers,
             reporter=self.reporter,
             changed=self._wake.set,
+            repeated=lambda _: None,
         )
         #: when it was last connected
         self.connected_at = 0.0

@@ -25,6 +25,8 @@ class Origin(ThreadingHTTPServer):
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.body, self.etag = body, '"1"'
+        #: the date of the content, for servers without ETags
+        self.modified = ""
         self.ranges = True
         #: called with the position in the body before each block is sent
         self.before: Callable[[int], None] = lambda _: None
@@ -67,6 +69,9 @@ class Handler(BaseHTTPRequestHandler):
         if origin.etag and self.headers.get("If-None-Match") == origin.etag:
             self.head(304)
             return
+        if origin.modified and self.headers.get("If-Modified-Since") == origin.modified:
+            self.head(304)
+            return
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         fresh = self.headers.get("If-Range") in {None, origin.etag}
         offset = int(asked[1]) if asked and fresh and origin.ranges else 0
@@ -87,8 +92,9 @@ class Handler(BaseHTTPRequestHandler):
     def head(self, status: int, headers: dict[str, str] | None = None) -> None:
         """Send a status and headers, with the ETag."""
         self.send_response(status)
-        for name, value in ({"ETag": self.server.etag} if self.server.etag else {}).items():
-            self.send_header(name, value)
+        for name, value in (("ETag", self.server.etag), ("Last-Modified", self.server.modified)):
+            if value:
+                self.send_header(name, value)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()

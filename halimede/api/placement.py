@@ -22,7 +22,6 @@ from halimede.api.jointinference import (
     ModelSelector,
     TierWorker,
 )
-from halimede.api.mining import rule_file
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
@@ -122,9 +121,9 @@ class Placement:
         return self.worker.calibration.name if isinstance(self.worker, Deferral) and self.worker.calibration else ""
 
     @property
-    def rule_file(self) -> str:
-        """The Python file of its own mining rule; empty if it has none."""
-        return rule_file(self.worker.hard_example_mining.name) if isinstance(self.worker, Deferral) else ""
+    def rule(self) -> str:
+        """The name of its mining rule; empty if it has none."""
+        return self.worker.hard_example_mining.name if isinstance(self.worker, Deferral) else ""
 
     @property
     def folder(self) -> str:

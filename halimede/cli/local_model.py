@@ -1,16 +1,24 @@
-"""The file of a Model on the machine of ``halimede apply``: its digest as nodes have it, and why it cannot be used."""
+"""The files that a resource names on the machine of ``halimede apply``: their digests, and why they cannot be used."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halimede.api import Resource
+from halimede.api import Resource, parse, placements
+from halimede.api.base import NEPTUNE
+from halimede.api.code_files import code_files
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import ONNX, format_of
+from halimede.api.neptune import to_sedna
+from halimede.api.placement import SERVICES
 from halimede.errors import HalimedeError
+
+#: bytes of a Python file; a larger one is no script
+MAX_CODE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,26 @@ def read_local(resource: Resource[Any]) -> LocalModel:
         return LocalModel(problem=str(error))
     except OSError as error:
         return LocalModel(problem=f"{error.filename or path} cannot be read here: {error.strerror}")
+
+
+def local_code(resource: Resource[Any]) -> dict[str, str]:
+    """Return the digests of the Python files that a service names and that this machine can read, by path."""
+    if resource.kind.plural not in SERVICES:
+        return {}
+    if resource.kind.api_version == NEPTUNE:
+        resource = parse(to_sedna(resource))
+    named = {file for placement in placements(resource.spec) for file in code_files(resource.spec, placement)}
+    digests = {file: _code_digest(Path(file)) for file in sorted(named)}
+    return {file: digest for file, digest in digests.items() if digest}
+
+
+def _code_digest(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_CODE_BYTES:
+            return ""
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _read(path: Path, spec: ModelSpec) -> LocalModel:

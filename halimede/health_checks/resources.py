@@ -9,6 +9,7 @@ from halimede.health_checks.check import Check, CheckRule, ok
 from halimede.health_checks.facts import SystemFacts
 from halimede.health_checks.resource_fields import condition, current, dig, phase, reason
 from halimede.learning_loop.states import State
+from halimede.messages.file_facts import CONTENT_UNUSABLE
 from halimede.messages.operator import OVERLOAD
 from halimede.messages.training import STARVED
 
@@ -110,6 +111,14 @@ CONDITIONS = {
     ),
 }
 
+UNUSABLE = CheckRule(
+    "models",
+    "warning",
+    f"a Model has the reason `{CONTENT_UNUSABLE}`",
+    "the content before stays in use",
+    "correct the file at its url: docs/operations.md, Files that change behind a url",
+)
+
 
 def phase_rank(phase: str) -> int:
     """Return a sort key of phases: the worst first, with unknown ones."""
@@ -134,13 +143,15 @@ def examine_resources(facts: SystemFacts) -> Iterator[Check]:
 
 
 def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
-    """Check the conditions beside the phases."""
+    """Check the conditions beside the phases, and those of resources whose phase is fine."""
     for kind, bodies in facts.resources.items():
         for body in bodies:
+            about, why = f"{kind}/{dig(body, 'metadata', 'name')}", reason(body)
+            if kind == "model" and why == CONTENT_UNUSABLE and phase(body) in FINE:
+                yield UNUSABLE.row(condition(body), about, str(current(body).get("lastTransitionTime") or ""))
             for beside in dig(body, "status", "conditions") or []:
                 rule = CONDITIONS.get(str(beside.get("type")))
                 if rule and beside.get("status", "True") == "True":
-                    about = f"{kind}/{dig(body, 'metadata', 'name')}"
                     what = f"{beside.get('reason')}: {beside.get('message')}"
                     yield rule.row(what, about, str(beside.get("lastTransitionTime") or ""))
 

@@ -75,6 +75,11 @@ class Output(Message, kw_only=True, omit_defaults=False):
     task_info: Annotated[TaskInfo | None, Meta(description="What has been done.")] = None
 
 
+#: Python files by path, each with the begin of its SHA-256; the most of one report
+MAX_CODE = 64
+CodeDigests = Annotated[dict[Text, Short], Meta(max_length=MAX_CODE)]
+
+
 class WorkerReport(Message, kw_only=True):
     """One worker process as its LC sees it."""
 
@@ -93,7 +98,7 @@ class WorkerReport(Message, kw_only=True):
     task_info: TaskInfo | None = None
     #: the progress of its training, if it trains
     training: TrainingProgress | None = None
-    #: the time of its last report, if the next one is late
+    #: its last report, if it is overdue
     last_report: Short = ""
 
 
@@ -114,6 +119,8 @@ class NodeStatus(Message, kw_only=True):
     #: facts about a Model, or about a Dataset
     model: ModelFacts | None = None
     dataset: DatasetFacts | None = None
+    #: the SHA-256 of Python files of the service, by path
+    code: CodeDigests = {}
 
 
 class Held(Message, kw_only=True):
@@ -133,9 +140,9 @@ class Sync(Message, kw_only=True):
     epoch: NonNegative
     #: the highest known epoch of GM: the node ignores lower ones
     gm_epoch: NonNegative = 0
-    #: generation 0: its store was lost, but a worker of the resource runs
+    #: generation 0: its store was lost, but a worker runs
     holds: Annotated[list[Held], Meta(max_length=10_000)] = []
-    #: uids that it deleted last: a GM without its store must not reuse them
+    #: uids that it deleted last: a GM that lost its store must not create them
     deleted: Annotated[list[Uid], Meta(max_length=1000)] = []
 
 
@@ -158,7 +165,7 @@ class Presence(Message, kw_only=True):
     http: Short = ""
     #: a problem for an operator: its store is full, or was damaged
     trouble: Text = ""
-    #: what the broker refuses to it: filters of subscriptions, topics of births
+    #: filters and topics that the broker refuses to it
     refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 
@@ -174,7 +181,7 @@ class GmPresence(Message, kw_only=True):
     store: Short = ""
     #: address of its page, health and metrics
     http: Short = ""
-    #: what the broker refuses to it: filters of subscriptions, topics of births
+    #: filters and topics that the broker refuses to it
     refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 

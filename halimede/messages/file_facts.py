@@ -103,8 +103,9 @@ class TrialReason(StrEnum):
 
 #: the reason of a Model that is Ready although pictures reach it on another range than it was probably trained on
 INPUT_NOT_SCALED = "InputNotScaled"
-#: the reason of a Model that is Ready although the content of its URL has changed since: the message has both digests
-CONTENT_CHANGED = "ContentChanged"
+#: reasons of a Model that is Ready although the content of its URL has changed since. The message has both digests, or
+#: why the new content cannot be used
+CONTENT_CHANGED, CONTENT_UNUSABLE = "ContentChanged", "ContentUnusable"
 
 
 class TrialJob(Message, kw_only=True):

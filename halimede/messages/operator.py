@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from halimede.messages.base import Label, Message, Name, NonNegative, ResourceBody, Short, Text, Time, Uid
-from halimede.messages.control import Output, WorkerRole
+from halimede.messages.control import CodeDigests, Output, WorkerRole
 from halimede.messages.counters import TaskInfo
 from halimede.messages.file_facts import DatasetFacts, Digest, ModelFacts
 
@@ -44,6 +44,9 @@ class NodeSummary(Message, kw_only=True):
     message: Annotated[Text, Meta(description="Why, in words.")] = ""
     workers: Annotated[NonNegative, Meta(description="Workers of the service there.")] = 0
     task_info: Annotated[TaskInfo | None, Meta(description="What its workers have done.")] = None
+    code: Annotated[
+        CodeDigests, Meta(description="The Python files that it names, each with the begin of its SHA-256 there.")
+    ] = {}
 
 
 class WorkerSummary(Message, kw_only=True):
@@ -210,7 +213,7 @@ class NodeInfo(Message, kw_only=True):
     http: Short = ""
     #: a problem that its local controller cannot solve, such as a full disk
     trouble: Text = ""
-    #: what the broker refuses to its local controller: filters of subscriptions, topics of births
+    #: filters and topics that the broker refuses to its local controller
     refused: Annotated[list[Text], Meta(max_length=20)] = []
 
 

@@ -58,7 +58,7 @@ class FileRecord(Struct):
 
 
 class UrlRecord(Struct):
-    """The digest of a URL's content, and the mark (ETag, or size and time of a file) that shows whether it changed."""
+    """The digest of a URL's content, and the mark that shows whether it changed: of a server, or of a file."""
 
     digest: str
     mark: str

@@ -116,7 +116,7 @@ class _Download:
             except FetchError as error:
                 if not (cached and (error.temporary or error.reason is FetchReason.NOT_FOUND)):
                     raise
-                log.warning("cached model used", url=redact(self.url), reason=error.reason)
+                log.debug("cached model used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:

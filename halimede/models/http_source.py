@@ -29,6 +29,8 @@ PASSING = frozenset({408, 425, 429})
 PARTIAL, NOT_MODIFIED, UNSATISFIABLE = 206, 304, 416
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS = 5
+#: the begin of the mark of content without an ETag: weak, because a server may change a file twice within a second
+DATED = "W/Last-Modified "
 CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 SCHEMES = frozenset({"http", "https"})
 
@@ -115,7 +117,7 @@ class _Hops:
 
     async def open(self, url: URL, ask: SourceRequest) -> Stream:
         response = await self._answer(url, _headers(ask))
-        mark = response.headers.get("ETag", "")
+        mark = _mark(response)
         if response.status == NOT_MODIFIED and ask.known:
             return Stream(ask.known, None, None)
         if ask.offset and response.status in {PARTIAL, UNSATISFIABLE}:
@@ -173,13 +175,21 @@ class _Hops:
 
 def _headers(ask: SourceRequest) -> dict[str, str]:
     headers = {"Accept-Encoding": "identity"}
-    if ask.known:
+    if ask.known.startswith(DATED):
+        headers["If-Modified-Since"] = ask.known.removeprefix(DATED)
+    elif ask.known:
         headers["If-None-Match"] = ask.known
     if ask.offset:
         headers["Range"] = f"bytes={ask.offset}-"
         if strong(ask.mark):
             headers["If-Range"] = ask.mark
     return headers
+
+
+def _mark(response: ClientResponse) -> str:
+    """Return what shows later whether the content has changed; empty if the server tells nothing."""
+    dated = response.headers.get("Last-Modified", "")
+    return response.headers.get("ETag", "") or (DATED + dated if dated else "")
 
 
 def _continues(response: ClientResponse, ask: SourceRequest, mark: str) -> int | None:

@@ -1,8 +1,8 @@
 """Watches whether the content of a URL has changed since it was cached.
 
 A file of the node is watched by its size, modification time and inode, which cost one system call; so are the external
-data of an ONNX file. A server is asked, more rarely, by the next download: with the ETag that it gave. If it gave none,
-nothing is known without a whole download, and it is not watched.
+data of an ONNX file. A server is asked, more rarely, by the next download: with the ETag or the date that it sent. If
+it sent none, nothing is known without a whole download, and it is not watched.
 """
 
 from __future__ import annotations
@@ -23,24 +23,35 @@ QUIET_S = 1.0
 MOST_BYTES = 64_000_000
 
 
-async def origin_changed(url: str, cache: Cache) -> None:
-    """Return when the content of a URL differs from its cached content, or when its server should be asked again."""
+async def origin_changed(url: str, cache: Cache, recheck: asyncio.Event) -> None:
+    """Return when the content of a URL differs from its cached content, or when its server should be asked again.
+
+    ``recheck`` is set to check at once.
+    """
     path = local_path(url)
     if path is None:
         record = cache.recall(asker(url).key)
-        await (asyncio.sleep(SERVER_PERIOD_S) if record and record.mark else asyncio.Event().wait())
+        await (paused(SERVER_PERIOD_S, recheck) if record and record.mark else asyncio.Event().wait())
         return
     files = await in_thread(_files, url, path, cache)
     if not files:
         await asyncio.Event().wait()
     before: dict[Path, str] | None = None
     while True:  # the pause comes first: a file that cannot be read is not tried all the time
-        await asyncio.sleep(QUIET_S if before else FILE_PERIOD_S)
+        await (asyncio.sleep(QUIET_S) if before else paused(FILE_PERIOD_S, recheck))
         marks = await in_thread(_marks, files)
         changed = any(mark not in {"", files[file]} for file, mark in marks.items())
         if changed and marks == before:
             return
         before = marks if changed else None
+
+
+async def paused(seconds: float, recheck: asyncio.Event) -> None:
+    """Sleep until the time has passed, or ``recheck`` is set, which is cleared."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await recheck.wait()
+    recheck.clear()
 
 
 def _files(url: str, path: Path, cache: Cache) -> dict[Path, str]:

@@ -1,7 +1,7 @@
 """The sources of models: a file of the node, an HTTP server, S3, or one that a caller adds. Each is a stream of blocks.
 
-Its mark (size and modification time, or the ETag) shows later whether the origin still has the same content. Errors of
-libraries are never passed on: their texts contain whole URLs.
+Its mark (size and modification time, or what the server sent) shows later whether the origin still has the same
+content. Errors of libraries are never passed on: their texts contain whole URLs.
 """
 
 from __future__ import annotations

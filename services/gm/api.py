@@ -163,6 +163,8 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             if lost:
                 text += ": it continues the resource that nodes hold"
             await self._cluster.record("Normal", applied.outcome.capitalize(), str(resource.key), text)
+        else:
+            self._plane.downstream.repeat(resource.key)
         return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
 
     def _check_size(self, entry: ReferenceEntry) -> None:

@@ -152,6 +152,13 @@ class Downstream:
         self._settle(node, line, key)
         line.deletes.pop((key, uid), None)
 
+    def repeat(self, key: Key) -> None:
+        """Send a resource again to the nodes that hold it: they check at once whether its files have changed."""
+        for node in self.held(key):
+            line = self._line(node)
+            if line.wanted.get(key) is not None and key not in line.inserts:
+                self._insert(node, line, key)
+
     def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
         """Set that the node shall not hold this uid. ``generation`` is the highest that it must not accept again."""
         line = self._line(node)

@@ -403,6 +403,7 @@ def _summary(share: Share) -> NodeSummary:
         message=told.message if told else "",
         workers=sum(w.phase == "Running" for w in told.workers) if told else 0,
         task_info=_plain(share.report),
+        code=told.code if told else {},
     )
 
 

@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from halimede import models, programs, topics
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.model_formats import FORMATS, ONNX
+from halimede.api.placement import SERVICES
 from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.copies import CopyFetcher, sources
 from halimede.blobs.server import Find, SourceStats
@@ -35,6 +36,7 @@ from halimede.names import Key, check_name
 from halimede.observe import HttpServer
 from halimede.observe.http import same_host
 from halimede.observe.metrics import registry
+from services.lc.code_files import CodeFiles
 from services.lc.credentials import NodeCredentials
 from services.lc.dataset_copies import DatasetCopies, SharedFiles
 from services.lc.dataset_counts import Count, Datasets, Probe
@@ -51,7 +53,6 @@ from services.lc.planning.resource_state import RequiredFile
 from services.lc.planning.template_process import Host
 from services.lc.pods.workers import PodNode, PodWorkers
 from services.lc.published_content import PublishedContent
-from services.lc.rule_files import RuleFiles
 from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import NodeStore
 from services.lc.supervisor.linux_process import LinuxLauncher
@@ -210,7 +211,7 @@ class _Components:
             root=config.host_root if config.pods else None,
             copies=DatasetCopies(folders.copies, controller.fetch_copy, controller.copy_depth, controller.shared),
         )
-        self.rules = RuleFiles()
+        self.code = CodeFiles()
         self.part: WorkerPart
         self.workers: WorkerBackend
         self.logs: Logs
@@ -230,7 +231,7 @@ class _Components:
                 config.credentials,
                 http,
                 str(config.fetch_policy),
-                self.rules.digests,
+                self.code.digests,
             )
             self.workers = Supervisor(
                 folders,
@@ -251,6 +252,7 @@ class _Components:
             workers=self.workers,
             reporter=self.reporter,
             changed=self.wake.set,
+            repeated=self._recheck,
         )
         self.figures = LcMetrics(
             bus,
@@ -272,7 +274,7 @@ class _Components:
             "reconcile": self._reconcile(),
             "room": self.room.run(),
             "content": self.content.run(self.wake.set),
-            "rules": self.rules.run(self.wake.set),
+            "code": self.code.run(self.wake.set),
             "sync": self.channel.run(),
             "store": self.channel.watch_store(),
             "reports": self.reporter.run(),
@@ -283,6 +285,12 @@ class _Components:
     def _model_paths(self) -> list[Path]:
         return [known.path for known in self.preparer.preparations.values() if known.path]
 
+    def _recheck(self, key: Key) -> None:
+        """Check now whether the files that a resource names have changed."""
+        self.preparer.recheck(key)
+        if key.plural in SERVICES:
+            self.code.recheck()
+
     def _worker_changed(self, service: Key) -> None:
         self.reporter.touch(service)
         self.wake.set()
@@ -291,8 +299,8 @@ class _Components:
         while True:
             self.wake.clear()
             items = self.items.read(self.store.held)
-            if not self.pods:  # pods have rules of their own
-                await self.rules.set_required(items)
+            if not self.pods:  # pods have code of their own
+                await self.code.set_required(items)
             running = self.workers.running
             known = {**self.preparer.preparations, **self.datasets.preparations}
             complete, content = self.store.complete, self.content.files

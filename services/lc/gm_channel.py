@@ -55,7 +55,7 @@ class InsertDecision(Enum):
     STORE = auto()
     #: another uid of the same name: the old one is deleted for good, and its workers belong to no resource
     REPLACE = auto()
-    #: held already: acknowledge it again, change nothing
+    #: held already: acknowledge it again, change nothing, and check its files for changes
     SAME = auto()
     #: overtaken by a newer generation
     STALE = auto()
@@ -100,7 +100,10 @@ def on_delete(held: ResourceVersion | None, uid: str) -> DeleteDecision:
 
 
 class GmChannel:
-    """The node's end of the channel. ``changed`` is called after each change of the held resources."""
+    """The node's end of the channel. ``changed`` is called after each change of the held resources.
+
+    ``repeated`` is called with a resource that GM has sent again: a user may have applied it because of its files.
+    """
 
     def __init__(
         self,
@@ -112,6 +115,7 @@ class GmChannel:
         workers: WorkerBackend,
         reporter: NodeStatusReporter,
         changed: Callable[[], None],
+        repeated: Callable[[Key], None],
     ) -> None:
         self._node = node
         self._workers = workers
@@ -119,6 +123,7 @@ class GmChannel:
         self._store = store
         self._reporter = reporter
         self._changed = changed
+        self._repeated = repeated
         self._gm_online = False
         self._wanted = asyncio.Event()
         self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
@@ -228,6 +233,7 @@ class GmChannel:
             self._changed()
         elif what is InsertDecision.SAME:
             self._reporter.again(key)
+            self._repeated(key)
 
     async def _on_delete(self, delivery: Delivery[Delete]) -> None:
         key, stamp = _key(delivery.names), self._followed(delivery)

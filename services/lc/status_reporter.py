@@ -23,6 +23,7 @@ from halimede.bus.ordering import SequenceNumber
 from halimede.bus.port import Bus
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
+from halimede.messages.control import MAX_CODE
 from halimede.names import Key
 from halimede.stats import histogram
 from halimede.stats.totals import add_up
@@ -233,6 +234,7 @@ def status_of(
         workers=list(workers),
         model=standing.facts if isinstance(standing.facts, ModelFacts) else None,
         dataset=standing.facts if isinstance(standing.facts, DatasetFacts) else None,
+        code=dict(sorted(standing.code.items())[:MAX_CODE]),
     )
 
 

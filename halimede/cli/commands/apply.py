@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from halimede.api.processing import keeps_range
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.local_model import read_local
+from halimede.cli.local_model import local_code, read_local
 from halimede.cli.manifests import Manifest, load
 from halimede.cli.output import console, fail, warn
 from halimede.cli.runner import run
@@ -160,12 +160,24 @@ async def _apply_one(client: Client, manifest: Manifest, *, dry: bool) -> int | 
         return None
     console().print(f"{name} {outcome}{' (dry run)' if dry else ''}", style="green" if outcome in CHANGED else "")
     local = await asyncio.to_thread(read_local, resource)
-    old = "" if dry else ((stored.get("status") or {}).get("model") or {}).get("digest", "")
+    status = {} if dry else stored.get("status") or {}
+    old = (status.get("model") or {}).get("digest", "")
     if local.digest and old and local.digest != old and not resource.spec.sha256:
         change = f"file changed: sha256 {old[:SHORT]}.. -> {local.digest[:SHORT]}.."
         console().print(f"{name}: {change}: nodes that read this file try it, and use it within a minute")
+    await _print_code(resource, status)
     _warn(manifest, local.problem)
     return generation
+
+
+async def _print_code(resource: Resource[Any], status: Mapping[str, Any]) -> None:
+    """Print the Python files that have changed since nodes have read them."""
+    for file, digest in (await asyncio.to_thread(local_code, resource)).items():
+        reported = {(node.get("code") or {}).get(file, "") for node in status.get("nodes") or ()}
+        old = ", ".join(f"{each[:SHORT]}.." for each in sorted(reported - {""}) if not digest.startswith(each))
+        if old:
+            change = f"{file} changed: sha256 {old} -> {digest[:SHORT]}.."
+            console().print(f"{named(resource.key)}: {change}: nodes that read this file restart its workers")
 
 
 def _warn(manifest: Manifest, problem: str = "") -> None:

@@ -19,7 +19,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
-from halimede.messages.file_facts import CONTENT_CHANGED, INPUT_NOT_SCALED, TrialReason
+from halimede.messages.file_facts import CONTENT_CHANGED, CONTENT_UNUSABLE, INPUT_NOT_SCALED, TrialReason
 from halimede.models import FetchReason
 from services.gm.controllers.base import Controller, Observed, register
 from services.gm.reference_index import ReferenceEntry
@@ -29,7 +29,7 @@ from services.gm.workloads.deployments import Built
 #: percent in which progress is shown: each step is a write of the status
 PROGRESS_STEP = 5
 #: reasons of nodes that show in a Model that is Ready, the most important first
-NOTED = (FetchReason.NOT_INSTALLED, TrialReason.INVALID, INPUT_NOT_SCALED, CONTENT_CHANGED)
+NOTED = (FetchReason.NOT_INSTALLED, TrialReason.INVALID, CONTENT_UNUSABLE, INPUT_NOT_SCALED, CONTENT_CHANGED)
 #: versions in a status
 MOST_VERSIONS = 10
 

@@ -3,8 +3,9 @@
 Level-triggered: ``set_required`` sets the files that should be present, and one task for each tries until it is. It
 retries soon after temporary failures, and later if a person must act. It never gives up: a missing file may appear.
 
-Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag of a
-server. Changed content is brought and tried as the first was. Until it stands its trial, the content before stays.
+Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag or
+the date of a server. Changed content is brought and tried as the first was. Until it stands its trial, the content
+before stays, also across a restart: the index of the cache has the digest of the content that a URL had then.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.blobs.download import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
-from halimede.messages.file_facts import CONTENT_CHANGED, INPUT_NOT_SCALED, TrialReason
+from halimede.messages.file_facts import CONTENT_CHANGED, CONTENT_UNUSABLE, INPUT_NOT_SCALED, TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, redact
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
-from halimede.models.cache import in_thread
+from halimede.models.cache import UrlRecord, in_thread
 from halimede.models.external_data import fetch_model
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, not_installed, try_model
-from halimede.models.origin_watch import origin_changed
+from halimede.models.origin_watch import origin_changed, paused
+from halimede.models.source_registry import asker
 from halimede.models.source_types import SourceOpener, TransferRate
 from halimede.names import Key
 from halimede.system.backoff import exponential
@@ -62,6 +64,8 @@ SHORT = 12
 #: results that depend only on the file: only these are stored
 OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 2
+#: the begin of the message about content that has replaced other content of its URL
+USED_NOW = "spec.url has new content, which is used now"
 #: brings a required file; raises FetchError and UnusableError
 Bring = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
 CopyModel = Callable[[RequiredFile, str, Cache, Progress], Awaitable[Fetched]]
@@ -93,6 +97,10 @@ class Preparer:
         self._bring_one = bring
         self._room = room
         self._running: dict[Key, asyncio.Task[None]] = {}
+        #: for each file: check its origin now
+        self._rechecks: dict[Key, asyncio.Event] = {}
+        #: the files whose origin did not answer last time
+        self._unreachable: set[Key] = set()
         self._places = asyncio.Semaphore(PARALLEL)
 
     def set_required(self, wanted: Mapping[Key, RequiredFile]) -> None:
@@ -100,10 +108,17 @@ class Preparer:
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             gone = self.preparations.pop(key)
             self._running.pop(key).cancel()
+            del self._rechecks[key]
+            self._unreachable.discard(key)
             self._room.left(gone, for_good=key not in wanted)
         for key, want in wanted.items():
             if key not in self.preparations:
                 self._begin(Preparation(want))
+
+    def recheck(self, key: Key) -> None:
+        """Check the origin of a file now, and try again one that failed."""
+        if event := self._rechecks.get(key):
+            event.set()
 
     def missing(self, path: Path) -> None:
         """Prepare a file again that was ready at a path and no longer exists: the cache was cleared."""
@@ -119,20 +134,20 @@ class Preparer:
         self.preparations[want.key] = preparation
         if watching := self._running.get(want.key):
             watching.cancel()
+        self._rechecks[want.key] = asyncio.Event()
         self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
 
     async def _prepare(self, want: RequiredFile) -> None:
-        attempts = 1
+        attempts, recheck = 1, self._rechecks[want.key]
         while True:
             delay = await self._attempt(want, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))
             if delay is not None:
-                await asyncio.sleep(delay)
+                await paused(delay, recheck)
                 attempts += 1
             elif want.sha256 or want.source:
                 return
             else:
-                await origin_changed(want.url, self._cache)
-                log.info("content behind a url has changed", key=str(want.key), url=redact(want.url))
+                await origin_changed(want.url, self._cache, recheck)
                 attempts = 1
 
     async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
@@ -146,27 +161,25 @@ class Preparer:
                 began = loop.time()
                 brought = await self._bring(want)
         except FetchError as error:
-            log.warning("preparation failed", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason.value] += 1
             phase: Phase = "Pending" if error.temporary else "Failed"
-            self._fail(want, phase, error.reason.value, str(error))
+            await self._fail(want, phase, error.reason.value, str(error))
             if error.temporary:
                 return WAITING_DELAY if want.source and error.reason is FetchReason.NOT_FOUND else backoff
             full = error.reason is FetchReason.DISK_FULL  # space may be freed at any time: duration is ignored
             return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
         except UnusableError as error:
-            log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason] += 1
             untried = error.reason == TrialReason.FAILED  # nothing is known of the model: a repetition may succeed
-            self._fail(want, "Pending" if untried else "Failed", error.reason, str(error))
+            await self._fail(want, "Pending" if untried else "Failed", error.reason, str(error))
             self._room.came()  # the file takes space all the same
             return backoff if untried else _patience(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # noqa: BLE001  # an unexpected error of a library must not stop the other models
             log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
-            self._fail(want, "Failed", "Internal", f"the download failed: {type(error).__name__}")
+            await self._fail(want, "Failed", "Internal", f"the download failed: {type(error).__name__}")
             return LONGEST_DELAY
-        self._finish(want, brought)
+        await self._finish(want, brought)
         self._room.came()
         return LONGEST_DELAY if brought.lack else None
 
@@ -195,44 +208,100 @@ class Preparer:
             if came is not None:  # otherwise it was in the cache
                 self.downloads.times.record((loop.time() - began) * 1000)
 
-    def _finish(self, want: RequiredFile, brought: InstalledModel) -> None:
+    async def _finish(self, want: RequiredFile, brought: InstalledModel) -> None:
         """Record that a file is ready; content that fails its trial does not replace one that stood it."""
-        before = self.preparations[want.key]
-        if brought.invalid and _is_usable(before):
-            self._fail(want, "Failed", UNFIT, brought.invalid)
+        self._log_reachability(want, brought)
+        if brought.invalid and (usable := await self._usable(want)):
+            self._stay(usable, UNFIT, brought.invalid)
             return
-        old = before.facts.digest if isinstance(before.facts, ModelFacts) else ""
+        before = self.preparations[want.key]
+        old = before.facts.digest if isinstance(before.facts, ModelFacts) and _is_usable(before) else ""
         new = brought.facts.digest
-        change = f"spec.url has new content, which is used now: sha256 {old[:SHORT]}.. -> {new[:SHORT]}.."
+        if new == old and not brought.fresh:
+            return  # its origin may have other content by now
+        last = before.message if before.message.startswith(USED_NOW) else ""
+        change = f"{USED_NOW}: sha256 {old[:SHORT]}.. -> {new[:SHORT]}.." if old and new != old else last
         notes = {
             FetchReason.NOT_INSTALLED.value: brought.lack,
             UNFIT: brought.invalid,
             INPUT_NOT_SCALED: brought.warning,
-            CONTENT_CHANGED: change if old and new != old else "",
+            CONTENT_CHANGED: change,
         }
         reason = next((reason for reason, text in notes.items() if text), "")
-        self._set(Preparation(want, "Ready", reason, notes.get(reason, ""), brought.path, brought.facts))
+        ready = Preparation(want, "Ready", reason, notes.get(reason, ""), brought.path, brought.facts)
+        self._set(ready)
+        if _is_usable(ready) and not want.sha256 and not want.source and new != old:
+            await in_thread(_remember_usable, self._cache, want.url, new)
 
-    def _fail(self, want: RequiredFile, phase: Phase, reason: str, message: str) -> None:
+    async def _fail(self, want: RequiredFile, phase: Phase, reason: str, message: str) -> None:
         """Record a failure. Usable content stays ready: workers run it, whatever its origin has now."""
-        before = self.preparations[want.key]
-        if not _is_usable(before):
-            self._set(Preparation(want, phase, reason, message))
-            return
-        text = f"spec.url has new content, which cannot be used, and the one before stays: {reason}: {message}"
-        self._set(replace(before, reason=CONTENT_CHANGED, message=text))
+        if usable := await self._usable(want):
+            self._stay(usable, reason, message)
+        elif self._set(Preparation(want, phase, reason, message)):
+            log.warning("preparation failed", key=str(want.key), reason=reason, message=message)
 
-    def _set(self, preparation: Preparation) -> None:
+    def _stay(self, usable: Preparation, reason: str, message: str) -> None:
+        """Record that content stays in use because that of its origin cannot be used."""
+        text = f"spec.url has new content, which cannot be used, and the one before stays: {reason}: {message}"
+        if self._set(replace(usable, reason=CONTENT_UNUSABLE, message=text)):
+            log.warning("content before stays", key=str(usable.want.key), reason=reason, message=message)
+
+    async def _usable(self, want: RequiredFile) -> Preparation | None:
+        """Return the content that is in use, or was used before a restart; None if there is none."""
+        before = self.preparations[want.key]
+        if _is_usable(before) or want.sha256 or want.source:
+            return before if _is_usable(before) else None
+        digest = await in_thread(_usable_digest, self._cache, want.url)
+        try:
+            if not digest or await self._cache.find(digest) is None:
+                return None
+            brought = await self._bring_one(replace(want, sha256=digest), self._cache, lambda *_: None)
+        except (HalimedeError, OSError) as error:
+            log.info("content before not usable", key=str(want.key), digest=digest, error=str(error))
+            return None
+        ready = Preparation(want, "Ready", "", "", brought.path, brought.facts)
+        return None if brought.invalid or brought.lack else ready
+
+    def _log_reachability(self, want: RequiredFile, brought: InstalledModel) -> None:
+        """Log once when an origin cannot be reached, and once when it can be again."""
+        if brought.fresh is (want.key not in self._unreachable):
+            return
+        if brought.fresh:
+            self._unreachable.discard(want.key)
+            log.info("origin of a model answers again", key=str(want.key), url=redact(want.url))
+        else:
+            self._unreachable.add(want.key)
+            log.warning("origin of a model does not answer: its cached content is used", key=str(want.key))
+
+    def _set(self, preparation: Preparation) -> bool:
+        """Set the state of a file; return whether it differs from the one before."""
         key = preparation.want.key
-        if self.preparations[key] != preparation:
+        differs = self.preparations[key] != preparation
+        if differs:
             self.preparations[key] = preparation
             self._changed(key)
+        return differs
 
 
 def _lack(want: RequiredFile) -> str:
     """Return that the package of a file's format is missing here, and how to install it; empty if it is not."""
     form = format_of(want.format)
     return not_installed(form) if form else ""
+
+
+def _usable_digest(cache: Cache, url: str) -> str:
+    """Return the digest of the content of a URL that was usable last; empty: there was none."""
+    record = cache.recall(f"usable {asker(url).key}")
+    return record.digest if record else ""
+
+
+def _remember_usable(cache: Cache, url: str, digest: str) -> None:
+    """Store that the content of a URL is usable; if that fails, it only does not outlast a restart."""
+    try:
+        if _usable_digest(cache, url) != digest:
+            cache.remember(f"usable {asker(url).key}", UrlRecord(digest, ""))
+    except OSError as error:
+        log.info("usable content not stored", error=error.strerror)
 
 
 def _is_usable(preparation: Preparation) -> bool:
@@ -258,7 +327,8 @@ class InstalledModel:
     """A model on this node: its file, and the facts about it.
 
     ``lack``: why only a user's estimator can use it here; empty if halimede can. ``invalid``: why it failed its trial,
-    after which only a user's own code may use it. ``warning``: what its trial warns of.
+    after which only a user's own code may use it. ``warning``: what its trial warns of. ``fresh``: whether its origin
+    has answered.
     """
 
     path: Path
@@ -266,6 +336,7 @@ class InstalledModel:
     lack: str = ""
     invalid: str = ""
     warning: str = ""
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +378,9 @@ class ModelFiles:
             )
         log.info("model fetched", key=str(want.key), url=redact(want.url), digest=fetched.digest, size=fetched.size)
         with cache.using(fetched.digest):
-            as_it_is = InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)), lack)
+            as_it_is = InstalledModel(
+                fetched.path, facts(fetched, Trial(ok=True, skipped=True)), lack, fresh=fetched.fresh
+            )
             if form is None:  # such as .pt, an archive that only the user's code may open
                 return as_it_is
             try:
@@ -317,7 +390,8 @@ class ModelFiles:
                     raise
                 return as_it_is  # the user's code may read another file of the same framework
             trial = await self._try(want, fetched, path, cache)
-            return InstalledModel(path, facts(fetched, trial), lack, "" if trial.ok else trial.message, trial.warning)
+            invalid = "" if trial.ok else trial.message
+            return InstalledModel(path, facts(fetched, trial), lack, invalid, trial.warning, fetched.fresh)
 
     async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"
@@ -337,7 +411,7 @@ def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Bring:
 
     async def bring(want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
         fetched = await fetch_(want.url, want.sha256, cache, progress)
-        return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
+        return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)), fresh=fetched.fresh)
 
     return bring
 

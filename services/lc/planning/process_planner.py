@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from halimede.api import Resource, matches, placements
+from halimede.api.code_files import code_files
 from halimede.api.inferencemodel import (
     InferenceModelSpec,
     ServedVersionSpec,
@@ -79,8 +80,8 @@ class NodeContext:
     http: str = WORKER_HTTP
     #: addresses of workers' own cameras in addition to public ones
     fetch_allow: str = ""
-    #: the digests of the files of users' mining rules, by path
-    rules: Mapping[str, str] = field(default_factory=dict)
+    #: the digests of the Python files that services name, by path
+    code: Mapping[str, str] = field(default_factory=dict)
 
     def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
         """Always empty: the files that its workers need are brought here first."""
@@ -94,6 +95,7 @@ class NodeContext:
         lacks: dict[Worker, Lack] = {}
         workers: dict[Worker, Role] = {}
         parts: dict[Worker, str] = {}
+        code: dict[str, str] = {}
         used: list[ModelOutput] = []
         places = placements(resource.spec)
         several = any(place.part for place in places)
@@ -105,6 +107,7 @@ class NodeContext:
             if several:
                 parts[worker] = placement.name
             used += models.output(placement, held.key)
+            code |= self._code(resource, placement)
             outcome = self._find_paths(resource, placement, worker, models)
             if isinstance(outcome, Lack):
                 lacks[worker] = outcome
@@ -113,7 +116,9 @@ class NodeContext:
                 starts[worker] = _with_session_key(outcome, key) if key else outcome
         nowhere = Lack("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
         settled = None if workers else nowhere
-        standing = ResourceState(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
+        standing = ResourceState(
+            held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts, code=code
+        )
         return standing, starts
 
     def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
@@ -226,13 +231,17 @@ class NodeContext:
         facts = {"WORKER_NAME": worker.name, "NODE_NAME": self.name}
         if "model" in placement.needs:
             facts["MODEL_FILE"] = f"{folder}/{WISH}"
-        if digest := self.rules.get(placement.rule_file):
-            facts["HEM_FILE_DIGEST"] = digest
+        if code := self._code(service, placement):
+            facts["CODE_DIGESTS"] = ",".join(code.values())
         if self.credentials:
             facts["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(placement.role))
         return WorkerEnvironment(
             told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": self.http}
         )
+
+    def _code(self, service: Resource[Any], placement: Placement) -> dict[str, str]:
+        """Return the digests of the Python files that a worker's spec names, by path."""
+        return {file: self.code[file] for file in code_files(service.spec, placement) if file in self.code}
 
     def _start_server(
         self,

@@ -44,6 +44,8 @@ class ResourceState:
     facts: ModelFacts | DatasetFacts | None = None
     #: the names of those workers that share a role
     parts: Mapping[Worker, str] = field(default_factory=dict)
+    #: the digests of the Python files that its workers here use, by path
+    code: Mapping[str, str] = field(default_factory=dict)
     #: the folder for the hard samples of its pod here
     kept: Path | None = None
 

@@ -72,6 +72,9 @@ class Node:
         #: whether deletes are confirmed, as a living node does
         self.obedient = True
         self.logs: dict[str, str] = {}
+        #: the digests of Models by name, and of Python files by path, that it reports
+        self.digests: dict[str, str] = {}
+        self.code: dict[str, str] = {}
 
     async def start(self) -> None:
         await self.bus.wait_connected(patience(5))
@@ -96,6 +99,8 @@ class Node:
             observed_generation=metadata["generation"],
             output=m.Output(task_info=counts) if service and role == "edge" else None,
             workers=[worker] if service else [],
+            code=self.code if service else {},
+            model=m.ModelFacts(digest=digest) if (digest := self.digests.get(names["name"])) else None,
         )
         await self.bus.publish(topics.NODE_STATUS.at(**names), status)
 

@@ -174,6 +174,13 @@ CASES = {
     "51 % degraded": Case(with_manager(degraded=[answers(100, 51)]), "answers", "problem", True, ("ji/helmet: 51%",)),
     "all of 9 degraded": Case(with_manager(degraded=[answers(9, 9)])),
     "a model failed": Case(with_body("model", phase="Failed"), "models", "problem", True, ("model/helmet",)),
+    "a model whose new content cannot be used": Case(
+        with_body("model", phase="Ready", reason="ContentUnusable"),
+        "models",
+        "warning",
+        False,
+        ("model/helmet: ContentUnusable", "correct the file"),
+    ),
     "a model waits": Case(with_body("model", phase="Pending"), "models", "warning", True, ("model/helmet",)),
     "a dataset failed": Case(with_body("dataset", phase="Failed"), "datasets", "problem", True, ("dataset/helmet",)),
     "a dataset waits": Case(with_body("dataset", phase="Pending"), "datasets", "warning", True, ("dataset/helmet",)),

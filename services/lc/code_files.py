@@ -1,7 +1,7 @@
-"""Watches the Python files of users' mining rules, so that a worker with an edited rule is replaced.
+"""Watches the Python files that services name, so that a worker with an edited file is replaced.
 
-A worker imports its rule when it starts. The digest of the file is part of its process, as its environment is: a change
-makes another process, which takes over as after a change of its template.
+A worker imports its mining rule, or runs its script, when it starts. The digest of these files is part of its process,
+as its environment is: a change makes another process, which takes over as after a change of its template.
 """
 
 from __future__ import annotations
@@ -17,34 +17,37 @@ from typing import Any
 import structlog
 
 from halimede.api import Resource, placements
+from halimede.api.code_files import code_files
 from halimede.api.placement import SERVICES
 from halimede.models.cache import in_thread
+from halimede.models.origin_watch import FILE_PERIOD_S, QUIET_S, paused
 from halimede.models.source_registry import file_mark
 from halimede.names import Key
 from services.lc.models.lookup import ParsedResource
 
 log = structlog.get_logger()
-#: seconds between two checks of all files
-PERIOD_S = 30.0
-#: seconds in which a changed file must not change again: who writes it may need longer
-QUIET_S = 1.0
-#: the largest file of a rule: a larger one is not watched
+#: the largest file: a larger one is no script, and not watched
 MOST_BYTES = 16_000_000
 #: characters of a digest in the environment of a worker
 SHORT = 16
 
 
-class RuleFiles:
-    """The digests of the rule files of this node's services, by path; a missing file has none."""
+class CodeFiles:
+    """The digests of the Python files of this node's services, by path; a missing file has none."""
 
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
         self._marks: dict[str, str] = {}
+        self._recheck = asyncio.Event()
+
+    def recheck(self) -> None:
+        """Check all files now."""
+        self._recheck.set()
 
     async def set_required(self, items: Mapping[Key, ParsedResource]) -> None:
         """Watch the files of these services from now on; read those that are new."""
         resources = (item.resource for item in items.values() if item.resource and item.held.key.plural in SERVICES)
-        files = set(_rule_files(resources))
+        files = set(_files(resources))
         for file in self._marks.keys() - files:
             del self._marks[file]
             self.digests.pop(file, None)
@@ -54,7 +57,7 @@ class RuleFiles:
     async def run(self, changed: Callable[[], None]) -> None:
         """Check the files periodically, until cancelled."""
         while True:
-            await asyncio.sleep(PERIOD_S)
+            await paused(FILE_PERIOD_S, self._recheck)
             for file in list(self._marks):
                 if await self._is_changed(file):
                     changed()
@@ -68,25 +71,28 @@ class RuleFiles:
         read, digest = await in_thread(_read, file)
         old = self.digests.get(file, "")
         if read != mark or file not in self._marks:
-            return False  # it is being written: the next check reads it; or no service needs it any more
+            self.recheck()  # it is being written, or no service needs it any more
+            return False
         self._set(file, mark, digest)
         if digest in {"", old}:
             return False
-        log.info("file of a mining rule has changed", file=file, old=old, new=digest)
+        log.info("code of a service has changed", file=file, old=old, new=digest)
         return True
 
     def _set(self, file: str, mark: str, digest: str) -> None:
         self._marks[file] = mark
-        if digest:  # otherwise it is missing at this moment: workers keep the rule that they have
+        if digest:  # otherwise it is missing at this moment: workers keep the code that they have
             self.digests[file] = digest
 
 
-def _rule_files(resources: Iterable[Resource[Any]]) -> Iterator[str]:
-    return (place.rule_file for resource in resources for place in placements(resource.spec) if place.rule_file)
+def _files(resources: Iterable[Resource[Any]]) -> Iterator[str]:
+    for resource in resources:
+        for placement in placements(resource.spec):
+            yield from code_files(resource.spec, placement)
 
 
 def _read(file: str) -> tuple[str, str]:
-    """Return the mark and the digest of a file; empty if it cannot be read, or is no file of a rule.
+    """Return the mark and the digest of a file; empty if it cannot be read, or is no script.
 
     A user names it: a pipe must not stop this process, and a device must not fill its memory.
     """
