@@ -309,7 +309,7 @@ class GmChannel:
             holds += [
                 Held(plural=key.plural, namespace=key.namespace, name=key.name, uid=uid, generation=0)
                 for key, uid in uids.items()
-                if key not in self._store.held
+                if key not in self._store.held and not self._store.is_buried(uid)
             ]
         self._unanswered, self._dropped = True, False
         self._number += 1
