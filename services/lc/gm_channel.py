@@ -470,7 +470,7 @@ class OwnPresence:
             http=self.http,
             store=self._store.identity,
             trouble=self._trouble,
-            refused=refused_names(self.connections),
+            refused=refused_names(self.connections, birth=topics.PRESENCE.at(node=self._node).text),
         )
         return self._packet(birth)
 
