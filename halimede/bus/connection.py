@@ -442,7 +442,7 @@ class ReconnectingBus(Bus):
 
     async def _greet(self) -> None:
         """Report refused subscriptions and client id conflicts as dead letters, and run the hooks."""
-        for topic, reason in self.refused.items():
+        for topic, reason in list(self.refused.items()):  # a subscription may end meanwhile
             await self.dead_letter(Packet(topic, b""), f"the broker refused this subscription or birth: {reason}")
         if self._rivalry.suspected:
             self._rivalry.suspected = False

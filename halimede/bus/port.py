@@ -335,9 +335,12 @@ class Bus(ABC):
                 log.error("connect hook failed", exc_info=result)
 
 
-def refused_names(connections: Iterable[Bus]) -> list[str]:
-    """Return the subscriptions and births that the broker refuses to a process, by filter or topic."""
-    return sorted({name for bus in connections for name in bus.refused})[:MOST_REFUSED]
+def refused_names(connections: Iterable[Bus], *, birth: str = "") -> list[str]:
+    """Return the subscriptions and births that the broker refuses to a process, by filter or topic.
+
+    ``birth``: the topic of the birth that will have this list. Who reads it there has received it.
+    """
+    return sorted({name for bus in connections for name in bus.refused if name != birth})[:MOST_REFUSED]
 
 
 def refusal_text(names: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ class GlobalManager:
             version=__version__,
             store=self._cluster.identity,
             http=self.http,
-            refused=refused_names(self._connections) if online else [],
+            refused=refused_names(self._connections, birth=GM_PRESENCE.at().text) if online else [],
         )
         return Packet(
             topic=str(GM_PRESENCE.at()),

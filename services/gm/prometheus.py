@@ -55,7 +55,7 @@ class GmMetrics:
 
     def _unready(self, name: str) -> str:
         """Return the observation of a check because of which GM is not ready."""
-        return next((row.what for row in examine_trouble(self.plane.observer.manager_facts()) if row.name == name), "")
+        return next((row.what for row in examine_trouble(self.plane.observer.trouble_facts()) if row.name == name), "")
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from halimede import __version__
 from halimede.api import kind_of, kinds
 from halimede.api.placement import SERVICES
@@ -69,16 +71,20 @@ class SystemObserver:
         """Keep a dead letter for a minute."""
         self._letters.append((asyncio.get_running_loop().time(), letter))
 
+    def trouble_facts(self) -> ManagerFacts:
+        """Return only what GM's readiness depends on: it is read often, and the counts of all services cost time."""
+        return ManagerFacts(
+            store=self._cluster.check(), connected=self._bus.connected, refused=refused_names(self.connections)
+        )
+
     def manager_facts(self) -> ManagerFacts:
         """Return what GM has observed."""
-        return ManagerFacts(
+        return msgspec.structs.replace(
+            self.trouble_facts(),
             version=__version__,
             epoch=self._cluster.epoch,
             time=utc_now(),
-            store=self._cluster.check(),
             quarantined=self._cluster.quarantined,
-            connected=self._bus.connected,
-            refused=refused_names(self.connections),
             degraded=self._degraded(),
             quiet=list(self._quiet())[:MOST],
             clocks=self._clocks(),

@@ -304,7 +304,9 @@ class _Components:
             running = self.workers.running
             known = {**self.preparer.preparations, **self.datasets.preparations}
             complete, content = self.store.complete, self.content.files
-            decided = plan(items, known, running, self.part, complete=complete, content=content)
+            decided = plan(
+                items, known, running, self.part, complete=complete, is_deleted=self.store.is_buried, content=content
+            )
             self.content.set_required(decided.copied)
             self.preparer.set_required({key: want for key, want in decided.prepare.items() if key.plural != DATASETS})
             self.datasets.set_required({key: want for key, want in decided.prepare.items() if key.plural == DATASETS})

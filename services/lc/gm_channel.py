@@ -315,7 +315,7 @@ class GmChannel:
             holds += [
                 Held(plural=key.plural, namespace=key.namespace, name=key.name, uid=uid, generation=0)
                 for key, uid in uids.items()
-                if key not in self._store.held
+                if key not in self._store.held and not self._store.is_buried(uid)
             ]
         self._unanswered, self._dropped = True, False
         self._number += 1
@@ -476,7 +476,7 @@ class OwnPresence:
             http=self.http,
             store=self._store.identity,
             trouble=self._trouble,
-            refused=refused_names(self.connections),
+            refused=refused_names(self.connections, birth=topics.PRESENCE.at(node=self._node).text),
         )
         return self._packet(birth)
 

@@ -290,6 +290,10 @@ class NodeStore:
         """Return the uids that were deleted last, in all generations or up to one."""
         return list(self._graves)[-most:]
 
+    def is_buried(self, uid: str) -> bool:
+        """Whether a uid was deleted, in all generations or up to one."""
+        return uid in self._graves
+
     def buried(self, uid: str) -> int | None:
         """Return the generation up to which a uid is deleted, None if it is not."""
         return self._graves.get(uid)

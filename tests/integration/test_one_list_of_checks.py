@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 from halimede import topics
 from halimede.bus.memory import MemoryBus
@@ -51,6 +52,13 @@ async def test_a_system_that_is_well_has_no_row_anywhere(tmp_path: Path) -> None
         async with Client(MemoryBus("cli", w.broker)) as client:
             assert await rows_of_status(client) == await rows_of_doctor(client) == rows_of_the_page(w) == set()
         assert w.manager.figures.health().report(readiness=True)[0]
+
+
+async def test_readiness_computes_no_counts_of_services(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        observer = w.manager._plane.observer
+        with patch.object(observer, "_degraded", side_effect=AssertionError("the counts of all services")):
+            assert w.manager.figures.health().report(readiness=True)[0]
 
 
 async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) -> None:

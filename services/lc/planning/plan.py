@@ -6,7 +6,7 @@ here, or a replacement can start at once. While a Model is missing or being down
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -77,10 +77,12 @@ def plan(
     part: WorkerPart,
     *,
     complete: bool = True,
+    is_deleted: Callable[[str], bool] = lambda _: False,
     content: Mapping[Key, PublishedFile] = NO_CONTENT,
 ) -> Plan:
     """Decide. Not ``complete``: the store was lost and may lack resources, so no unknown worker is stopped.
 
+    ``is_deleted``: whether GM has deleted a uid here: its workers are stopped in any case.
     ``content``: the published content of resources whose files are copied.
     """
     ready: dict[Key, Preparation] = {}
@@ -109,7 +111,11 @@ def plan(
         worker
         for worker, runs in running.items()
         if worker not in kept
-        and (_replaces(starts[worker], runs) if worker in starts else complete or runs.service in items)
+        and (
+            _replaces(starts[worker], runs)
+            if worker in starts
+            else complete or runs.service in items or is_deleted(runs.uid)
+        )
     ]
     swap = [
         s

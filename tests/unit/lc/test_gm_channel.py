@@ -170,3 +170,35 @@ async def test_a_stop_that_comes_with_a_wake_up_is_not_lost(turns: int) -> None:
     task.cancel()
     await asyncio.wait([task], timeout=5)
     assert task.cancelled()
+
+
+@simulated
+async def test_a_birth_that_arrives_does_not_say_that_it_was_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        topic = topics.PRESENCE.at(node="edge0").text
+        node.bus.refused |= {topic: "not authorized", "halimede/v1/other": "not authorized"}
+        await eventually(lambda: node.gm.presences[-1].refused, 10)  # the birth is published once more
+        assert node.gm.presences[-1].refused == ["halimede/v1/other"]
+
+
+@simulated
+async def test_after_both_stores_are_lost_a_deleted_service_stops_and_the_others_run_on(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    async with node.gm.running():
+        async with node.lc(killed=True):
+            await node.gm.insert(model(), service(), service("other", uid="u2"))
+            await eventually(lambda: len(node.launcher.alive) == 2)
+        store = node.config.folders.store
+        for part in store.parent.glob(f"{store.name}*"):
+            part.write_bytes(b"a damaged store" * 1000)
+        alive = list(node.launcher.alive)
+        node.launcher.find = lambda _: [process for process in alive if process.alive]  # type: ignore[method-assign]
+        before = len(node.gm.syncs)
+        async with node.lc():
+            await eventually(lambda: len(node.gm.syncs) > before)
+            assert {(held.name, held.generation) for held in node.gm.syncs[-1].holds} == {("helmet", 0), ("other", 0)}
+            await node.gm.synced(unknown=2)
+            await node.gm.delete(HELMET, "u1")
+            await eventually(lambda: len(node.launcher.alive) == 1)
+            await eventually(lambda: [held.name for held in node.gm.syncs[-1].holds] == ["other"])
+            assert [process.record.worker.name for process in node.launcher.alive] == ["other-edge-edge0"]

@@ -37,7 +37,12 @@ PLURALS = {
 
 
 def decide(
-    *bodies: dict[str, Any], ready: Any = True, running: Any = (), node: NodeContext = NODE, complete: bool = True
+    *bodies: dict[str, Any],
+    ready: Any = True,
+    running: Any = (),
+    node: NodeContext = NODE,
+    complete: bool = True,
+    deleted: Any = (),
 ) -> Plan:
     """Plan for these resources. ``ready``: True, False, or preparations as they are."""
     held = {}
@@ -52,7 +57,8 @@ def decide(
         preparations = {
             key: Preparation(want, "Ready", path=Path(f"/cache/{key.name}")) for key, want in wanted.items()
         }
-    return plan(items, preparations, {r.worker: r for r in running}, node, complete=complete)
+    observed = {r.worker: r for r in running}
+    return plan(items, preparations, observed, node, complete=complete, is_deleted=lambda uid: uid in deleted)
 
 
 def runs(
@@ -281,6 +287,11 @@ def test_a_worker_that_has_no_place_here_any_more_stops() -> None:
 def test_while_the_store_is_not_complete_nothing_unknown_is_stopped() -> None:
     assert decide(running=[runs()], complete=False).stop == ()
     assert decide(model(), service(uid="u2"), running=[runs()], complete=False).stop == (EDGE,)
+
+
+def test_while_the_store_is_not_complete_workers_of_a_deleted_service_are_stopped() -> None:
+    lost = runs(uid="u2", worker=CLOUD, service=Key(HELMET.plural, "default", "lost"))
+    assert decide(running=[runs(), lost], complete=False, deleted={"u1"}).stop == (EDGE,)
 
 
 def test_labels_of_the_node_decide_where_a_selector_matches() -> None:
