@@ -34,7 +34,7 @@ def _paths(spec: Any, placement: Placement) -> Iterator[str]:
     if rule := rule_file(placement.rule):
         yield rule
     folder = PurePosixPath(container.working_dir)
-    scripts = [word for word in (*container.command, *container.args) if word.endswith(".py")]
+    scripts = [argument for argument in (*container.command, *container.args) if argument.endswith(".py")]
     entries = [placement.rule] if not rule else []
     entries += [variable.value for variable in container.env if variable.name == "ESTIMATOR"]
     if isinstance(spec, MultiEdgeInferenceServiceSpec):

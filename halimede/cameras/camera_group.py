@@ -107,7 +107,7 @@ def health(running: Sequence[RunningCamera]) -> Health:
     """Return the checks of a camera process. A missing camera is not its fault, so it is not among them."""
     made = Health()
     made.ready("broker", lambda: "" if all(each.bus.connected for each in running) else "the broker is away")
-    made.ready("granted", lambda: refusal_text(refused_names(each.bus for each in running)))
+    made.ready("granted", lambda: refusal_text(refused_names(camera.bus for camera in running)))
     return made
 
 

@@ -149,11 +149,11 @@ def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
             about, why = f"{kind}/{dig(body, 'metadata', 'name')}", reason(body)
             if kind == "model" and why == CONTENT_UNUSABLE and phase(body) in FINE:
                 yield UNUSABLE.row(condition(body), about, str(current(body).get("lastTransitionTime") or ""))
-            for beside in dig(body, "status", "conditions") or []:
-                rule = CONDITIONS.get(str(beside.get("type")))
-                if rule and beside.get("status", "True") == "True":
-                    what = f"{beside.get('reason')}: {beside.get('message')}"
-                    yield rule.row(what, about, str(beside.get("lastTransitionTime") or ""))
+            for fact in dig(body, "status", "conditions") or []:
+                rule = CONDITIONS.get(str(fact.get("type")))
+                if rule and fact.get("status", "True") == "True":
+                    what = f"{fact.get('reason')}: {fact.get('message')}"
+                    yield rule.row(what, about, str(fact.get("lastTransitionTime") or ""))
 
 
 def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:

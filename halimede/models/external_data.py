@@ -68,9 +68,9 @@ async def fetch_model(
         for location in names:
             if (folder := local_path(url)) is not None:
                 await in_thread(_check_path, folder.parent, location)
-            sibling, rest = sibling_url(url, location), replace(limits, max_bytes=limits.max_bytes - size)
+            sibling, remaining = sibling_url(url, location), replace(limits, max_bytes=limits.max_bytes - size)
             try:
-                data = await fetch(sibling, "", cache, progress, limits=rest, **common)
+                data = await fetch(sibling, "", cache, progress, limits=remaining, **common)
             except FetchError as error:
                 text = f"{redact(url)} has its weights in {location!r} beside it: {error}: {advice(names)}"
                 raise FetchError(error.reason, text, temporary=error.temporary, status=error.status) from error

@@ -73,7 +73,7 @@ class GlobalManager:
         self._bus = bus
         self._quiet = quiet
         self._blobs = blobs
-        self._connections = [each for each in (bus, quiet, blobs.bus if blobs else None) if each]
+        self._connections = [link for link in (bus, quiet, blobs.bus if blobs else None) if link]
         self._cluster = cluster
         self._plane = ControlPlane(bus, cluster, quiet, pods)
         self._plane.observer.connections, self._plane.observer.tls = self._connections, tls

@@ -174,7 +174,7 @@ async def _print_code(resource: Resource[Any], status: Mapping[str, Any]) -> Non
     """Print the Python files that have changed since nodes have read them."""
     for file, digest in (await asyncio.to_thread(local_code, resource)).items():
         reported = {(node.get("code") or {}).get(file, "") for node in status.get("nodes") or ()}
-        old = ", ".join(f"{each[:SHORT]}.." for each in sorted(reported - {""}) if not digest.startswith(each))
+        old = ", ".join(f"{before[:SHORT]}.." for before in sorted(reported - {""}) if not digest.startswith(before))
         if old:
             change = f"{file} changed: sha256 {old} -> {digest[:SHORT]}.."
             console().print(f"{named(resource.key)}: {change}: nodes that read this file restart its workers")
