@@ -48,7 +48,10 @@ async def test_results_wait_until_the_connection_is_back(world: World, onnx_file
     file = world.folder / "small.json"
     write_desired(file, onnx_file, "v1", spec=onnx_spec("small", "other"))
     model = small()
-    other = {"MODEL_FILE": str(file), "MODEL_SPEC": "", "SOURCE": '{"cameras": ["cam1"]}'}
+    # a worker of another service: one of the same would answer the frames after 0.5 s
+    other = {
+        "SERVICE_NAME": "other", "MODEL_FILE": str(file), "MODEL_SPEC": "", "SOURCE": '{"cameras": ["cam1"]}',
+    }  # fmt: skip
     async with world.worker("edge", "e0", model), world.worker("edge", "e1", **other):
         await world.ask(EASY)
         await world.ask(EASY, "cam1")
