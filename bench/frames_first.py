@@ -1,5 +1,8 @@
 """Do frames wait while a trainer trains on the same machine? ``python -m bench.frames_first [--seconds 60]``.
 
+``--loops 2``: so many other processes compute all the time, as on a busy node. ``--cpu-share 0``: the share of a core
+that the training is promised (default: that of a TrainingModel).
+
 An edge worker answers the frames of a camera at a fixed rate: the digits, with the small model, over Mosquitto. On the
 same machine a training job runs, whose steps compute all the time. Its processes are stopped and continued in turns, so
 that both kinds of turns see the same machine. A frame is timed from its publication until its result is received.
@@ -10,14 +13,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,8 +31,10 @@ import numpy as np
 from examples.digits.data import load
 from examples.federated.live import LiveJob, running
 from halimede import log, programs, topics
+from halimede.api.trainingmodel import CPU_SHARE
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
+from halimede.calibration.calibrate import bootstrap
 from halimede.frames.payloads import new_frame, pack
 from halimede.messages import Result, WorkerInfo
 from services.broker import MosquittoProcess
@@ -57,12 +64,15 @@ SPEC = {
 class Turns:
     """What was measured in the turns of one kind: seconds of each frame, and frames without a result."""
 
-    taken: list[float] = field(default_factory=list)
+    #: of each turn
+    frames_s: list[list[float]] = field(default_factory=list)
     lost: int = 0
 
-    def percentile(self, share: float) -> float:
-        """Return a percentile in seconds."""
-        return sorted(self.taken)[max(0, math.ceil(share * len(self.taken)) - 1)]
+    def percentile(self, share: float, turns: Iterable[int] | None = None) -> float:
+        """Return a percentile in seconds: of all turns, or of those with these numbers."""
+        numbers = range(len(self.frames_s)) if turns is None else turns
+        frames_s = sorted(itertools.chain.from_iterable(self.frames_s[number] for number in numbers))
+        return frames_s[max(0, math.ceil(share * len(frames_s)) - 1)]
 
 
 @dataclass
@@ -78,15 +88,21 @@ class FramesFirst:
     @property
     def ratio(self) -> float:
         """Return p99 while training over p99 without."""
-        return self.training.percentile(0.99) / self.without.percentile(0.99)
+        return self._ratio()
+
+    def _ratio(self, turns: Iterable[int] | None = None) -> float:
+        numbers = None if turns is None else list(turns)
+        return self.training.percentile(0.99, numbers) / self.without.percentile(0.99, numbers)
 
     def figures(self) -> dict[str, float]:
-        """Return what is written."""
-        found = {"ratio": self.ratio, "lost": self.without.lost + self.training.lost, "rounds": self.rounds}
+        """Return what is written. Frames of one turn depend on one another: the interval is of turns."""
+        least, most = bootstrap(self._ratio, len(self.training.frames_s))
+        lost = self.without.lost + self.training.lost
+        figures = {"ratio": self.ratio, "ratio_least": least, "ratio_most": most, "lost": lost, "rounds": self.rounds}
         for name, turns in (("without", self.without), ("training", self.training)):
-            found |= {f"{name}_p{share}_ms": 1000 * turns.percentile(share / 100) for share in (50, 99)}
-            found[f"{name}_frames"] = len(turns.taken)
-        return found | {"training_share_of_a_core": self.share}
+            figures |= {f"{name}_p{share}_ms": 1000 * turns.percentile(share / 100) for share in (50, 99)}
+            figures[f"{name}_frames"] = sum(map(len, turns.frames_s))
+        return figures | {"training_share_of_a_core": self.share}
 
 
 class Stream:
@@ -120,7 +136,7 @@ class Stream:
             task.add_done_callback(sending.discard)
         while len(self._taken) < len(self._sent) and time.monotonic() < self._taken_at + LAST_S:
             await asyncio.sleep(0.01)
-        turns.taken += self._taken.values()
+        turns.frames_s.append(list(self._taken.values()))
         turns.lost += len(self._sent) - len(self._taken)
 
     async def _send(self, *, counts: bool) -> None:
@@ -187,14 +203,26 @@ def computed(job: LiveJob) -> float:
     )
 
 
-async def measure(folder: Path, seconds: float) -> FramesFirst:
-    """Measure for about so many seconds."""
-    found = FramesFirst()
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Let so many processes compute all the time within the block."""
+    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+async def measure(folder: Path, seconds: float, *, cpu_share: float = CPU_SHARE) -> FramesFirst:
+    """Measure for about so many seconds. ``cpu_share``: of a core, which the training is promised."""
+    measured = FramesFirst()
     (folder / "broker").mkdir(parents=True)
     digits = load()
     samples = folder / "digits.npz"
     np.savez(samples, x=digits.train_x, y=digits.train_y.astype(str))
-    spec = {"rounds": 10_000, "parameters": TRAINER}
+    spec = {"rounds": 10_000, "parameters": TRAINER, "cpuShare": cpu_share}
     async with MosquittoProcess(folder / "broker") as broker:
         job = LiveJob("job", folder / "job", broker.url, spec, {NODE: samples})
         async with running(job) as bus, edge(folder, broker.url, bus) as stream:
@@ -204,40 +232,44 @@ async def measure(folder: Path, seconds: float) -> FramesFirst:
                     if rounds.done():
                         rounds.result()
                     await asyncio.sleep(0.1)
-                await alternate(found, job, stream, seconds)
+                await alternate(measured, job, stream, seconds)
             finally:
                 signalled(job, signal.SIGCONT)
                 rounds.cancel()
-    return found
+    return measured
 
 
-async def alternate(found: FramesFirst, job: LiveJob, stream: Stream, seconds: float) -> None:
+async def alternate(measured: FramesFirst, job: LiveJob, stream: Stream, seconds: float) -> None:
     """Take turns: the job is stopped, and it trains."""
     used = 0.0
     turns = max(1, round(seconds / TURN_S / 2))
     for _ in range(turns):
         signalled(job, signal.SIGSTOP)
-        await stream.turn(found.without, TURN_S)
+        await stream.turn(measured.without, TURN_S)
         signalled(job, signal.SIGCONT)
         before, rounds = computed(job), len(job.rounds)
-        await stream.turn(found.training, TURN_S)
+        await stream.turn(measured.training, TURN_S)
         used += computed(job) - before
-        found.rounds += len(job.rounds) - rounds
-    found.share = used / (turns * TURN_S)
+        measured.rounds += len(job.rounds) - rounds
+    measured.share = used / (turns * TURN_S)
 
 
 def main() -> None:
     """Measure, and print and write the figures; exit code 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--loops", type=int, default=0, help="other processes that compute all the time")
+    parser.add_argument("--cpu-share", type=float, default=CPU_SHARE, help="of a core, promised to the training")
+    arguments = parser.parse_args()
     log.configure("ERROR")
-    with tempfile.TemporaryDirectory(prefix="frames-first-") as folder:
-        found = asyncio.run(measure(Path(folder), parser.parse_args().seconds)).figures()
-    for name, value in found.items():
+    with tempfile.TemporaryDirectory(prefix="frames-first-") as folder, busy(arguments.loops):
+        run = measure(Path(folder), arguments.seconds, cpu_share=arguments.cpu_share)
+        figures = asyncio.run(run).figures()
+    for name, value in figures.items():
         print(f"{name:28} {value:10.3f}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=2))
-    if found["lost"] or found["ratio"] > MOST:
+    OUT.write_text(json.dumps(figures, indent=2))
+    if figures["lost"] or figures["ratio"] > MOST:
         sys.exit(f"goal missed: no frame lost, and p99 at most {MOST} times that without training")
 
 
