@@ -19,7 +19,7 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -78,6 +78,9 @@ fuzz: setup ## Look for bytes that the MQTT parser does not stand (ARGS="--secon
 
 mutations: setup $(MODELS) ## See that tests fail when the code is wrong; ends with a table (ARGS="-k lease")
 	@$(BIN)/python -m tests.mutations $(ARGS)
+
+mutations-random: setup $(MODELS) ## Try one-token mutations drawn at random (ARGS="--seed 1a2b3c4d --count 40 halimede/training")
+	@nice -n 10 $(BIN)/python -m tests.mutations.random_draw $(ARGS)
 
 model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)

@@ -12,6 +12,15 @@ MAX_SHOWN = 160
 #: most characters of a value that are searched: an address is shorter
 MAX_LOOKED_AT = 4200
 
+#: causes of errors without a text, the more special ones first
+CAUSES: tuple[tuple[type[BaseException], str], ...] = (
+    (TimeoutError, "it took too long"),
+    (ConnectionError, "the connection was lost"),
+    (EOFError, "the data ended early"),
+    (MemoryError, "there is not enough memory"),
+    (RecursionError, "it is nested too deeply"),
+)
+
 #: an address: user and password, the part to show, query and fragment
 _address = re.compile(r"://(?P<user>[^\s'\"]*@)?(?P<plain>[^\s'\"?#]*)(?P<rest>[?#][^\s'\"]*)?")
 
@@ -51,10 +60,36 @@ _shown = _Shown()
 _shown.maxstring = _shown.maxother = 120
 
 
+def shorten_middle(text: str, limit: int) -> str:
+    """Return a text of at most ``limit`` characters, without secrets if it is cut.
+
+    A text begins with its subject and ends with the cause and the correction: what is between them is left out.
+    """
+    if len(text) <= limit:
+        return text
+    if len(text) > 2 * MAX_LOOKED_AT:
+        text = f"{text[:MAX_LOOKED_AT]}…{text[-MAX_LOOKED_AT:]}"
+    shown = hide_secrets(text)  # before cutting: a cut address would not be recognised
+    if len(shown) <= limit:
+        return shown
+    begin = limit // 2
+    return f"{shown[:begin]}…{shown[len(shown) - (limit - begin - 1) :]}"
+
+
 def one_line(text: str) -> str:
     """Return text as one short line: a field's name may be any key of a user."""
-    shown = text if text.isprintable() else repr(text)[1:-1]
-    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
+    return shorten_middle(text if text.isprintable() else repr(text)[1:-1], MAX_SHOWN)
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the cause of an error of the system or of a library in words, without the name of its class."""
+    text = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return text or next((cause for kind, cause in CAUSES if isinstance(error, kind)), "no cause is reported")
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return an exception of a user's Python code as Python shows it: there, the class is a part of the cause."""
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 class HalimedeError(Exception):

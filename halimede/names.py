@@ -15,6 +15,10 @@ LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$(?!\n)"
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$(?!\n)"
 MAX_LABEL = 63
 MAX_NAME = 253
+LABEL_FIX = f"use 1 to {MAX_LABEL} lower-case letters, digits and '-', with a letter or digit at both ends"
+NAME_FIX = f"use 1 to {MAX_NAME} lower-case letters, digits, '-' and single '.', with a letter or digit at both ends"
+#: ``Meta(pattern=..., extra={FIX: "use ..."})``: the correction of a value that does not match
+FIX = "fix"
 
 _label = re.compile(LABEL_PATTERN, re.ASCII)
 _name = re.compile(NAME_PATTERN, re.ASCII)
@@ -24,20 +28,14 @@ def check_label(field: str, value: object) -> str:
     """Return ``value`` if it is an RFC 1123 label (namespaces, cameras); raise InvalidFieldError otherwise."""
     if isinstance(value, str) and len(value) <= MAX_LABEL and _label.fullmatch(value):
         return value
-    raise InvalidFieldError(
-        field, value, f"use 1 to {MAX_LABEL} lower-case letters, digits and '-', with a letter or digit at both ends"
-    )
+    raise InvalidFieldError(field, value, LABEL_FIX)
 
 
 def check_name(field: str, value: object) -> str:
     """Return ``value`` if it is an RFC 1123 subdomain (nodes, resources, workers), else raise InvalidFieldError."""
     if isinstance(value, str) and len(value) <= MAX_NAME and _name.fullmatch(value):
         return value
-    raise InvalidFieldError(
-        field,
-        value,
-        f"use 1 to {MAX_NAME} lower-case letters, digits, '-' and single '.', with a letter or digit at both ends",
-    )
+    raise InvalidFieldError(field, value, NAME_FIX)
 
 
 class Key(NamedTuple):

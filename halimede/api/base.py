@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from halimede.api.schema import PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all, one_line, together
 from halimede.messages import ResourceBody
-from halimede.names import Key, check_label, check_name
+from halimede.names import FIX, Key, check_label, check_name
 
 S = TypeVar("S", bound="Spec")
 
@@ -295,13 +295,30 @@ def _explain(text: str, value: object, wanted: Any, path: str) -> InvalidFieldEr
         return InvalidFieldError(f"{field}.{name}", given, fix)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
         return InvalidFieldError(f"{field}.{missing[1]}", None, "it is required: add it")
-    fix = one_line(reason[:1].lower() + reason[1:])
+    fix = _pattern_fix(reason, wanted) or one_line(reason[:1].lower() + reason[1:])
     if reason.startswith("Invalid enum value"):
         words = [word for part in _schemas_at(wanted, [name for name, _ in steps]) for word in part.get("enum", [])]
         fix = f"write one of {', '.join(map(str, words))}" if words else fix
     if "`str`" in reason and isinstance(here, int | float | bool):
         fix += " (put it in quotes)"
     return InvalidFieldError(field, here, fix)
+
+
+def _pattern_fix(reason: str, wanted: Any) -> str:
+    """Return the correction of a value that does not match its pattern, in words; empty if that is not the reason."""
+    if " matching regex " not in reason:
+        return ""
+    fixes = ((info.extra or {}).get(FIX, "") for info in _metas(wanted) if info.pattern)
+    return next(filter(None, fixes), "it does not have the required form: see `halimede explain`")
+
+
+def _metas(wanted: Any) -> Iterator[Meta]:
+    """Yield the constraints of a type and of its alternatives, items, keys and values."""
+    for part in get_args(wanted):
+        if isinstance(part, Meta):
+            yield part
+        else:
+            yield from _metas(part)
 
 
 def _fields_at(wanted: Any, path: Iterable[str]) -> set[str]:

@@ -31,7 +31,7 @@ from halimede.api.trainingmodel import (
     check_pod,
 )
 from halimede.errors import InvalidFieldError, check_all
-from halimede.names import check_name
+from halimede.names import FIX, check_name
 
 PLURAL = "incrementallearningjobs"
 #: the metric of the trigger, the end of those of a deployment, and the share of samples that are trained on
@@ -46,7 +46,13 @@ COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, "==": operator.eq,
 }  # fmt: skip
 Clock = Annotated[
-    str, Meta(max_length=5, pattern=r"^([01]?[0-9]|2[0-4]):[0-5][0-9]$", description="A time of the day: 02:00.")
+    str,
+    Meta(
+        max_length=5,
+        pattern=r"^([01]?[0-9]|2[0-4]):[0-5][0-9]$",
+        description="A time of the day: 02:00.",
+        extra={FIX: "use a time of the day from 00:00 to 24:00, such as 02:00"},
+    ),
 ]
 
 
@@ -60,7 +66,15 @@ class TriggerTimer(Spec, kw_only=True):
 class TriggerCondition(Spec, kw_only=True):
     """A metric and the value that it is compared with."""
 
-    operator: Annotated[str, Meta(max_length=2, pattern=r"^([<>]=?|==?)$", description="One of > >= < <= = ==.")]
+    operator: Annotated[
+        str,
+        Meta(
+            max_length=2,
+            pattern=r"^([<>]=?|==?)$",
+            description="One of > >= < <= = ==.",
+            extra={FIX: "use one of > >= < <= = =="},
+        ),
+    ]
     threshold: Annotated[float, Meta(ge=-1e12, le=1e12, description="The value.")]
     metric: Annotated[str, Meta(min_length=1, max_length=128, description="The metric.")]
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from halimede.errors import InvalidFieldError, check_all, refuse
+from halimede.names import FIX
 
 #: the group of entry points by which installed packages add algorithms
 GROUP = "halimede.mining"
@@ -46,6 +47,7 @@ Empty = Annotated[
     Meta(
         pattern=r"^(hard|easy|sample\((0(\.\d*)?|0?\.\d+|1(\.0*)?)\))$",
         description="hard, easy or sample(p): hard with probability p from 0 to 1",
+        extra={FIX: "use hard, easy or sample(p) with p from 0 to 1, such as sample(0.1)"},
     ),
 ]
 BoxNumber = Annotated[int, Meta(ge=1, le=MOST_BOXES, description="a whole number from 1 to 10000")]

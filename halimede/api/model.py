@@ -26,6 +26,7 @@ from halimede.api.processing import (
 )
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all, refuse
+from halimede.names import FIX
 
 PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
@@ -49,6 +50,7 @@ FileDigest = Annotated[
         max_length=64,
         pattern="^([0-9a-f]{64})?$",
         description="SHA-256 of the file in hexadecimal; checked before the file is used.",
+        extra={FIX: "use the 64 hexadecimal digits that sha256sum prints, in lower case"},
     ),
 ]
 #: free key-value pairs, such as owner: vision-team; a selector may require some

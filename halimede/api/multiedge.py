@@ -29,7 +29,7 @@ from halimede.api.jointinference import (
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, check_all
 from halimede.messages import Label
-from halimede.names import check_label, check_name
+from halimede.names import FIX, check_label, check_name
 
 PLURAL = "multiedgeinferenceservices"
 KIND = "multiedgeinferenceservice"
@@ -59,6 +59,7 @@ class ApplicationSpec(Spec, kw_only=True):
             max_length=256,
             pattern=r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$",
             description="A user's application, as module:object. Default: the installed one of that name.",
+            extra={FIX: "write it as module:object, such as yard:application"},
         ),
     ] = ""
     parameters: Annotated[list[Parameter], Meta(max_length=64, description="Parameters of the application.")] = []

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from halimede.api.base import Spec, convert
 from halimede.api.schema import OptionalName, Path, ValidationRule
 from halimede.errors import InvalidFieldError
+from halimede.names import FIX
 
 #: an image of halimede's own worker, which needs no command; in any registry, of any variant
 OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
@@ -31,7 +32,16 @@ class Part(Struct, rename="camel", kw_only=True, omit_defaults=True):
 class EnvVar(Part, kw_only=True):
     """An environment variable; ``valueFrom`` is honoured by Kubernetes only."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^=\x00]+$", description="The variable's name.")]
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=256,
+            pattern=r"^[^=\x00]+$",
+            description="The variable's name.",
+            extra={FIX: "remove each '=' and NUL: the name of a variable has neither"},
+        ),
+    ]
     value: Annotated[Argument, Meta(description="The value: a string, so put numbers in quotes.")] = ""
     value_from: Annotated[
         dict[str, Any] | None,
@@ -142,14 +152,24 @@ def check_autoscaler(value: object, path: str) -> None:
 
 
 def brings_code(template: dict[str, Any]) -> bool:
-    """Whether the worker of a checked template may run code that halimede does not know."""
-    worker = convert(template, PodTemplate, "template").spec.containers[0]
+    """Whether the worker of a template may run code that halimede does not know."""
+    worker = _worker(template)
+    if worker is None:
+        return True
     foreign = bool(worker.image) and not OWN_IMAGE.fullmatch(worker.image)
     added = worker.command or worker.working_dir or any(variable.name == "PYTHONPATH" for variable in worker.env)
     return foreign or bool(added)
 
 
 def may_run_own_code(template: dict[str, Any]) -> bool:
-    """Whether the worker of a checked template may read its model in another way than halimede does."""
-    worker = convert(template, PodTemplate, "template").spec.containers[0]
-    return brings_code(template) or any(variable.name == "ESTIMATOR" for variable in worker.env)
+    """Whether the worker of a template may read its model in another way than halimede does."""
+    worker = _worker(template)
+    return worker is None or brings_code(template) or any(variable.name == "ESTIMATOR" for variable in worker.env)
+
+
+def _worker(template: dict[str, Any]) -> Container | None:
+    """Return the worker of a template; None if the template is not valid, which its own check reports."""
+    try:
+        return convert(template, PodTemplate, "template").spec.containers[0]
+    except InvalidFieldError:
+        return None

@@ -28,7 +28,7 @@ from halimede.errors import InvalidFieldError, check_all
 from halimede.messages import Compression, Label
 from halimede.messages.base import Finite
 from halimede.messages.training import MOST_TRAINERS
-from halimede.names import check_label, check_name
+from halimede.names import FIX, check_label, check_name
 
 PLURAL = "trainingmodels"
 NAMES = (PLURAL, "tm", "trainingmodel")
@@ -78,6 +78,7 @@ class TrainerCode(Spec, kw_only=True):
             max_length=256,
             pattern=CODE,
             description="Perceptron, the name of an installed trainer, or module:Class or file.py:Class.",
+            extra={FIX: "use Perceptron, the name of an installed trainer, or module:Class or file.py:Class"},
         ),
     ] = "Perceptron"
     archive: Annotated[

@@ -18,7 +18,7 @@ from halimede.blobs.server import BUS, BlobServer, FairQueue, FileProvider, Find
 from halimede.blobs.uris import ANY, SCHEME, url
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.errors import BusError, HalimedeError, RefusedError, first_error
+from halimede.errors import BusError, HalimedeError, RefusedError, first_error, shorten_middle
 from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
 from halimede.models import Cache, FetchError, fetch
 from halimede.models.cache import Fetched, in_thread
@@ -82,10 +82,10 @@ class BlobAdmin:
             try:
                 answer = await self._done(asker, order)
             except (FetchError, OSError) as error:
-                answer = BlobAnswer(outcome="refused", message=str(error)[:4096])
-            except Exception as error:
+                answer = BlobAnswer(outcome="refused", message=shorten_middle(str(error), 4096))
+            except Exception:
                 log.exception("blob transfer failed", asker=asker, op=order.op)
-                answer = BlobAnswer(outcome="refused", message=f"it failed ({type(error).__name__}): see its log")
+                answer = BlobAnswer(outcome="refused", message="it failed, by an error in the store: see its log")
             self._doing = None
             await self._publish(delivery, answer)
 

@@ -30,7 +30,7 @@ from halimede.bus.reconnect import LAST_BACKOFF, BrokerReadiness, ClientIdConfli
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
-from halimede.errors import BusError, DisconnectedError, RefusedError
+from halimede.errors import BusError, DisconnectedError, RefusedError, cause_of
 from halimede.names import check_name
 from halimede.topic import Filter
 
@@ -371,7 +371,7 @@ class ReconnectingBus(Bus):
             try:
                 link = await self._open(will, self._incoming.dispatch)
             except (BusError, OSError, TimeoutError) as error:
-                self._outage.because(str(error) or type(error).__name__)
+                self._outage.because(str(error) or cause_of(error))
                 self._rivalry.refused()
                 self._back_off.refused()
             else:

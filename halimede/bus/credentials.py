@@ -11,7 +11,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, cause_of
 
 FIX = "give the folder of one user that `halimede certs` made, or mount one with ca.crt, tls.crt, tls.key or password"
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
@@ -67,7 +67,7 @@ class Credentials:
             if chain.exists():
                 context.load_cert_chain(chain, key)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+            reason = getattr(error, "reason", None) or cause_of(error)
             raise InvalidFieldError(
                 self.variable, str(self.folder), f"its files do not fit ({reason}): {FIX}"
             ) from None

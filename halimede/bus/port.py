@@ -36,7 +36,7 @@ from halimede.bus.message import (
     Wanted,
     judge,
 )
-from halimede.errors import BusError, DecodeError, InvalidFieldError
+from halimede.errors import BusError, DecodeError, InvalidFieldError, shorten_middle
 from halimede.messages import DeadLetter
 from halimede.topic import Address, Filter, Topic
 
@@ -69,11 +69,13 @@ class DeadLetterPublisher:
         if len(self._recent) >= DEAD_LETTERS_PER_SECOND:
             return None  # only counted: a flood must not fill the log or its disk
         self._recent.append(now)
-        log.warning("message refused", topic=packet.topic[:256], reason=reason[:4096], size=len(packet.payload))
+        log.warning(
+            "message refused", topic=packet.topic[:256], reason=shorten_middle(reason, 4096), size=len(packet.payload)
+        )
         return DeadLetter(
             client=self._client_id[:256],
             topic=packet.topic[:4096],
-            reason=reason[:4096],
+            reason=shorten_middle(reason, 4096),
             size=len(packet.payload),
             head=packet.payload[:HEAD_BYTES].hex(),
         )

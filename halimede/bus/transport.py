@@ -18,7 +18,7 @@ from typing import Any
 
 from halimede.bus.message import Grants, Packet
 from halimede.bus.settings import MqttSettings
-from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError
+from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError, cause_of
 
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT = 2.0
@@ -221,7 +221,7 @@ def tls_error(error: OSError, host: str) -> NotAllowedError:
         return BrokerNameError(host)
     if isinstance(error, ssl.SSLCertVerificationError):
         return NotAllowedError(f"the broker's certificate is not accepted: {error.verify_message}")
-    reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+    reason = getattr(error, "reason", None) or cause_of(error)
     return NotAllowedError(
         f"the TLS handshake with the broker failed ({reason}): "
         "it may not use TLS (use mqtt://), or it refuses our certificate"

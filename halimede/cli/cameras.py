@@ -28,7 +28,7 @@ async def statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
 
     async def take(delivery: Delivery[CameraStatus]) -> None:
         if len(found) < MOST:
-            found[delivery.address.text] = delivery.body
+            found[delivery.address.text] = delivery.body.without_secrets()
 
     kinds = (topics.CAMERA_STATUS, topics.NODE_CAMERA_STATUS)
     for kind in kinds:

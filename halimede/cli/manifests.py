@@ -5,6 +5,7 @@ YAML is read as 1.2, as the API server reads it. Everything is checked before an
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
@@ -24,16 +24,19 @@ from halimede import api
 from halimede.api.relative_paths import resolve
 from halimede.cli.output import warn
 from halimede.codec import MAX_JSON
-from halimede.errors import HalimedeError, InvalidFieldError, refuse
+from halimede.errors import HalimedeError, InvalidFieldError, cause_of, refuse
+from halimede.system.bounded_yaml import bounded_yaml
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
 MAX_DOCUMENTS = 10_000
 #: fields by which a file of a folder is taken for a manifest
 MARKS = ("apiVersion", "kind")
+ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 #: other files of a folder that are named
 NAMED = 5
 
+_order_mark = re.compile("^\ufeff", re.MULTILINE)
 #: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -111,7 +114,7 @@ def _is_manifest(file: str) -> bool:
     """Whether a file of a folder is meant as a manifest: a document in it has one of the marks, or is not readable."""
     try:
         data = _data(file)
-        if not any(mark.encode() in data for mark in MARKS):
+        if not any(mark.encode(encoding) in data for mark in MARKS for encoding in ENCODINGS):
             return False
         bodies = (body for _, body in _documents(file, _text(file)))
         return any(isinstance(body, dict) and not body.keys().isdisjoint(MARKS) for body in bodies)
@@ -148,6 +151,7 @@ def _read_documents(
 
 
 def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str, check: Check) -> Manifest:
+    _drop_nulls(body)
     missing = resolve(body, folder)
     if namespace and isinstance(body, dict) and isinstance(body.get("metadata"), dict):
         body["metadata"].setdefault("namespace", namespace)
@@ -161,15 +165,34 @@ def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str,
     return Manifest(check(plain), source, number, missing)
 
 
+def _drop_nulls(body: Any) -> None:
+    """Remove fields without a value, in place: as for kubectl, an empty field is an absent one."""
+    parts, seen_ids = [body], set[int]()
+    while parts:
+        part = parts.pop()
+        if not isinstance(part, dict | list) or id(part) in seen_ids:  # an alias may contain itself
+            continue
+        seen_ids.add(id(part))
+        if isinstance(part, dict):
+            for name in [name for name, value in part.items() if value is None]:
+                del part[name]
+        parts += part.values() if isinstance(part, dict) else part
+
+
 def _text(source: str) -> str:
-    """Read at most the size that GM takes, as UTF-8."""
+    """Read at most the size that GM takes, as UTF-8, or UTF-16 with a byte order mark; return it without marks.
+
+    Several files that were joined have a mark each, at the begin of a document.
+    """
     data = _data(source)
     if len(data) > MAX_JSON:
         raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        return data.decode("utf-8-sig")
+        return _order_mark.sub("", data.decode(encoding))
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{source}: byte {error.start} is not UTF-8: give a manifest") from error
+        name = encoding.upper()
+        raise ManifestError(f"{source}: byte {error.start} is not {name}: give a manifest in UTF-8") from error
 
 
 def _data(source: str) -> bytes:
@@ -190,7 +213,7 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
             return
     number = 0
     try:
-        for number, body in enumerate(_yaml().load_all(text), start=1):
+        for number, body in enumerate(bounded_yaml().load_all(text), start=1):
             if number > MAX_DOCUMENTS:
                 raise ManifestError(f"{source}: it has more than {MAX_DOCUMENTS} documents: split it")
             if body is not None:
@@ -201,8 +224,7 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
         problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
         raise ManifestError(f"{where}: document {number + 1}: not valid YAML: {problem}") from error
     except (YAMLError, ValueError, TypeError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {said}") from error
+        raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {cause_of(error)}") from error
     except RecursionError as error:
         raise ManifestError(f"{source}: document {number + 1}: it is nested too deeply: flatten it") from error
 
@@ -240,9 +262,5 @@ def _nodes(text: str) -> list[Node]:
     """Return the documents of a file with the positions of their fields; fewer if the file is not valid YAML."""
     nodes: list[Node] = []
     with contextlib.suppress(YAMLError, RecursionError, ValueError):
-        nodes.extend(_yaml().compose_all(text))
+        nodes.extend(bounded_yaml().compose_all(text))
     return nodes
-
-
-def _yaml() -> YAML:
-    return YAML(typ="safe", pure=True)

@@ -90,13 +90,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     for column in columns:
         made.add_column(column, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(clean(cell), style=COLOURS.get(cell, "")) for cell in row))
+        made.add_row(*(Text(clean_cell(cell), style=COLOURS.get(cell, "")) for cell in row))
     return made
 
 
 def clean(text: str) -> str:
     """Make untrusted text safe to show: no escape sequence reaches the terminal."""
     return "".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in text)
+
+
+def clean_cell(text: str) -> str:
+    """Make untrusted text safe for a cell of a table: a row stays one row."""
+    return clean("".join(" " if c.isspace() else c for c in text))
 
 
 def age(stamp: Any, now: datetime | None = None) -> str:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
+from halimede.errors import describe_exception
 from halimede.inference.model import Array, SampleError
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
     except SampleError as error:
         failure = error
     except (Exception, SystemExit) as error:  # noqa: BLE001 (user code raises anything; other items need an answer)
-        failure = SampleError(f"the model failed: {type(error).__name__}: {error}")
+        failure = SampleError(f"the model failed: {describe_exception(error)}")
         failure.__cause__ = error
     if len(batch) == 1:
         return [failure]

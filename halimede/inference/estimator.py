@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.api.model import ModelSpec
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, describe_exception
 from halimede.inference import preprocess
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.user_answers import as_prediction
@@ -39,7 +39,10 @@ class EstimatorModel(Model):
 
     def prepare(self, image: Array) -> Array:
         """Apply the declared steps; without any the estimator receives the frame itself, which may be read-only."""
-        return preprocess.apply(self._steps, image) if self._steps else image
+        if self._steps:
+            return preprocess.apply(self._steps, image)
+        preprocess.check_finite(image)
+        return image
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Call ``predict_batch`` if it exists and there are several samples, else ``predict`` for each."""
@@ -50,7 +53,7 @@ class EstimatorModel(Model):
             else:
                 answers = [self._estimator.predict(sample) for sample in batch]
         except (Exception, SystemExit) as error:
-            raise SampleError(f"the estimator failed: {_describe(error)}") from error
+            raise SampleError(f"the estimator failed: {describe_exception(error)}") from error
         if len(answers) != len(batch):
             raise SampleError(f"predict_batch gave {len(answers)} answers to {len(batch)} samples: give one each")
         return [as_prediction(answer, self._labels) for answer in answers]
@@ -73,7 +76,9 @@ def load_estimator(text: str, field: str = FIELD, method: str = "predict") -> An
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        fix = f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {_describe(error)}"
+        fix = (
+            f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {describe_exception(error)}"
+        )
         raise InvalidFieldError(field, text, fix) from error
     estimator = getattr(module, attribute, None)
     if not callable(getattr(estimator, method, None)):
@@ -91,14 +96,16 @@ def loaded(estimator: object, path: Path | str) -> Any:
         instance: Any = estimator() if isinstance(estimator, type) else estimator
     except (Exception, SystemExit) as error:
         raise ModelError(
-            f"the estimator {_name(estimator)} cannot be made without arguments: {_describe(error)}"
+            f"the estimator {_name(estimator)} cannot be made without arguments: {describe_exception(error)}"
         ) from error
     load = getattr(instance, "load", None)
     if callable(load):
         try:
             _call_load(load, str(path))
         except (Exception, SystemExit) as error:
-            raise ModelError(f"the estimator {_name(estimator)} cannot load {path}: {_describe(error)}") from error
+            raise ModelError(
+                f"the estimator {_name(estimator)} cannot load {path}: {describe_exception(error)}"
+            ) from error
     return instance
 
 
@@ -119,7 +126,3 @@ def _call_load(load: Callable[..., object], path: str) -> None:
 
 def _name(estimator: object) -> str:
     return (estimator if isinstance(estimator, type) else type(estimator)).__qualname__
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -43,9 +43,19 @@ def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
         raise SampleError(f"the frame holds {image.dtype}: send whole or floating-point numbers")
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
+    check_finite(image)
     for step in steps:
         image = run(step, image)
     return np.ascontiguousarray(image)
+
+
+def check_finite(image: Array) -> None:
+    """Raise SampleError for a frame with NaN or infinity, which a model would answer with a meaningless result."""
+    if image.dtype.kind != "f" or not image.size or np.isfinite([image.min(), image.max()]).all():  # min keeps NaN
+        return
+    wrong = np.argwhere(~np.isfinite(image))
+    text = f"the frame holds NaN or infinity {len(wrong)} times, first at {wrong[0].tolist()}"
+    raise SampleError(f"{text}: repair its source")
 
 
 def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:

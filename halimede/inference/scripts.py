@@ -26,6 +26,7 @@ import numpy as np
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import PostprocessScript, Script, scripts_of
+from halimede.errors import describe_exception, shorten_middle
 from halimede.inference import preprocess
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, ModelError, SampleError
@@ -72,7 +73,7 @@ class ScriptFunction:
 
     def error(self, text: str) -> ScriptSampleError:
         """Return the error of a sample."""
-        return ScriptSampleError(f"{self.field}: {self._title()} {text}"[:MAX_ERROR])
+        return ScriptSampleError(shorten_middle(f"{self.field}: {self._title()} {text}", MAX_ERROR))
 
     def _title(self) -> str:
         return f"{self._name} of {self._path.name}"
@@ -246,7 +247,7 @@ def _guarded(
             line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)
         ]
         where = f" (line {lines[-1]})" if lines else ""
-        raise error_of(f"raised {type(error).__name__}: {error}"[: MAX_ERROR // 2].rstrip(": ") + where) from error
+        raise error_of(shorten_middle(f"raised {describe_exception(error)}", MAX_ERROR // 2) + where) from error
     finally:
         report("")
 

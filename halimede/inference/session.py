@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from halimede.api.model_formats import KNOWN, ONNX, SAVED_MODEL, TFLITE, ModelFormat, format_of
+from halimede.errors import cause_of, shorten_middle
 from halimede.inference.model import ModelError
 
 MAX_REASON = 300
@@ -101,7 +102,7 @@ def import_runtime(file_format: str) -> Any:
     try:
         return import_module(RUNTIMES[known])
     except ImportError as error:
-        raise ModelError(not_installed(known, f"{type(error).__name__}: {error}")) from error
+        raise ModelError(not_installed(known, cause_of(error))) from error
 
 
 def not_installed(known: ModelFormat, why: str) -> str:
@@ -125,9 +126,9 @@ def open_session(path: Path, file_format: str, threads: int) -> RuntimeSession:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of a runtime's message, cut to the length of a condition."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:MAX_REASON]
+    """Return the first line of a runtime's message, shortened to the length of a condition."""
+    lines = str(error).strip().splitlines() or [cause_of(error)]
+    return shorten_middle(lines[0], MAX_REASON)
 
 
 def failure(session: RuntimeSession, error: Exception) -> str:

@@ -28,7 +28,7 @@ from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import format_of
 from halimede.api.processing import check_postprocess
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, shorten_middle
 from halimede.inference import preprocess
 from halimede.inference.file_model import fit
 from halimede.inference.graph_input import unscaled
@@ -65,7 +65,7 @@ def main() -> None:
         os.ftruncate(answers, 0)
         os.pwrite(answers, msgspec.json.encode(trial), 0)
 
-    write(attempt(job, lambda running: write(Trial(message=running[:MAX_TEXT]))))
+    write(attempt(job, lambda running: write(Trial(message=shorten_middle(running, MAX_TEXT)))))
 
 
 def attempt(job: TrialJob, report: Callable[[str], None]) -> Trial:
@@ -165,7 +165,7 @@ def _spec(job: TrialJob) -> ModelSpec:
 
 
 def _refused(reason: TrialReason, message: str) -> Trial:
-    return Trial(reason=reason, message=message[:MAX_TEXT])
+    return Trial(reason=reason, message=shorten_middle(message, MAX_TEXT))
 
 
 if __name__ == "__main__":

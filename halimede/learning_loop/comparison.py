@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from halimede.errors import describe_exception, shorten_middle
 from halimede.inference import Array
 from halimede.learning_loop.gate import Evidence, StratumCounts
 from halimede.learning_loop.sampling import LabelledSample, Strata
@@ -65,7 +66,7 @@ def compare(
         candidate = open_candidate()
         new, again = candidate.predict(pixels), candidate.predict(list(reference.pixels))
     except Exception as error:  # noqa: BLE001 (a candidate may raise anything)
-        return Evidence(error=f"{type(error).__name__}: {error}"[:1024])
+        return Evidence(error=shorten_middle(describe_exception(error), 1024))
     old, before = present.predict(pixels), present.predict(list(reference.pixels))
     truth = [each.sample.label for each in held]
     total = sum(stream.values())

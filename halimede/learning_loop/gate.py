@@ -17,6 +17,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from halimede.api.learning_loop import GateSettings, Share
+from halimede.errors import shorten_middle
 from halimede.stats.agreement import Estimate
 from halimede.stats.differences import PairedCounts, paired, spent, weighted_sum, z_of
 
@@ -105,7 +106,7 @@ def shown(found: Estimate) -> str:
 def _unusable(evidence: Evidence, settings: GateSettings) -> tuple[str, str] | None:
     """Return why a candidate cannot serve, whatever its accuracy is."""
     if evidence.error:
-        return NOT_LOADED, evidence.error[:1024]
+        return NOT_LOADED, shorten_middle(evidence.error, 1024)
     if evidence.failed:
         return FAILS, f"it failed on {evidence.failed} held-out samples that the present model answered"
     candidate, present = evidence.candidate_ms, evidence.present_ms

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from halimede.api.learning_loop import LoopSettings
 from halimede.api.model import RolloutSpec
+from halimede.errors import shorten_middle
 from halimede.learning_loop import canary, gate, triggers
 from halimede.learning_loop.canary import VersionCounts
 from halimede.learning_loop.gate import Evidence
@@ -440,7 +441,7 @@ def _record(ended: LoopState, recent: VersionCounts, outcome: Literal["RolledOut
 
 
 def _enter(loop: LoopState, state: State, reason: str, message: str, now_s: float) -> LoopState:
-    return replace(loop, state=state, reason=reason, message=message[:4096], since_s=now_s)
+    return replace(loop, state=state, reason=reason, message=shorten_middle(message, 4096), since_s=now_s)
 
 
 _STEPS = {

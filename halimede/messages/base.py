@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from halimede.names import LABEL_PATTERN, MAX_LABEL, MAX_NAME, NAME_PATTERN
+from halimede.names import FIX, LABEL_FIX, LABEL_PATTERN, MAX_LABEL, MAX_NAME, NAME_FIX, NAME_PATTERN
 
-Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
-Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL)]
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME, extra={FIX: NAME_FIX})]
+Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL, extra={FIX: LABEL_FIX})]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
 #: an RFC 3339 time; empty: none. The API server refuses an empty time, so the field is omitted there

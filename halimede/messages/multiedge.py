@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
+from halimede.errors import hide_secrets
 from halimede.messages.base import Finite, Label, Message, Millis, Name, NonNegative, Short, Text, Uid
 from halimede.messages.samples import Box, Load
 
@@ -128,6 +129,11 @@ class CameraStatus(Message, kw_only=True):
     latency_ms: Millis = 0.0
     node: Short = ""
     started: Short = ""
+
+    def without_secrets(self) -> CameraStatus:
+        """Return it with hidden secrets: a program that is not halimede's may publish addresses as they are."""
+        texts = {name: hide_secrets(getattr(self, name)) for name in ("source", "reason", "error")}
+        return structs.replace(self, **texts)
 
 
 class FusedFrom(Message, kw_only=True):

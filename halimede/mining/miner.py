@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from halimede.errors import HalimedeError
+from halimede.errors import HalimedeError, describe_exception
 from halimede.messages import Prediction
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def judge(miner: Miner, prediction: Prediction) -> Verdict:
 
 def failed(error: Exception) -> Verdict:
     """Return the verdict on a sample for which an algorithm failed."""
-    text = str(error) if isinstance(error, MiningError) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, MiningError) else describe_exception(error)
     return Verdict(hard=True, error=text)
 
 

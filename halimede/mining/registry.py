@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TypeVar, cast
 
 from halimede.api.mining import FIELD, GROUP, instead, own_rule, read_parameters, rule_file
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception
 from halimede.mining.miner import Miner
 from halimede.mining.pre_inference import check_mode
 from halimede.system.modules import import_siblings
@@ -79,7 +79,7 @@ def create(name: str, parameters: Mapping[str, str], calibration: Path | None = 
     except HalimedeError:
         raise
     except Exception as error:  # from a plug-in's own check
-        fix = f"{name} refuses its parameters: {type(error).__name__}: {error}"
+        fix = f"{name} refuses its parameters: {describe_exception(error)}"
         raise InvalidFieldError(f"{FIELD}.parameters", dict(parameters), fix) from error
     if mode is not None:
         check_mode(miner, mode)
@@ -125,9 +125,7 @@ def _own(name: str) -> type[Miner]:
         fix = f"there is no file {where} where the worker runs: copy it there, or put its folder on PYTHONPATH"
         raise InvalidFieldError(f"{FIELD}.name", name, fix) from error
     except Exception as error:
-        fix = (
-            f"{where} cannot be imported: {type(error).__name__}: {error}: correct it, or put its folder on PYTHONPATH"
-        )
+        fix = f"{where} cannot be imported: {describe_exception(error)}: correct it, or put its folder on PYTHONPATH"
         raise InvalidFieldError(f"{FIELD}.name", name, fix) from error
     if not isinstance(algorithm, type) or not is_dataclass(algorithm):
         fix = f"{where} has no dataclass {wanted}: write @dataclass above the class; its fields are the parameters"
@@ -165,5 +163,5 @@ def _load(point: EntryPoint) -> str:
         if isinstance(loaded, type) and not any(loaded is algorithm for _, algorithm in _algorithms.values()):
             register(point.name)(loaded)
     except Exception as error:  # noqa: BLE001 (a plug-in's code may raise any error)
-        return f"plug-in {point.name} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
+        return f"plug-in {point.name} ({point.value}) cannot be loaded: {describe_exception(error)}"
     return ""

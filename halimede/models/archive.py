@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from halimede.api.model_formats import FORMATS, ONNX, TFLITE, ModelFormat
+from halimede.errors import cause_of
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.system.files import sync_folder, write_atomic
@@ -213,8 +214,7 @@ class Unpacking:
     def member(self, name: str) -> str:
         """Check the name of a member; return its path below the folder, empty for the folder itself."""
         self._members += 1
-        if self._members > self.limits.members:
-            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"it has more than {self.limits.members} members")
+        self.check_members(self._members)
         parts = [part for part in name.split("/") if part not in {"", "."}]
         unsafe = (
             (name.startswith("/"), "an absolute path"),
@@ -227,6 +227,11 @@ class Unpacking:
             if is_so:
                 raise refused(name, why)
         return "/".join(parts)
+
+    def check_members(self, count: int) -> None:
+        """Check the number of members. Raises ArchiveRefusedError."""
+        if count > self.limits.members:
+            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"it has more than {self.limits.members} members")
 
     def make_folder(self, path: str) -> None:
         """Make a folder and its parents."""
@@ -312,6 +317,7 @@ def unpack_tar(path: Path, unpacking: Unpacking) -> None:
 def unpack_zip(path: Path, unpacking: Unpacking) -> None:
     """Unpack a zip. Raises ArchiveRefusedError."""
     with _damage(), path.open("rb") as raw, zipfile.ZipFile(_Pieces(raw, unpacking)) as archive:
+        unpacking.check_members(len(archive.infolist()))
         for member in archive.infolist():
             below = unpacking.member(member.orig_filename)
             mode = member.external_attr >> 16
@@ -338,7 +344,8 @@ def _damage() -> Iterator[None]:
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, struct.error) as error:
         raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {error}") from None
     except (EOFError, ValueError, IndexError, KeyError, NotImplementedError, RecursionError, OverflowError) as error:
-        raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged ({type(error).__name__})") from None
+        text = f"it is damaged: {cause_of(error)}" if isinstance(error, EOFError) else "it is damaged"
+        raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, text) from None
 
 
 class _Forwards:
@@ -401,7 +408,9 @@ class _Pieces:
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes, or the rest of a small file."""
         if size > MOST_DIRECTORY:
-            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"its directory has {size} bytes")
+            raise ArchiveRefusedError(
+                FetchReason.TOO_LARGE, f"it has too many members: their directory has {size} bytes"
+            )
         found = self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
         # larger reads are of a zip's directory, which has its own limit
         self._unpacking.compressed(len(found) if 0 <= size <= BLOCK else 0)

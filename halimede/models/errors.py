@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from halimede.errors import HalimedeError
+from halimede.errors import HalimedeError, cause_of
 from halimede.system.backoff import Backoff
 from halimede.system.files import FULL
 
@@ -85,7 +85,7 @@ def disk_error(what: str, error: OSError, reason: FetchReason = FetchReason.CACH
     """Return the error that ``what`` cannot be written. A full disk has its own reason: a person must free space."""
     if error.errno in FULL:
         return FetchError(FetchReason.DISK_FULL, f"{what} cannot be written: the disk is full: free some space")
-    return FetchError(reason, f"{what} cannot be used: {error.strerror or type(error).__name__}", temporary=True)
+    return FetchError(reason, f"{what} cannot be used: {cause_of(error)}", temporary=True)
 
 
 def redact(url: str) -> str:

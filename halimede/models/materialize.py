@@ -11,6 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
+from halimede.errors import cause_of
 from halimede.models.errors import FetchError, FetchReason
 from halimede.system.files import replacing
 
@@ -68,7 +69,7 @@ def _copy(source: Path, new: Path) -> None:
 
 
 def _not_written(target: Path, error: OSError) -> FetchError:
-    text = f"{target} cannot be written: {error.strerror or type(error).__name__}"
+    text = f"{target} cannot be written: {cause_of(error)}"
     return FetchError(FetchReason.NOT_WRITABLE, text, temporary=True)
 
 

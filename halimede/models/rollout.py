@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, Literal, Protocol, TypeVar
 
+from halimede.errors import shorten_middle
 from halimede.messages import ModelInUse
 from halimede.models.desired_state import DesiredModel
 
@@ -119,7 +120,7 @@ class Rollout(Generic[V]):
     def refuse(self, reason: str, message: str, desired: DesiredModel | None = None, digest: str = "") -> None:
         """Record why a desired model is not used; ``desired`` None: it could not be read."""
         self.refused, self.refused_digest = desired, digest
-        self.reason, self.message = reason[:MAX_REASON], message[:MAX_MESSAGE]
+        self.reason, self.message = reason[:MAX_REASON], shorten_middle(message, MAX_MESSAGE)
 
     def retry(self) -> None:
         """Let ``step`` load the refused model again. Its reason is reported until then."""

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
+from halimede.errors import cause_of, hide_secrets
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error, redact, retry_temporary
@@ -109,9 +110,7 @@ class _Upload:
         except TimeoutError:
             raise FetchError(FetchReason.TIMEOUT, f"{shown} timed out with {self.file}", temporary=True) from None
         except OSError as error:
-            raise FetchError(
-                FetchReason.NOT_READABLE, f"{self.file}: {error.strerror or type(error).__name__}"
-            ) from None
+            raise FetchError(FetchReason.NOT_READABLE, f"{self.file}: {cause_of(error)}") from None
         self.report(size)
         log.info("file sent", url=shown, size=size, digest=sha256)
         return Uploaded(shown, size, sha256)
@@ -231,7 +230,7 @@ async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> 
             raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not allowed: {guard.refused}") from None
         if isinstance(error, ValueError) and not isinstance(error, OSError):
             raise FetchError(FetchReason.INVALID_URL, f"{shown} is not a valid URL") from None
-        text = f"{shown} cannot be reached, or the connection was lost ({type(error).__name__})"
+        text = f"{shown} cannot be reached, or the connection was lost ({hide_secrets(cause_of(error))})"
         raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
 
 
@@ -281,8 +280,8 @@ async def put_s3(url: str, sending: Sending) -> None:
         raise FetchError(FetchReason.NOT_FOUND, f"{shown}: there is no such bucket") from None
     except (exceptions.InvalidPathError, ValueError):
         raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be requested") from None
-    except exceptions.BaseError as error:
-        text = f"{shown} cannot be reached, or the connection was lost ({type(error).__name__})"
+    except exceptions.BaseError:  # its text has the whole request
+        text = f"{shown} cannot be reached, or the connection was lost"
         raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
     if there["size"] != sending.size:
         text = f"{shown} has {there['size']} bytes of {sending.size}"

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Prediction
 from halimede.multiedge.stage import Item, Joint, JointTools, Parameters, Stage, Tools
@@ -74,7 +74,7 @@ def create(name: str, entry: str, parameters: Parameters) -> Application:
     except HalimedeError:
         raise
     except Exception as error:
-        fix = f"its function failed: {type(error).__name__}: {error}"
+        fix = f"its function failed: {describe_exception(error)}"
         raise InvalidFieldError(_field(entry), entry or name, fix) from error
     if not isinstance(made, Application):
         raise InvalidFieldError(_field(entry), entry or name, "its function must return a halimede Application")
@@ -98,10 +98,10 @@ def _entry(entry: str) -> Maker:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        fix = f"{type(error).__name__}: {error}: check the name, and PYTHONPATH or workingDir of the template"
+        fix = f"{describe_exception(error)}: check the name, and PYTHONPATH or workingDir of the template"
         raise InvalidFieldError("spec.application.entry", entry, fix) from error
     except Exception as error:
-        fix = f"the module could not be loaded: {type(error).__name__}: {error}"
+        fix = f"the module could not be loaded: {describe_exception(error)}"
         raise InvalidFieldError("spec.application.entry", entry, fix) from error
     return _callable(found, "", entry)
 

@@ -20,7 +20,7 @@ from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE, AckedPublisher
 from halimede.bus.port import PUBLISH_TIMEOUT
-from halimede.errors import BusError
+from halimede.errors import BusError, describe_exception, shorten_middle
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
 from halimede.multiedge.stage import Finding, Joint, Outcome
@@ -411,7 +411,7 @@ class GuardedJoint:
                 said.outcomes.append(_checked(self._joint.take(new, now)))
         except Exception as error:
             log.exception("joint failed", findings=len(new))
-            said.error = f"the joint failed: {type(error).__name__}: {error}"[:4096]
+            said.error = shorten_middle(f"the joint failed: {describe_exception(error)}", 4096)
         try:
             said.outcomes.append(_checked(self._joint.due(now)))
             said.due = self._joint.next_due()

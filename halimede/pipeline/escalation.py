@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 import msgspec
 import structlog
 
+from halimede.errors import shorten_middle
 from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
@@ -163,7 +164,12 @@ class Escalation:
         except OffloadError as error:
             concluded.reason, concluded.sent = error.reason, error.sent
             self._refused += hard and error.reason in OVERLOAD
-            log.debug("request not answered", frame=frame.id.hex(), reason=error.reason, detail=error.detail[:256])
+            log.debug(
+                "request not answered",
+                frame=frame.id.hex(),
+                reason=error.reason,
+                detail=shorten_middle(error.detail, 256),
+            )
         except Exception:
             # an unexpected error of the request must not cost the sample its answer
             log.exception("offload failed", frame=frame.id.hex())

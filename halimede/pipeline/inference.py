@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import structlog
 from msgspec import Struct
 
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, describe_exception
 from halimede.frames.encodings import decode
 from halimede.inference import Array, Model, SampleError, group, isolate
 from halimede.messages import Frame, Prediction
@@ -82,7 +82,7 @@ def prepare(model: Model, frame: Frame) -> Array:
         raise DecodeError(str(error)) from error
     except Exception as error:  # pre-processing may be user code
         log.exception("frame not decoded", frame=frame.id.hex())
-        raise DecodeError(f"pre-processing failed: {type(error).__name__}: {error}") from error
+        raise DecodeError(f"pre-processing failed: {describe_exception(error)}") from error
 
 
 class Inference:
@@ -144,7 +144,7 @@ class Inference:
         except (DecodeError, SampleError) as error:
             outcome.error, outcome.unfit = str(error), True
         except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
-            outcome.error, outcome.unfit = f"pre-processing failed: {type(error).__name__}: {error}", True
+            outcome.error, outcome.unfit = f"pre-processing failed: {describe_exception(error)}", True
         outcome.decoded = (began, time.monotonic())
         return array
 

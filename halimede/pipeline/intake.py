@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import structlog
 
 from halimede.bus import Bus, Delivery, Packet
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, shorten_middle
 from halimede.frames.encodings import decode, find, measure
 from halimede.frames.payloads import open_payload
 from halimede.log import RateLimitedLogger
@@ -412,7 +412,7 @@ class FrameIntake:
             verdict = await self._decoder.call(_judged, miner, sample.frame)
         if verdict.error:
             self._ledger.add(Count.MINING_ERRORS)
-            self._limited_log.warning("mining failed", error=verdict.error[:256])
+            self._limited_log.warning("mining failed", error=shorten_middle(verdict.error, 256))
         sample.trace.step((MINE, began, time.monotonic(), verdict.hard, 0.0))
         return verdict
 

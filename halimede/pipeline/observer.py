@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from halimede.errors import shorten_middle
 from halimede.log import RateLimitedLogger
 from halimede.messages import Count
 from halimede.offload.service_rate import ServiceRate
@@ -97,7 +98,7 @@ class Observer:
         """Count a sample that the model failed on, unless the sample itself is the cause."""
         if not outcome.unfit:
             ledger.add(Count.MODEL_ERRORS)
-        self._limited_log.warning("model failed", error=outcome.error[:256])
+        self._limited_log.warning("model failed", error=shorten_middle(outcome.error, 256))
 
     def _mined(self, sample: Sample, outcome: InferenceOutcome) -> None:
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger
@@ -107,4 +108,4 @@ class Observer:
         sample.trace.step((MINE, *outcome.mined, verdict.hard, score))
         if verdict.error and ledger:
             ledger.add(Count.MINING_ERRORS)
-            self._limited_log.warning("mining failed", error=verdict.error[:256])
+            self._limited_log.warning("mining failed", error=shorten_middle(verdict.error, 256))

@@ -28,6 +28,7 @@ from halimede.bus import Bus
 from halimede.bus.acked_publisher import AckedPublisher, Done
 from halimede.bus.message import FAILURE, NO_SUBSCRIBER
 from halimede.bus.port import PUBLISH_TIMEOUT
+from halimede.errors import shorten_middle
 from halimede.log import RateLimitedLogger
 from halimede.messages import Count, Frame, Prediction, Reply, Result
 from halimede.offload.channel import Channel
@@ -147,8 +148,10 @@ class ReplyResponder:
         if outcome.prediction is None:
             error = self._blame(reply.id, unfit=outcome.unfit)
             if beyond is None:
-                reply.error, reply.message = error, outcome.error[:MAX_MESSAGE]
-                self._limited_log.warning("sample not answered", error=error, message=reply.message[:256])
+                reply.error, reply.message = error, shorten_middle(outcome.error, MAX_MESSAGE)
+                self._limited_log.warning(
+                    "sample not answered", error=error, message=shorten_middle(reply.message, 256)
+                )
         else:
             self._stats.served += 1
         if beyond:
@@ -378,7 +381,7 @@ class ResultResponder:
         final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()
         reason = reply.reason if reply else conclusion.reason
         if edge is None and not conclusion.requested_at:
-            log.warning("frame not answered", frame=frame.id.hex(), error=outcome.error[:256])
+            log.warning("frame not answered", frame=frame.id.hex(), error=shorten_middle(outcome.error, 256))
             reason = OffloadReason.ERROR
         elif reply and outcome.error and not reason:
             reason = EDGE_FAILED

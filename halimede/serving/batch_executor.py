@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from halimede.errors import describe_exception
 from halimede.inference import SampleError
 from halimede.pipeline.executor import InlinePolicy
 from halimede.serving.errors import ExpiredError, ModelFailedError, OverloadedError, ServeError
@@ -146,7 +147,7 @@ class BatchExecutor:
         try:
             return self.run(works)
         except BaseException as error:  # noqa: BLE001  # the waiting requests need an answer, and the thread continues
-            return [SampleError(f"the model failed: {type(error).__name__}: {error}")] * len(works)
+            return [SampleError(f"the model failed: {describe_exception(error)}")] * len(works)
         finally:
             self._began.pop(number, None)
             if self.policy:

@@ -12,10 +12,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
+from halimede.errors import shorten_middle
 from halimede.serving import rest_codec
-from halimede.serving.errors import OverloadedError, ServeError, SlowRequestError, TooMuchError
+from halimede.serving.errors import OverloadedError, ServeError, SlowRequestError, TooMuchError, UnreadableBodyError
 from halimede.serving.request_budget import ARRIVAL_S, SMALL, Charge, RequestBudget
 
+#: characters of a client's ``Content-Encoding`` that an error shows
+MAX_ENCODING = 32
 #: seconds after which a client that was refused because of load may retry
 RETRY_S = 1
 
@@ -70,6 +73,8 @@ class BoundedRequests:
             answer = refuse(error.status, str(error))
             if isinstance(error, OverloadedError):
                 answer.headers["Retry-After"] = str(RETRY_S)
+            if isinstance(error, UnreadableBodyError):
+                answer.force_close()
         finally:
             self._count -= 1
             if not self._count:
@@ -126,6 +131,13 @@ class BoundedRequests:
                 return await request.content.read()  # a request's own read would keep it while the connection idles
         except TimeoutError:
             raise SlowRequestError(f"the body has not arrived within {ARRIVAL_S:g} s") from None
+        except web.RequestPayloadError:
+            encoding = request.headers.get("Content-Encoding", "")
+            form = shorten_middle(encoding, MAX_ENCODING) if encoding else "HTTP"
+            request.content.feed_eof()  # aiohttp would read on, and log the same error with its traceback
+            raise UnreadableBodyError(
+                f"the body cannot be read: it is not valid {form}: correct it, or the header Content-Encoding"
+            ) from None
 
     async def _unfolded(self, request: web.Request, charge: Charge) -> bytes:
         parts, size = [], 0

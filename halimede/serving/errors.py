@@ -29,6 +29,10 @@ class SlowRequestError(ServeError):
     status = 408
 
 
+class UnreadableBodyError(ServeError):
+    """A body that is not in the encoding that its header names: where the next request begins is unknown."""
+
+
 class TooMuchError(ServeError):
     """A request above a size limit."""
 

@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import ONNX, format_of
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception
 from halimede.inference import ModelError
 from halimede.inference.scripts import confine
 from halimede.messages import ModelInUse
@@ -240,7 +240,7 @@ class Repository:
             return
         except Exception as error:  # any error that a file causes in a library must leave the current version in use
             log.exception("model not loaded", model=served.name)
-            self._refuse(served, wish, digest, TrialReason.INVALID, f"opening it broke: {type(error).__name__}")
+            self._refuse(served, wish, digest, TrialReason.INVALID, f"it cannot be opened: {describe_exception(error)}")
             return
         name = served.name
         loaded.start(name, instances=self.settings.instances, ran=served.times.ran)

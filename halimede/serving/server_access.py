@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, cause_of
 
 #: most bytes of a token or of a TLS file
 MOST = 65_536
@@ -53,7 +53,7 @@ def read_access(token_file: str, certificate: str, key: str, token: str = "") ->
     try:
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        reason = getattr(error, "reason", None) or type(error).__name__
+        reason = getattr(error, "reason", None) or cause_of(error)
         fix = f"give a certificate and its key as PEM, the key without a password ({reason})"
         raise InvalidFieldError("--tls-cert", certificate, fix) from None
     return ServerAccess(shown, chain, private, context)

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from halimede.errors import describe_exception, shorten_middle
 from halimede.tracing.context import TraceContext
 from halimede.tracing.record import Batch, Exporter, FrameRecord
 
@@ -88,7 +89,7 @@ def _open(kind: str, role: str, names: Mapping[str, str]) -> Sink | None:
     except ImportError as error:
         log.warning("no traces: install halimede with its extra otel", missing=error.name)
     except Exception as error:  # noqa: BLE001 (wrong settings cost only traces, not the worker)
-        log.warning("no traces: OpenTelemetry refuses its settings (OTEL_...)", error=str(error)[:256])
+        log.warning("no traces: OpenTelemetry refuses its settings (OTEL_...)", error=shorten_middle(str(error), 256))
     return None
 
 
@@ -159,7 +160,7 @@ class Pump:
         try:
             taken, error = self._sink.export(items), "the collector did not take them"
         except Exception as failure:  # noqa: BLE001 (an unexpected error here must cost only traces, not the thread)
-            taken, error = False, f"{type(failure).__name__}: {failure}"[:256]
+            taken, error = False, shorten_middle(describe_exception(failure), 256)
         self._failing = not taken
         if taken:
             return

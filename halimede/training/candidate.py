@@ -14,7 +14,7 @@ import msgspec
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import format_of
 from halimede.calibration.calibrate import Goal, fit
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, shorten_middle
 from halimede.evaluation.data import LabelledPicture
 from halimede.inference.file_model import FileModel, open_file
 from halimede.learning_loop.comparison import ReferenceSamples, compare
@@ -88,7 +88,7 @@ def compare_step(
         try:
             found = calibrated(candidate, spec, kept)
         except HalimedeError as error:
-            evidence = Evidence(error=f"it cannot be calibrated: {error}"[:1024])
+            evidence = Evidence(error=shorten_middle(f"it cannot be calibrated: {error}", 1024))
     largest = sorted(evidence.groups.items(), key=lambda item: -item[1].samples)[:MOST_GROUPS]
     evidence = msgspec.structs.replace(evidence, groups=dict(largest))
     calibration = msgspec.json.encode(found).decode() if found else ""

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from halimede.api.model import ModelSpec
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception, shorten_middle
 from halimede.messages.file_facts import MEMORY_WORDS
 from halimede.system.child_process import adopt_orphans, end_children, end_with_parent
 from halimede.system.landlock import forbid_writing
@@ -126,7 +126,7 @@ def carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
     except Exception as error:  # noqa: BLE001  # of the user's code
         if any(word in str(error) for word in MEMORY_WORDS):
             return _failed("OutOfMemory", f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb")
-        return _failed("TrainingFailed", f"{task.entry} raised {type(error).__name__}: {error}")
+        return _failed("TrainingFailed", f"{task.entry} raised {describe_exception(error)}")
 
 
 def _carry_out(task: TrainingTask, samples: SampleCache) -> TrainingResult:
@@ -209,7 +209,7 @@ def _metrics(found: Mapping[str, float]) -> dict[str, float]:
 
 
 def _failed(reason: str, message: object) -> TrainingResult:
-    return TrainingResult(reason=reason, message=str(message)[:MAX_TEXT])
+    return TrainingResult(reason=reason, message=shorten_middle(str(message), MAX_TEXT))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
+from halimede.errors import shorten_middle
 from halimede.messages import TensorSpec
 from halimede.messages.file_facts import MEMORY_WORDS
 from halimede.system.child_process import bare_environment, end_descendants, memory_file, wait_exit
@@ -173,7 +174,7 @@ def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) ->
     if code == -signal.SIGKILL or any(word in errors for word in MEMORY_WORDS):
         text = f"it needs more than {task.memory_bytes // 1024**2} MiB: raise memoryMb"
         return TrainingResult(reason="OutOfMemory", message=text)
-    last = next((line.strip()[:300] for line in reversed(errors.splitlines()) if line.strip()), "")
+    last = next((shorten_middle(line.strip(), 300) for line in reversed(errors.splitlines()) if line.strip()), "")
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return TrainingResult(
         reason="TrainingFailed", message=f"{task.entry} ended its process ({how}){last and f': {last}'}"

@@ -29,7 +29,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, describe_exception
 from halimede.inference.estimator import load_estimator
 from halimede.training.weights import Weights
 
@@ -131,6 +131,8 @@ def _import_file(module: str, path: str, entry: str) -> None:
     try:
         spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {error}"
-        fix = f"the archive is no zip file, and reading it as a Python file failed with {what}: mend it"
+        fix = (
+            "the archive is no zip file, and reading it as a Python file failed with "
+            f"{describe_exception(error)}: mend it"
+        )
         raise InvalidFieldError(FIELD, entry, fix) from error

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import Metric
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.retained_publisher import RetainedPublisher
-from halimede.errors import BusError
+from halimede.errors import BusError, shorten_middle
 from halimede.hard_samples.store import last_stored
 from halimede.learning_loop.gate import Evidence
 from halimede.messages import TensorFile, TrainerState, TrainingProgress, TrainingRound
@@ -254,7 +254,7 @@ class TrainerWorker:
         except OSError as error:
             result = TrainingResult(reason="DiskFull", message=f"{path} cannot be written: {error.strerror}")
         if result.reason:
-            none = Evidence(error=f"it was not compared: {result.reason}: {result.message}"[:1024])
+            none = Evidence(error=shorten_middle(f"it was not compared: {result.reason}: {result.message}", 1024))
             result.evidence = msgspec.json.encode(none).decode()
         log.info("model compared", digest=model.digest[:12], reason=result.reason, message=result.message)
         self._comparison, self._compared = result, model.digest

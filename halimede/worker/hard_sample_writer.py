@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 import structlog
 from prometheus_client.metrics_core import Metric
 
-from halimede.errors import DecodeError, TooLargeError
+from halimede.errors import DecodeError, TooLargeError, shorten_middle
 from halimede.hard_samples import FOLDER
 from halimede.hard_samples.store import HardSampleServer, HardSampleStore, describe, picture
 from halimede.hard_samples.stream_counts import MiningSettings, StreamCounts, write_mining
@@ -184,7 +184,7 @@ class HardSampleWriter:
         """Log what was not stored: the first one, then at most one a minute."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY_S
-            log.warning("hard samples not stored", folder=str(self.store.folder), error=str(error)[:256])
+            log.warning("hard samples not stored", folder=str(self.store.folder), error=shorten_middle(str(error), 256))
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import NO_NODE
-from halimede.errors import InvalidFieldError, hide_secrets
+from halimede.errors import InvalidFieldError, describe_exception, hide_secrets
 from halimede.system import termination_message
 from halimede.system.runtime import rare_collections, stop_on_signal
 from halimede.worker.bootstrap import serve
@@ -76,7 +76,7 @@ def main(
         termination_message.write(f"{reason}{error}")
         return MISTAKE
     except Exception as error:
-        termination_message.write(hide_secrets(f"{type(error).__name__}: {error}"))
+        termination_message.write(hide_secrets(describe_exception(error)))
         raise
     return 0
 

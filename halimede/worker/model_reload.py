@@ -20,7 +20,7 @@ import structlog
 
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import ONNX, format_of
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception
 from halimede.inference import Model, ModelError, SampleError, open_model
 from halimede.inference.graph_input import unscaled
 from halimede.inference.model import Array
@@ -281,4 +281,4 @@ def _why(error: Exception) -> tuple[str, str]:
         return "TooMuchMemory", "there is not enough memory for a second model: raise the memory limit"
     if not isinstance(error, HalimedeError):
         log.error("model not loaded", exc_info=error)
-    return "ModelInvalid", f"{type(error).__name__}: {error}"
+    return "ModelInvalid", describe_exception(error)

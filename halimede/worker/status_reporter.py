@@ -11,7 +11,7 @@ import structlog
 from halimede import topics
 from halimede.bus import Bus
 from halimede.bus.retained_publisher import RetainedPublisher
-from halimede.errors import BusError
+from halimede.errors import BusError, shorten_middle
 from halimede.messages import ModelInUse, TaskInfo, TrainingProgress, WorkerInfo
 from halimede.messages.control import WorkerRole
 
@@ -102,7 +102,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
     def set(self, status: Status, reason: str = "", message: str = "") -> None:
         """Set the status and report it at once."""
         self._info = msgspec.structs.replace(
-            self._info, status=status, reason=reason[:MAX_REASON], message=message[:MAX_MESSAGE]
+            self._info, status=status, reason=reason[:MAX_REASON], message=shorten_middle(message, MAX_MESSAGE)
         )
         self.touch()
 
@@ -125,7 +125,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         )
         for reason, trouble in self.troubles if info.status == "running" else ():
             if text := trouble():
-                info.reason, info.message = reason, text[:MAX_MESSAGE]
+                info.reason, info.message = reason, shorten_middle(text, MAX_MESSAGE)
                 break
         return info
 

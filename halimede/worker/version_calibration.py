@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from halimede.api.mining import AFTER
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, shorten_middle
 from halimede.mining import create as create_miner
 from halimede.mining.calibration_file import read_artefact
 from halimede.models.rollout import ALL_PERCENT
@@ -50,7 +50,7 @@ class VersionCalibrations:
             self.adopt(first, ALL_PERCENT)
         except (HalimedeError, OSError) as error:
             self.trouble = f"version {first.version} has the service's calibration, not its own: {error}"
-            log.warning("calibration not used", version=first.version, error=str(error)[:256])
+            log.warning("calibration not used", version=first.version, error=shorten_middle(str(error), 256))
 
     def adopt(self, loaded: LoadedModel, percent: int) -> None:
         """Use the calibration of a model, which gets ``percent`` of the samples.

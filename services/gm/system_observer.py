@@ -18,6 +18,7 @@ from halimede.api import kind_of, kinds
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus
 from halimede.bus.port import refused_names
+from halimede.errors import shorten_middle
 from halimede.health_checks.facts import (
     BusFacts,
     DegradedAnswers,
@@ -142,4 +143,4 @@ class SystemObserver:
         recent = [letter for received_at, letter in self._letters if received_at >= since]
         if not recent:
             return None
-        return RecentLetters(len(recent), recent[0].topic[:MAX_TEXT], recent[0].reason[:MAX_TEXT])
+        return RecentLetters(len(recent), recent[0].topic[:MAX_TEXT], shorten_middle(recent[0].reason, MAX_TEXT))

@@ -125,9 +125,9 @@ class Datasets:
                     await self._copied(want)
                 else:
                     await (self._reachable(want) if path is None else self._counted(want, path, self._root))
-            except Exception as error:  # noqa: BLE001  # an unexpected error in one dataset must not stop the others
-                log.warning("dataset not counted", key=str(want.key), error=type(error).__name__)
-                self._fail(want, "Internal", f"the count failed: {type(error).__name__}")
+            except Exception as error:  # an unexpected error in one dataset must not stop the others
+                log.warning("dataset not counted", key=str(want.key), exc_info=error)
+                self._fail(want, "Internal", "the count failed, by an error in LC: see its log")
                 await asyncio.sleep(BROKEN_S)
 
     async def _reachable(self, want: RequiredFile) -> None:

@@ -21,7 +21,7 @@ from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.ordering import SequenceNumber
 from halimede.bus.port import Bus
-from halimede.errors import BusError, RefusedError, TooLargeError
+from halimede.errors import BusError, RefusedError, TooLargeError, shorten_middle
 from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
 from halimede.messages.control import MAX_CODE
 from halimede.names import Key
@@ -230,7 +230,7 @@ def status_of(
         uid=standing.uid,
         observed_generation=standing.generation,
         reason=worst.reason[:MAX_REASON],
-        message=worst.message[:MAX_MESSAGE],
+        message=shorten_middle(worst.message, MAX_MESSAGE),
         workers=list(workers),
         model=standing.facts if isinstance(standing.facts, ModelFacts) else None,
         dataset=standing.facts if isinstance(standing.facts, DatasetFacts) else None,
@@ -281,5 +281,9 @@ def _absent(worker: Worker, role: Role, view: Lack) -> WorkerReport:
     """Return the report of a worker without a process."""
     phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
     return WorkerReport(
-        name=worker.name, role=role, phase=phase, reason=view.reason[:MAX_REASON], message=view.message[:MAX_MESSAGE]
+        name=worker.name,
+        role=role,
+        phase=phase,
+        reason=view.reason[:MAX_REASON],
+        message=shorten_middle(view.message, MAX_MESSAGE),
     )

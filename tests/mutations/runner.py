@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 LIST = Path(__file__).parent / "mutations.toml"
@@ -83,11 +84,11 @@ def copy_tree(root: Path, to: Path) -> Path:
 
 
 @contextlib.contextmanager
-def mutated(path: Path, mutation: Mutation) -> Iterator[None]:
-    """Keep a mutation in a file for the length of a block."""
+def changed(path: Path, content: str) -> Iterator[None]:
+    """Give a file another content for the length of a block."""
     original = path.read_text()
     try:
-        path.write_text(original.replace(mutation.text, mutation.replacement))
+        path.write_text(content)
         _forget_bytecode(path)
         yield
     finally:
@@ -134,7 +135,7 @@ def try_out(mutation: Mutation, root: Path) -> MutationResult:
     files = [found for name in mutation.tests for found in test_files(name, root)]
     if len(files) != len(mutation.tests):
         return MutationResult(mutation, module, INVALID, f"its tests are {len(files)} files: {mutation.tests}")
-    with mutated(path, mutation):
+    with changed(path, path.read_text().replace(mutation.text, mutation.replacement)):
         code, output = run_pytest(root, files)
     if code == PASSED:
         return MutationResult(mutation, module, NOT_CAUGHT, output)
@@ -150,22 +151,35 @@ def try_all(
     jobs: int = 2,
     done: Callable[[MutationResult], None] = lambda _: None,
 ) -> list[MutationResult]:
-    """Try out mutations in ``jobs`` copies below ``work``; ``done`` is called with each result as it comes."""
+    """Try out mutations in copies below ``work``; ``done`` is called with each result as it comes."""
+    attempts = [partial(try_out, mutation) for mutation in mutations]
+    return in_copies(attempts, root, work, jobs=jobs, done=done)
+
+
+def in_copies(
+    attempts: Sequence[Callable[[Path], MutationResult]],
+    root: Path,
+    work: Path,
+    *,
+    jobs: int,
+    done: Callable[[MutationResult], None],
+) -> list[MutationResult]:
+    """Call each attempt with one of ``jobs`` copies below ``work``; ``done`` is called with each result as it comes."""
     copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for number in range(jobs):
         copies.put(copy_tree(root, work / f"copy{number}"))
 
-    def one(mutation: Mutation) -> MutationResult:
+    def one(attempt: Callable[[Path], MutationResult]) -> MutationResult:
         copy = copies.get()
         try:
-            result = try_out(mutation, copy)
+            result = attempt(copy)
         finally:
             copies.put(copy)
         done(result)
         return result
 
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, mutations))
+        return list(pool.map(one, attempts))
 
 
 def table(results: Sequence[MutationResult]) -> str:

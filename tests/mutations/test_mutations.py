@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutations import runner
+from tests.mutations.random_draw import draw, positions, select_tests, try_drawn
 from tests.mutations.runner import CAUGHT, INVALID, NOT_CAUGHT, Mutation
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,58 @@ def test_a_mutation_that_no_test_notices_is_reported_as_such(tree: Path, tmp_pat
     assert (tree / "halimede" / "bounds.py").read_text() == PRODUCT
     assert (tmp_path / "copy0" / "halimede" / "bounds.py").read_text() == PRODUCT
     assert "5 mutations, 1 caught, 4 not" in runner.table(results)
+
+
+MODULE = '''"""A module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+Size = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class Bound:
+    size: Annotated[int, Meta(ge=1)] = 3
+
+
+def limit(size: int | None) -> bool | None:
+    return size <= 3 and size is not None
+'''
+
+
+def test_what_is_drawn_is_one_token_of_code_and_the_same_for_a_seed(tree: Path) -> None:
+    module = tree / "halimede" / "bounds.py"
+    module.write_text(MODULE)
+    tokens = {MODULE.splitlines()[at[0] - 1][at[1] :].split()[0] for at in (p.at for p in positions(module, MODULE))}
+    assert tokens == {"<=", "3", "and", "is"}
+    first, again, other = (
+        [mutation.effect for _, _, mutation in draw(tree, ["halimede"], 5, seed)] for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    for _, content, mutation in draw(tree, ["halimede/bounds"], 50, 1):
+        pairs = zip(MODULE.splitlines(), content.splitlines(), strict=True)
+        assert [new.strip() for old, new in pairs if new != old] == [mutation.replacement]
+
+
+def test_a_drawn_mutation_is_tried_against_the_tests_that_import_its_module(tree: Path) -> None:
+    (tree / "tests" / "unit" / "halimede").mkdir(parents=True)
+    (tree / "tests" / "test_bounds.py").rename(tree / "tests" / "unit" / "test_bounds.py")
+    (tree / "tests" / "unit" / "test_other.py").write_text("from halimede import bound\n")
+    module = Path("halimede/bounds.py")
+    assert select_tests(module, tree) == [tree / "tests" / "unit" / "test_bounds.py"]
+    outcomes = {}
+    for _, content, mutation in draw(tree, ["halimede"], 50, 4):
+        outcomes[mutation.replacement] = try_drawn(module, content, mutation, tree).outcome
+    assert outcomes
+    caught = {"return size < 3", "return size > 3", "return size == 4", "return size <= 2"}
+    assert all(outcomes[text] == CAUGHT for text in outcomes.keys() & caught)
+    assert outcomes.get("return size <= 4", NOT_CAUGHT) == NOT_CAUGHT
+    assert (tree / module).read_text() == PRODUCT
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from time import monotonic
 
 from halimede.bus.mqtt5.decoder import TOO_LARGE, VARINT_BYTES, MalformedError
 from halimede.bus.mqtt5.keepalive import KeepAlive
+from halimede.errors import cause_of
 
 #: bytes of the shared buffer for packets that are not large: at most so much of a large packet is copied
 ROOM = 16 * 1024
@@ -173,7 +174,7 @@ class SendBuffer:
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             whole = False
         except OSError as error:
-            self._failed(error.strerror or str(error) or type(error).__name__)
+            self._failed(cause_of(error))
             return
         except Exception as error:  # its owner has released a view: it would block all later parts
             self._failed(f"a packet cannot be sent: {type(error).__name__}: {error}")

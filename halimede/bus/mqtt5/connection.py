@@ -29,7 +29,7 @@ from halimede.bus.mqtt5.keepalive import KeepAlive
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
-from halimede.errors import DisconnectedError
+from halimede.errors import DisconnectedError, cause_of
 
 #: most bytes of a packet if the broker sets no limit (MQTT v5, 2.1.4)
 NO_LIMIT = 268_435_455
@@ -176,7 +176,7 @@ class Mqtt5Transport(Transport):
             self._out.flush()
             self.end(Ended(f"the broker sent invalid MQTT v5: {error}"))
         except OSError as error:
-            self._broke(error.strerror or str(error) or type(error).__name__)
+            self._broke(cause_of(error))
         except BaseException as error:
             # later packets of the same read would wait here undelivered for as long as the connection lasts
             self.end(Ended(f"a message was not accepted: {type(error).__name__}"))

@@ -25,7 +25,7 @@ from halimede.cli import options as o
 from halimede.cli.options import Format
 from halimede.cli.output import clean, console, table, to_yaml, warn
 from halimede.cli.runner import run
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, cause_of, shorten_middle
 
 Names = dict[str, list[str]]
 HEAD = """\
@@ -493,8 +493,9 @@ def _known(folder: Path) -> Site:
 
 
 def _read(folder: Path) -> Site | None:
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
+
+    from halimede.system.bounded_yaml import bounded_yaml
 
     path = folder / "site.yaml"
     if not path.exists():
@@ -502,9 +503,9 @@ def _read(folder: Path) -> Site | None:
     if path.stat().st_size > MOST_BYTES:
         raise InvalidFieldError("FOLDER", str(path), f"it is larger than {MOST_BYTES} bytes: make it smaller")
     try:
-        return read_site(YAML(typ="safe", pure=True).load(path.read_text()))
+        return read_site(bounded_yaml().load(path.read_text()))
     except (YAMLError, UnicodeDecodeError) as error:
-        raise HalimedeError(f"{path} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+        raise HalimedeError(f"{path} is not valid YAML: {shorten_middle(cause_of(error), 300)}") from None
 
 
 @contextlib.contextmanager

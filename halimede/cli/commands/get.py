@@ -23,7 +23,7 @@ from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import events
 from halimede.cli.options import CAMERA_KINDS, NODE_KINDS, Format
-from halimede.cli.output import clean, console, dump, listing, plain, table, to_yaml, warn
+from halimede.cli.output import clean_cell, console, dump, listing, plain, table, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.health_checks.resource_fields import dig
 from halimede.messages import ResourceBody, StatusDocument
@@ -228,7 +228,7 @@ class _Lines:
         elif self._form is Format.NAME:
             print(where[1], flush=True)
         else:
-            self._line([clean(column.cell(body)) for column in self._columns])
+            self._line([clean_cell(column.cell(body)) for column in self._columns])
 
     def _line(self, cells: list[str]) -> None:
         print("   ".join(cell.ljust(COLUMN_WIDTH) for cell in cells).rstrip(), flush=True)

@@ -21,7 +21,7 @@ from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.follow import follow
 from halimede.cli.options import Format
-from halimede.cli.output import clean, console, dump, plain, table, warn
+from halimede.cli.output import clean_cell, console, dump, plain, table, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, NoSubscriberError
 from halimede.messages import Identity, IdentityAnswer, IdentityQuery, Sighting, Track
@@ -220,7 +220,7 @@ def line(track: Track) -> str:
     """Return a track as a line of the table that is followed."""
     at = track.sighting
     note = "  new" if track.new else ""
-    return clean(
+    return clean_cell(
         f"{moment(at.time):<23}  {track.identity:<16}  {at.camera:<16}  {at.similarity:>5.3f}  {box(at)}{note}"
     )
 

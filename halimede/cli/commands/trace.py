@@ -21,7 +21,7 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.options import Format
-from halimede.cli.output import clean, console, dump, plain, table
+from halimede.cli.output import clean, clean_cell, console, dump, plain, table
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, NoSubscriberError
 from halimede.messages import Result, Span, TraceReply, TraceRequest
@@ -203,12 +203,12 @@ def waterfall(timeline: Waterfall) -> Table:
     for row in timeline.rows:
         depth = row.step.count(".") + (row.role == "cloud") * 2
         made.add_row(
-            Text(clean("  " * depth + row.step.rpartition(".")[2])),
-            Text(clean(row.worker), style=STYLES.get(row.role, "")),
+            Text(clean_cell("  " * depth + row.step.rpartition(".")[2])),
+            Text(clean_cell(row.worker), style=STYLES.get(row.role, "")),
             Text(f"{row.start_ms - first:9.3f}"),
             Text(f"{row.duration_ms:9.3f}"),
             _bar(row, first, timeline.length_ms),
-            Text(clean("  ".join(f"{key}={_short(value)}" for key, value in row.attributes.items())), style="dim"),
+            Text(clean_cell("  ".join(f"{key}={_short(value)}" for key, value in row.attributes.items())), style="dim"),
         )
     return made
 

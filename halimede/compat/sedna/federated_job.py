@@ -24,7 +24,7 @@ from halimede import topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.mqtt import MqttSettings
 from halimede.compat.sedna import environment
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception, shorten_middle
 from halimede.messages import TensorSpec, TrainerState, TrainingRound
 from halimede.training.aggregator import Aggregator
 from halimede.training.child_messages import TrainingResult
@@ -148,10 +148,10 @@ class ScriptTrainer:
         try:
             return self._describe() if do == "describe" else self._trained(do, more["weights"], more["specs"])
         except HalimedeError as error:
-            return TrainingResult(reason="TrainingFailed", message=str(error)[:4096])
+            return TrainingResult(reason="TrainingFailed", message=shorten_middle(str(error), 4096))
         except Exception as error:
             log.exception("estimator failed")
-            return TrainingResult(reason="TrainingFailed", message=f"{type(error).__name__}: {error}"[:4096])
+            return TrainingResult(reason="TrainingFailed", message=shorten_middle(describe_exception(error), 4096))
 
     def _describe(self) -> TrainingResult:
         specs = specs_of(self._weights())

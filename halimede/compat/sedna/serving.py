@@ -11,7 +11,7 @@ import numpy as np
 
 from halimede.compat.sedna import environment
 from halimede.compat.sedna.call_codec import CallHeader, read_call, write_answer
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, describe_exception
 from halimede.inference import Array, Model, SampleError
 from halimede.inference.model import WrappedModel
 from halimede.messages import Frame, Prediction
@@ -63,7 +63,7 @@ class Asked:
             except SampleError as error:
                 self._error = error
             except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code
-                self._error = SampleError(f"the estimator failed: {type(error).__name__}: {error}".rstrip(": "))
+                self._error = SampleError(f"the estimator failed: {describe_exception(error)}")
         if self._answer is None:
             assert self._error is not None  # noqa: S101  # one of them is set
             raise self._error

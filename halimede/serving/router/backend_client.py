@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct
 
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, cause_of
 from halimede.inference import SampleError
 from halimede.inference.postprocess import Activation, classify
 from halimede.messages import Prediction
@@ -92,7 +92,7 @@ class Backend:
         except TimeoutError:
             raise UpstreamError(f"{self.name} did not answer within {timeout_s:.3g} s", slow=True) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamError(f"{self.name} cannot be reached: {type(error).__name__}: {error}") from error
+            raise UpstreamError(f"{self.name} cannot be reached: {cause_of(error)}") from error
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> BackendResponse:
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as reply:

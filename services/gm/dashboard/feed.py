@@ -341,7 +341,7 @@ class DashboardFeed:
     async def _on_camera(self, delivery: Delivery[CameraStatus]) -> None:
         key = camera_key(delivery.names)
         if key in self._cameras or len(self._cameras) < KEPT_CAMERAS:
-            self._cameras[key] = delivery.body
+            self._cameras[key] = delivery.body.without_secrets()
 
     async def _camera_gone(self, names: Mapping[str, str]) -> None:
         self._cameras.pop(camera_key(names), None)

@@ -137,9 +137,9 @@ class ParsedResources:
             resource = parse(held.body)
         except InvalidFieldError as error:
             return ParsedResource(held, None, str(error))
-        except Exception as error:  # an unexpected error in one resource must not stop the others
+        except Exception:  # an unexpected error in one resource must not stop the others
             log.exception("resource not read", key=str(held.key))
-            return ParsedResource(held, None, f"it could not be read: {type(error).__name__}", "Internal")
+            return ParsedResource(held, None, "it could not be read, by an error in LC: see its log", "Internal")
         if resource.kind.api_version != SEDNA:
             return ParsedResource(held, None, f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}")
         return ParsedResource(held, resource)

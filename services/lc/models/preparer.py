@@ -174,10 +174,10 @@ class Preparer:
             await self._fail(want, "Pending" if untried else "Failed", error.reason, str(error))
             self._room.came()  # the file takes space all the same
             return backoff if untried else _patience(LONGEST_DELAY, loop.time() - began)
-        except Exception as error:  # noqa: BLE001  # an unexpected error of a library must not stop the other models
-            log.warning("preparation crashed", key=str(want.key), error=type(error).__name__)
+        except Exception as error:  # an unexpected error of a library must not stop the other models
+            log.warning("preparation crashed", key=str(want.key), exc_info=error)
             self.downloads.failures["Internal"] += 1
-            await self._fail(want, "Failed", "Internal", f"the download failed: {type(error).__name__}")
+            await self._fail(want, "Failed", "Internal", "the download failed, by an error in LC: see its log")
             return LONGEST_DELAY
         await self._finish(want, brought)
         self._room.came()

@@ -53,7 +53,7 @@ class ResourceState:
 def broke(key: Key, error: Exception) -> Lack:
     """Report a bug; the error's text is only logged, because it may contain a secret."""
     log.error("resource not planned", key=str(key), exc_info=error)
-    return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; see the log of its LC")
+    return Lack("Failed", "Internal", "this node could not plan it, by an error in LC: see its log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ class Supervisor:
             raise
         except Exception as error:
             log.exception("worker not started", worker=str(entry.worker))
-            raise StartError("Internal", f"the start failed: {type(error).__name__}") from error
+            raise StartError("Internal", "the start failed, by an error in LC: see its log") from error
         with _unless_store_fails():
             self._store.put_process(process.record)
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.process_hash[:12])

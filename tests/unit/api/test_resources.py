@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,9 @@ from halimede import api
 from halimede.api.base import MOST_ERRORS
 from halimede.api.neptune import ORIGIN, to_sedna
 from halimede.api.placement import HOSTNAME, matches, placements
+from halimede.api.schema import SHAPE
 from halimede.errors import InvalidFieldError
+from halimede.names import FIX
 
 
 def container() -> dict[str, Any]:
@@ -355,3 +359,20 @@ def test_a_variable_that_a_shell_has_left_is_named(field: str, value: Any) -> No
     with pytest.raises(InvalidFieldError, match="it is a variable that nothing has replaced") as caught:
         api.parse(put(sedna_service(), f"spec.edgeWorker.template.spec.{field}", value))
     assert caught.value.field.startswith(f"spec.edgeWorker.template.spec.{field}")
+
+
+def test_each_pattern_of_a_resource_has_a_correction_in_words() -> None:
+    def metas(part: Any) -> Iterator[msgspec.Meta]:
+        if isinstance(part, msgspec.Meta):
+            yield part
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            for hint in get_type_hints(part, include_extras=True).values():
+                yield from metas(hint)
+        for below in get_args(part):
+            yield from metas(below)
+        for shape in [(part.extra or {}).get(SHAPE)] if isinstance(part, msgspec.Meta) else []:
+            yield from metas(shape)
+
+    patterns = [meta for kind in api.kinds() for meta in metas(kind.spec) if meta.pattern]
+    assert len({meta.pattern for meta in patterns}) > 5
+    assert not [meta.pattern for meta in patterns if not (meta.extra or {}).get(FIX)]

@@ -15,10 +15,11 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli.cameras import statuses
+from halimede.cli.cameras import rows, statuses
 from halimede.cli.commands import doctor
 from halimede.cli.doctor import broker, machine
 from halimede.cli.doctor.broker import V5, V311
+from halimede.cli.system_facts import listen
 from halimede.health_checks.check import Check
 from halimede.messages import CameraStatus
 
@@ -55,6 +56,31 @@ async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroke
         await bus.wait_connected(5.0)
         await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
         assert await statuses(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
+
+
+#: of blakeblackshear/frigate issues 5798 and 6684, and an @ in the password as in 4974
+LEAKS = (
+    "Did you mean file:rtsp://hass:Welcome123%21@192.168.1.3:554",
+    'error="dial tcp: i/o timeout" url=rtsp://frigate:Welcome123@10.0.0.108:554/cam/realmonitor?channel=1&pw=Welcome123',
+    "got: rtsp://User:Welcome123$p*@JX@192.168.1.2:554/live",
+)
+
+
+@pytest.mark.parametrize("text", LEAKS)
+async def test_what_a_foreign_camera_says_shows_no_secret(memory_broker: MemoryBroker, text: str) -> None:
+    said = CameraStatus(camera="door", state="failed", source=text, reason=text, error=text)
+    async with MemoryBus("camera", memory_broker) as camera, MemoryBus("doctor", memory_broker) as bus:
+        await camera.wait_connected(5.0)
+        await bus.wait_connected(5.0)
+        await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
+        reports = await statuses(bus, 0.2)
+        facts = await listen(bus, 0.2)
+    assert facts.cameras == reports
+    for row in rows(reports, []):
+        assert "Welcome123" not in str(row)
+        assert "JX" not in str(row)
+        assert row["error"].startswith(text[:8])
+        assert row["state"] == "failed"
 
 
 def test_the_disk_is_looked_at_where_a_system_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

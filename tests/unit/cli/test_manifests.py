@@ -14,6 +14,7 @@ from halimede.api import admit
 from halimede.cli.manifests import ManifestError, load
 from halimede.cli.output import to_yaml
 from halimede.errors import HalimedeError
+from halimede.system.bounded_yaml import bounded_yaml
 
 MODEL = """\
 apiVersion: sedna.io/v1alpha1
@@ -232,7 +233,7 @@ def test_broken_yaml_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("just text", "write a mapping"),
         ("[1, 2]", "write a mapping"),
         ("x: !python/object:os.system {}", "not valid YAML"),
-        ("[" * 1100, "nested too deeply"),
+        ("[" * 1100, "nested more than 100 levels deep: flatten it"),
         ("a: &a [*a]", "nest at most 100"),
         ("x: 0x_", "not valid YAML"),
         (model("Böse"), "metadata.name: 'Böse' is not accepted"),
@@ -260,11 +261,89 @@ def test_anchors_that_multiply_are_refused(tmp_path: Path) -> None:
     assert "values" in error_of(write(tmp_path, bomb)) or "levels" in error_of(write(tmp_path, bomb))
 
 
+def merges(levels: int) -> str:
+    """A document of a public report (yaml/pyyaml issue 897): each level merges the one before it twice."""
+    lines = ["L0: &L0 {k0_0: v0}"]
+    for level in range(1, levels + 1):
+        fields = ", ".join(f"k{level}_{i}: v{level}" for i in range(1 << min(level, 3)))
+        lines.append(f"L{level}: &L{level} {{<<: [*L{level - 1}, *L{level - 1}], {fields}}}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[" * 3000, "nested more than 100 levels"),
+        ('{"a":' * 600, "nested more than 100 levels"),
+        ("- " * 1500 + "x", "nested more than 100 levels"),
+        (merges(18), "merges (<<) copy more than 100000 fields"),
+        # of nodeca/js-yaml pull request 797: empty mappings cost time, too
+        (f"a: &a [{', '.join(['{}'] * 400)}]\nb:\n" + "- {<<: *a}\n" * 400, "merges (<<) copy more than 100000"),
+    ],
+)
+def test_text_that_costs_more_than_its_length_is_refused_in_its_line(tmp_path: Path, text: str, part: str) -> None:
+    message = error_of(write(tmp_path, text))
+    assert part in message
+    assert message.startswith(f"{tmp_path / 'm.yaml'}:")
+
+
+def test_merges_that_people_write_are_read() -> None:
+    text = "x: &x {a: 1, b: 2}\ny: &y {<<: *x, b: 3}\nz: {<<: [*y, *x]}\n"
+    assert bounded_yaml().load(text)["z"] == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_files_that_windows_wrote_or_joined_are_read(tmp_path: Path, encoding: str) -> None:
+    """PowerShell redirects into UTF-16 (kubernetes/kubernetes issue 39007); joined files have a mark each."""
+    mark = "\ufeff" if encoding in {"utf-8", "utf-16-le", "utf-16-be"} else ""
+    text = f"{mark}{model('a')}---\r\n\ufeff{model('b')}\ufeff---\n{model('c')}"
+    (tmp_path / "m.yaml").write_bytes(text.encode(encoding))
+    assert names([str(tmp_path)]) == ["Model/a", "Model/b", "Model/c"]
+
+
+def test_a_field_without_a_value_is_an_absent_one(tmp_path: Path) -> None:
+    text = model().replace("{name: small}", "{name: small, annotations: , labels: null}") + "status: ~\n"
+    [manifest] = load([write(tmp_path, text)])
+    assert manifest.resource.body["metadata"] == {"name": "small"}
+    pod = "metadata: , spec: {nodeSelector: , volumes: , nodeName: edge0, containers: [{image: x, args: , env: }]}"
+    text = SERVICE.replace("spec: {nodeName: edge0, containers: [{image: x}]}", pod, 1)
+    template = load([write(tmp_path, text)])[0].resource.spec.edge_worker.template
+    assert template == {"spec": {"nodeName": "edge0", "containers": [{"image": "x"}]}}
+
+
+def test_a_field_that_is_required_needs_a_value_and_a_list_no_gaps(tmp_path: Path) -> None:
+    assert "metadata.name: None is not accepted: it is required: add it" in error_of(write(tmp_path, model("")))
+    text = SERVICE.replace("{image: x}", "{image: x, args: [a, null]}", 1)
+    assert "containers[0].args[1]" in error_of(write(tmp_path, text))
+
+
+def test_an_error_of_a_pod_template_is_named_once(tmp_path: Path) -> None:
+    text = SERVICE.replace("{image: x}", "{image: x, env: [{name: A, value: 8080}]}", 1)
+    with pytest.raises(ManifestError) as caught:
+        load([write(tmp_path, text)], check=admit)
+    assert not caught.value.others
+    field = "spec.edgeWorker.template.spec.containers[0].env[0].value"
+    assert f"m.yaml:8: document 1: {field}: 8080 is not accepted" in str(caught.value)
+
+
+def test_a_name_that_does_not_match_is_corrected_in_words(tmp_path: Path) -> None:
+    text = SERVICE.replace("    template:", "    source: {cameras: [front_door, Hof]}\n    template:", 1)
+    with pytest.raises(ManifestError) as caught:
+        load([write(tmp_path, text)])
+    errors = [str(error) for error in (caught.value, *caught.value.others)]
+    assert len(errors) == 2
+    for error, name in zip(errors, ("front_door", "Hof"), strict=True):
+        assert f"{name!r} is not accepted: use 1 to 63 lower-case letters, digits and '-'" in error
+        assert "regex" not in error
+
+
 def test_files_that_are_no_text_missing_or_too_large_are_named(tmp_path: Path) -> None:
-    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xf0\x00")
+    (tmp_path / "w.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "l.yaml").write_bytes(b"# " + b"x" * (4 << 20))
     (tmp_path / "empty").mkdir()
     assert "not UTF-8" in error_of(str(tmp_path / "b.yaml"))
+    assert "not UTF-16: give a manifest in UTF-8" in error_of(str(tmp_path / "w.yaml"))
     assert "larger than 4 MiB" in error_of(str(tmp_path / "l.yaml"))
     assert "there is no such file" in error_of(str(tmp_path / "absent.yaml"))
     assert "no .yaml" in error_of(str(tmp_path / "empty"))

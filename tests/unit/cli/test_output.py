@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from halimede.cli import tables
-from halimede.cli.output import as_json
+from halimede.cli.output import as_json, table
 
 
 def test_json_holds_nothing_that_a_terminal_acts_on() -> None:
@@ -17,6 +19,20 @@ def test_json_holds_nothing_that_a_terminal_acts_on() -> None:
         assert json.loads(text) == said
         assert "Größe 日本" in text
         assert all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\t", "\v", "\f", "\x85", "\u2028", "\x1c"])
+def test_a_cell_stays_in_its_row(end: str) -> None:
+    out = Console(file=io.StringIO(), width=200)
+    out.print(table(("NAME", "MESSAGE"), [("a", f"first{end}second\x1b[2J"), ("b", "fine")]))
+    lines = out.file.getvalue().split("\n")  # type: ignore[attr-defined]
+    assert [line.split() for line in lines] == [
+        ["NAME", "MESSAGE"],
+        ["a", "first", "second\ufffd[2J"],
+        ["b", "fine"],
+        [],
+    ]
+    assert all(line.isprintable() for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -82,6 +83,15 @@ class TestAFileThatIsNoModel:
         (tmp_path / "m.onnx").write_bytes(content)
         with pytest.raises(ModelError, match="not an ONNX model"):
             open_model(tmp_path / "m.onnx", a_spec())
+
+    def test_a_version_that_cannot_be_read_is_named_however_long_the_path_is(self, make_echo, tmp_path):
+        folder = tmp_path / "models-of-a-user" / ("v" * 200)
+        folder.mkdir(parents=True)
+        model = onnx.load(make_echo([1]))
+        model.ir_version = 99
+        onnx.save(model, folder / "new.onnx")
+        with pytest.raises(ModelError, match="Unsupported model IR version: 99, max supported IR version: "):
+            open_model(folder / "new.onnx", a_spec())
 
     def test_is_refused_when_its_operators_come_from_a_library(self, make_graph):
         path = make_graph(

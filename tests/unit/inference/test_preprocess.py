@@ -161,3 +161,23 @@ def test_a_new_step_is_one_class_and_one_function():
 
     run.register(Negate, lambda _, image: 255 - image)
     assert apply([Negate()], np.array([[5]], np.uint8)).tolist() == [[250]]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("steps", [[], [Layout(order="flat")], [Scale(factor=0.5)]])
+def test_a_frame_with_one_value_that_is_no_number_is_refused_whatever_the_steps_are(value, dtype, steps):
+    """Other servers answer such a request with meaningless probabilities, or with JSON that nobody can read."""
+    frame = np.ones((4, 5), dtype)
+    apply(steps, frame)
+    frame[2, 3] = value
+    with pytest.raises(
+        SampleError, match=r"the frame holds NaN or infinity 1 times, first at \[2, 3\]: repair its source"
+    ):
+        apply(steps, frame)
+
+
+def test_the_largest_numbers_are_numbers():
+    for dtype in (np.float16, np.float32, np.float64):
+        frame = np.full((64, 64), np.finfo(dtype).max, dtype)
+        np.testing.assert_array_equal(apply([], frame), frame)

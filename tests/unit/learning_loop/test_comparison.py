@@ -12,8 +12,15 @@ import pytest
 
 from halimede.api.learning_loop import GateSettings
 from halimede.inference import Array
-from halimede.learning_loop import gate
-from halimede.learning_loop.comparison import AnsweringModel, HeldOut, ReferenceSamples, compare
+from halimede.learning_loop import comparison, gate
+from halimede.learning_loop.comparison import (
+    AnsweringModel,
+    HeldOut,
+    ReferenceSamples,
+    compare,
+    paired_counts,
+    timed,
+)
 from halimede.learning_loop.gate import decide
 from halimede.learning_loop.sampling import LabelledSample
 from halimede.messages import Prediction
@@ -97,6 +104,64 @@ def test_answers_without_a_label_or_a_number_are_failures(bad: Prediction) -> No
     found = evidence(Answers(lambda _: bad))
     assert found.failed == 200
     assert decide(found, GateSettings()).reason == gate.FAILS
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("index", [0, 4, 9])
+def test_one_number_of_one_answer_that_is_none_is_a_failure(bad: float, index: int) -> None:
+    def answer(sample: Array) -> Prediction:
+        numbers = [0.1] * 10
+        if sample[1] == 77:
+            numbers[index] = bad
+        return Prediction(label=str(int(sample[0])), probabilities=numbers)
+
+    found = evidence(Answers(answer))
+    assert found.failed == 1
+    assert decide(found, GateSettings()).reason == gate.FAILS
+
+
+def test_an_answer_that_both_models_fail_on_is_no_failure_of_the_candidate() -> None:
+    silent = Answers(lambda _: Prediction())
+    assert compare(lambda: silent, silent, HELD, STREAM).failed == 0  # type: ignore[arg-type, return-value]
+    assert compare(lambda: Answers(right), silent, HELD, STREAM).failed == 0  # type: ignore[arg-type, return-value]
+
+
+def test_who_was_right_is_counted_by_pairs() -> None:
+    new, old = ([Prediction(label=label) for label in labels] for labels in ("aaabbb", "aabbab"))
+    found = paired_counts(new, old, "aaaaab", [0, 1, 2, 3, 4, 5])
+    assert (found.both, found.candidate, found.present, found.neither) == (3, 1, 1, 1)
+    assert paired_counts(new, old, "aaaaab", [2, 4]).samples == 2
+
+
+def test_the_median_and_its_interval_are_ranks_of_processor_times_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [0.0], []
+
+    class Timed:
+        def __init__(self, name: str, milliseconds: list[int]) -> None:
+            self._name, self._left = name, milliseconds
+
+        def predict(self, samples: list[Array]) -> list[Prediction]:
+            calls.append((self._name, len(samples)))
+            clock[0] += self._left.pop() / 1000
+            return [Prediction() for _ in samples]
+
+    monkeypatch.setattr(comparison.time, "thread_time", lambda: clock[0])
+    order = [(7 * i) % 31 for i in range(31)]
+    found = timed([Timed("new", order), Timed("old", [100] * 31)], PIXELS[0])
+    assert [(round(each.value), round(each.low), round(each.high)) for each in found] == [(15, 9, 21), (100,) * 3]
+    assert calls == [("new", 1), ("old", 1)] * 31
+
+
+def test_a_stratum_without_held_out_samples_keeps_its_share() -> None:
+    stream = {("", "hard"): 10, ("", "easy"): 20, ("1", "easy"): 70}
+    found = compare(lambda: Answers(right), Answers(half_right), HELD, stream)  # type: ignore[arg-type, return-value]
+    assert [(each.name, each.share, each.counts.samples) for each in found.strata] == [
+        ("hard", 0.1, 100),
+        ("easy", 0.2, 100),
+        ("easy", 0.7, 0),
+    ]
+    empty = compare(lambda: Answers(right), Answers(right), HELD, {("", "hard"): 0})  # type: ignore[arg-type, return-value]
+    assert [each.share for each in empty.strata] == [0.0]
 
 
 def test_a_slow_candidate_is_measured_as_slow() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import NormalDist
 
 import msgspec
 import pytest
@@ -139,3 +140,133 @@ def test_no_candidate_passes_that_has_fewer_right_answers_in_both_strata(
 @given(st.builds(Evidence, strata=st.lists(st.builds(StratumCounts, name=st.just("hard"), counts=tables), max_size=3)))
 def test_any_evidence_gives_a_decision_with_a_reason(found: Evidence) -> None:
     assert decide(found, GateSettings()).reason
+
+
+@pytest.mark.parametrize(
+    ("times", "settings", "reason"),
+    [
+        # the upper end of the median must not be over the limit
+        ((Estimate(40.0, 30.0, 50.0), FAST), {"most_ms": 50.0, "most_slowdown": 0.0}, gate.ACCEPTED),
+        ((Estimate(40.0, 30.0, 50.1), FAST), {"most_ms": 50.0, "most_slowdown": 0.0}, gate.TOO_SLOW),
+        ((Estimate(40.0, 30.0, 50.1), FAST), {"most_slowdown": 0.0}, gate.ACCEPTED),
+        # the lower end must not be surely over the factor of the present model's upper end
+        ((Estimate(9.0, 4.2, 12.0), Estimate(2.0, 1.9, 2.1)), {}, gate.ACCEPTED),
+        ((Estimate(9.0, 4.3, 12.0), Estimate(2.0, 1.9, 2.1)), {}, gate.TOO_SLOW),
+        ((Estimate(9.0, 6.3, 12.0), Estimate(2.0, 1.9, 2.1)), {"most_slowdown": 3.0}, gate.ACCEPTED),
+        ((Estimate(1.5, 1.0, 2.0), Estimate(0.1, 0.1, 0.1)), {}, gate.ACCEPTED),
+        ((Estimate(1.5, 1.01, 2.0), Estimate(0.1, 0.1, 0.1)), {}, gate.TOO_SLOW),
+        ((Estimate(1.5, 1.01, 2.0), Estimate(0.1, 0.1, 0.1)), {"floor_ms": 2.0}, gate.ACCEPTED),
+        ((FAST, None), {}, gate.TOO_SLOW),
+        ((None, FAST), {}, gate.TOO_SLOW),
+    ],
+)
+def test_each_end_of_a_time_has_its_limit(
+    times: tuple[Estimate | None, Estimate | None], settings: dict[str, float], reason: str
+) -> None:
+    found = decide(evidence(candidate_ms=times[0], present_ms=times[1]), GateSettings(**settings))  # type: ignore[arg-type]
+    assert found.reason == reason
+
+
+def scaled(counts: PairedCounts, samples: int) -> PairedCounts:
+    """The same counts with another number of samples, of which both models answer the added ones."""
+    return msgspec.structs.replace(counts, both=counts.both + samples - counts.samples)
+
+
+@pytest.mark.parametrize(
+    ("hard", "easy", "share", "reason"),
+    [
+        (scaled(PairedCounts(candidate=40), 80), scaled(PairedCounts(candidate=10), 20), 0.5, gate.ACCEPTED),
+        (scaled(PairedCounts(candidate=40), 79), scaled(PairedCounts(candidate=10), 20), 0.5, gate.TOO_FEW),
+        (scaled(PairedCounts(candidate=40), 81), scaled(PairedCounts(candidate=10), 19), 0.5, gate.TOO_FEW),
+        (scaled(PairedCounts(candidate=10), 19), scaled(PairedCounts(candidate=40), 81), 0.5, gate.TOO_FEW),
+        # a tenth of the stream needs samples, less does not
+        (scaled(PairedCounts(candidate=60), 100), PairedCounts(), 0.90, gate.TOO_FEW),
+        (scaled(PairedCounts(candidate=60), 100), PairedCounts(), 0.91, gate.ACCEPTED),
+    ],
+)
+def test_the_least_numbers_are_enough_and_one_less_is_not(
+    hard: PairedCounts, easy: PairedCounts, share: float, reason: str
+) -> None:
+    strata = [
+        StratumCounts(name="hard", share=share, counts=hard),
+        StratumCounts(name="easy", share=round(1 - share, 9), counts=easy),
+    ]
+    assert decide(evidence(strata=strata), GateSettings()).reason == reason
+
+
+def test_strata_without_a_share_of_the_stream_prove_nothing() -> None:
+    strata = [StratumCounts(name=name, share=0.0, counts=BETTER) for name in ("hard", "easy")]
+    assert decide(evidence(strata=strata), GateSettings()).reason == gate.TOO_FEW
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reason"),
+    [
+        (1e-9, 0.2, gate.ACCEPTED),
+        (0.0, 0.2, gate.NOT_BETTER),
+        (-0.2, 0.0, gate.NOT_BETTER),
+        (-0.2, -1e-9, gate.WORSE),
+    ],
+)
+def test_the_whole_interval_must_be_above_0(
+    low: float, high: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "gain_of", lambda *_: Estimate((low + high) / 2, low, high))
+    assert decide(evidence(), GateSettings()).reason == reason
+
+
+def test_shares_need_not_add_up_to_1() -> None:
+    strata = [StratumCounts(name="hard", share=0.1, counts=BETTER), StratumCounts(name="easy", share=0.3, counts=EQUAL)]
+    assert gate.gain_of(strata, 1.96).value == pytest.approx(0.25 * 55 / 200)
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3, 10])
+def test_each_attempt_gets_its_part_of_the_error(attempt: int) -> None:
+    found = decide(evidence(), GateSettings(confidence=0.9), attempt=attempt)
+    z = NormalDist().inv_cdf(1 - 0.1 / (attempt * (attempt + 1)) / 2)
+    assert found.gain == gate.gain_of(evidence().strata, z)
+
+
+def test_what_passes_at_first_does_not_pass_after_many_attempts() -> None:
+    close = PairedCounts(both=150, candidate=22, present=8, neither=20)
+    first, late = (decide(evidence(close, close), GateSettings(), attempt=attempt) for attempt in (1, 12))
+    assert (first.reason, late.reason) == (gate.ACCEPTED, gate.NOT_BETTER)
+    reference = PairedCounts(both=900, candidate=15, present=39, neither=46)
+    first, late = (decide(evidence(reference=reference), GateSettings(), attempt=attempt) for attempt in (1, 12))
+    assert (first.reason, late.reason) == (gate.ACCEPTED, gate.FORGETS)
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        (PairedCounts(both=950, present=50), gate.ACCEPTED),  # a loss of just the limit
+        (PairedCounts(both=949, present=51), gate.GROUP_WORSE),
+        (PairedCounts(both=4, present=1), gate.ACCEPTED),  # not surely worse
+        (PairedCounts(both=949, candidate=51), gate.ACCEPTED),
+    ],
+)
+def test_a_group_is_worse_if_that_is_sure_and_over_the_limit(counts: PairedCounts, reason: str) -> None:
+    assert decide(evidence(groups={"class 3": counts}), GateSettings()).reason == reason
+
+
+def test_one_of_many_groups_must_be_worse_more_surely_than_the_only_one() -> None:
+    counts = PairedCounts(both=30, candidate=1, present=9, neither=5)
+    alone = decide(evidence(groups={"class 3": counts}), GateSettings())
+    others = {f"class {i}": EQUAL for i in range(10, 60)}
+    assert alone.reason == gate.GROUP_WORSE
+    assert "class 3" in alone.message
+    assert decide(evidence(groups={"class 3": counts, **others}), GateSettings()).reason == gate.ACCEPTED
+    sure = msgspec.structs.replace(counts, present=40)
+    assert decide(evidence(groups={**others, "class 3": sure}), GateSettings()).reason == gate.GROUP_WORSE
+
+
+@pytest.mark.parametrize(("low", "reason"), [(-0.05, gate.FORGETS), (-0.0499, gate.ACCEPTED)])
+def test_a_loss_of_the_limit_must_lie_below_the_interval_on_samples_from_before(
+    low: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = PairedCounts(both=77)
+    measured = gate.paired
+    monkeypatch.setattr(
+        gate, "paired", lambda counts, z: Estimate(0.0, low, 0.1) if counts is reference else measured(counts, z)
+    )
+    assert decide(evidence(reference=reference), GateSettings()).reason == reason

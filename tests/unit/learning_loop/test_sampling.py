@@ -67,3 +67,38 @@ def test_without_weights_nothing_is_drawn() -> None:
 def test_all_or_none_are_held_out_at_the_ends(group: str) -> None:
     assert held_out(group, 1.0)
     assert not held_out(group, 0.0)
+
+
+def test_the_same_groups_are_held_out_on_every_node_and_in_every_version() -> None:
+    assert [i for i in range(40) if held_out(f"cam0 {i}", 0.3)] == [2, 5, 8, 10, 11, 16, 18, 20, 23, 34, 35, 36, 37]
+    assert sum(held_out(str(i), 0.3) for i in range(20_000)) / 20_000 == pytest.approx(0.3, abs=0.015)
+
+
+def test_a_sample_without_a_group_is_a_group_of_its_own() -> None:
+    samples = [sample(i, hard=True) for i in range(200)]
+    found = split(samples, {("", "hard"): 200}, size=50, seed=1)
+    assert {each.id for each in found.held_out} == {str(i) for i in range(200) if held_out(str(i), 0.3)}
+    assert not {each.id for each in found.held_out} & set(found.training)
+
+
+def test_a_sample_stands_for_itself_at_least() -> None:
+    assert weights({("", "hard"): 5}, SAMPLES[:10]) == [1.0] * 10
+    assert weights({}, SAMPLES[:3]) == [1.0] * 3
+
+
+def test_neighbouring_frames_are_on_one_side_and_the_share_is_of_groups() -> None:
+    samples = [sample(i, hard=True, group=f"cam{i % 2} {i // 20}") for i in range(4000)]
+    found = split(samples, {("", "hard"): 4000}, size=4000, seed=3, share=0.5)
+    judged = {each.group for each in found.held_out}
+    assert {each.id for each in samples if each.group in judged} == {each.id for each in found.held_out}
+    assert set(found.training) == {each.id for each in samples if each.group not in judged}
+    assert found.distinct == len(set(found.training)) == 4000 - len(found.held_out)
+    assert 0.4 < len(judged) / 400 < 0.6
+
+
+def test_a_draw_depends_on_its_seed_alone() -> None:
+    of = [1.0, 2.0, 3.0, 4.0] * 25
+    assert resampled(of, 10, 7) == resampled(of, 10, 7)
+    assert len({tuple(resampled(of, 10, seed)) for seed in range(20)}) > 5
+    assert resampled([1.0, 1.0], -1, 0) == resampled([1.0, 1.0], 0, 0) == []
+    assert sorted(resampled([1.0] * 50, 50, 3)) == list(range(50))

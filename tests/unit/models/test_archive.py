@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,15 @@ import pytest
 
 from halimede.api.model_formats import ONNX, SAVED_MODEL, TFLITE, ModelFormat
 from halimede.models import Cache, FetchError, FetchReason
-from halimede.models.archive import format_at, model_file, unpack
+from halimede.models.archive import (
+    ArchiveLimits,
+    ArchiveRefusedError,
+    Unpacking,
+    format_at,
+    model_file,
+    unpack,
+    unpack_zip,
+)
 from tests.simulated import eventually
 from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
 
@@ -238,3 +247,16 @@ async def test_folders_may_be_named_after_their_files_or_twice(cache: Cache) -> 
     assert tree(await unpack(cache, stored(cache, content))) == {"a/b/c.txt": b"c"}
     content = zip_of((zipfile.ZipInfo("a/b/c.txt"), b"c"), (zipfile.ZipInfo("a/"), b""))
     assert tree(await unpack(cache, stored(cache, content))) == {"a/b/c.txt": b"c"}
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_too_many_members_are_counted_before_anything_is_called_damaged(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "m.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(11_000):
+            archive.writestr(f"a-name-of-some-length-{number}", bytes(size))
+    (tmp_path / "out").mkdir()
+    unpacking = Unpacking(tmp_path / "out", ArchiveLimits(), path.stat().st_size, threading.Event())
+    with pytest.raises(ArchiveRefusedError, match="it has more than 10000 members"):
+        unpack_zip(path, unpacking)
+    assert not list((tmp_path / "out").iterdir())

@@ -74,3 +74,27 @@ async def test_one_that_is_too_large_is_refused(reader, packed: bool) -> None:
     made.go.set()
     assert (await post(session, url, MOST + 1, packed=packed))[0] == 413
     assert (await post(session, url, MOST, packed=packed))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", b"{}"),  # of aio-libs/aiohttp issue 1710 and dropwizard/dropwizard issue 4176
+        ("gzip", b"x" * 300_000),
+        ("gzip", gzip.compress(bytes(1000), mtime=0) + b"more"),
+        ("gzip", gzip.compress(bytes(1000), mtime=0)[:-8] + bytes(8)),
+    ],
+    ids=["plain", "large", "more", "checksum"],
+)
+async def test_a_body_in_another_encoding_than_its_header_names_is_a_clients_error(
+    reader, encoding: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, url, session = reader
+    made.go.set()
+    async with session.post(url, data=body, headers={"Content-Encoding": encoding}) as reply:
+        text = await reply.text()
+    assert reply.status == 400
+    assert f"it is not valid {encoding}: correct it, or the header Content-Encoding" in text
+    assert await post(session, url, 10, packed=True) == (200, "10")
+    assert "Traceback" not in caplog.text
+    assert not made.requests.budget.held

@@ -24,7 +24,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException, OpenApiException
 
 from halimede import __version__
-from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
+from halimede.errors import HalimedeError, InvalidFieldError, cause_of, hide_secrets
 from services.gm.cluster.kubernetes.api_paths import MANAGER, OPENED, ApiResource, Object
 from services.gm.cluster.port import ConflictError, NotAcceptedError
 
@@ -371,8 +371,8 @@ class KubernetesClient:
             raise self._noted(UnavailableError(what, 0, "the API server did not answer in time")) from error
         except (aiohttp.ClientError, ApiException, OpenApiException, OSError, ValueError) as error:
             # ValueError: invalid JSON, or a line above the size limit
-            text = str(error) or type(error).__name__
-            raise self._noted(UnavailableError(what, 0, f"the API server cannot be reached: {text}")) from error
+            text = f"the API server cannot be reached: {str(error) or cause_of(error)}"
+            raise self._noted(UnavailableError(what, 0, text)) from error
 
     def _noted(self, error: KubernetesApiError) -> KubernetesApiError:
         self.trouble = str(error) if isinstance(error, UnavailableError) else ""

@@ -21,7 +21,7 @@ from typing import Any, Self
 import structlog
 
 from halimede.api.worker_environment import SESSION_KEY, SESSION_KEY_DIGITS
-from halimede.errors import InvalidFieldError, first_error
+from halimede.errors import InvalidFieldError, first_error, shorten_middle
 from halimede.messages import NodeStatus, NodeSummary, Output, Status
 from halimede.names import Key
 from halimede.system.backoff import exponential
@@ -431,7 +431,7 @@ class Events:
 
     def add(self, type_: EventType, reason: str, involved: Object, message: str, times: int = 1) -> None:
         """Queue an event that occurred ``times`` times to an object. Does not wait."""
-        happened = Happened(type_, reason, tuple(sorted(involved.items())), message[:MAX_MESSAGE])
+        happened = Happened(type_, reason, tuple(sorted(involved.items())), shorten_middle(message, MAX_MESSAGE))
         try:
             self._waiting.put_nowait((happened, times))
         except asyncio.QueueFull:

@@ -30,7 +30,7 @@ from halimede.compat.sedna.cloud_client import CloudClient
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType, post_processing
 from halimede.compat.sedna.core.base import JobBase, model_path
 from halimede.compat.sedna.serving import served
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, describe_exception
 from halimede.inference.estimator import loaded
 from halimede.messages import Count
 from halimede.mining import Verdict, create
@@ -280,7 +280,7 @@ class Own:
         try:
             return Verdict(hard=bool(self.algorithm(infer_result)))
         except Exception as error:  # noqa: BLE001  # a user's algorithm; inference continues without it
-            return Verdict(hard=True, error=f"{type(error).__name__}: {error}")
+            return Verdict(hard=True, error=describe_exception(error))
 
     def __call__(self, infer_result: Any = None) -> bool:
         """Whether the sample is hard."""
