@@ -291,7 +291,7 @@ class Aggregator:
         if metrics := round_plan.mean_metrics(states):
             memory.metrics, memory.evaluated = metrics, plan.number
         log.info("round done", number=plan.number, received=len(states), metrics=metrics)
-        if job.target and metrics.get(job.target.metric, -math.inf) >= job.target.value:
+        if round_plan.is_target_reached(job.target, metrics):
             memory.reason = TARGET_REACHED  # the weights that were evaluated are those of the model
         elif plan.only_evaluate:
             memory.reason = ROUNDS_DONE

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
+from halimede.api.trainingmodel import MetricTarget
 from halimede.messages import TrainerState, TrainingRound
 
 #: an update weighs at most so many times the median number of samples: a trainer reports its number itself
@@ -140,6 +141,11 @@ def mean_metrics(states: Mapping[str, TrainerState]) -> dict[str, float]:
     keys = set.intersection(*(set(state.evaluation) for state in known.values()))
     total = sum(weights.values())
     return {key: sum(state.evaluation[key] * weights[n] for n, state in known.items()) / total for key in sorted(keys)}
+
+
+def is_target_reached(target: MetricTarget | None, metrics: Mapping[str, float]) -> bool:
+    """Whether a round's metrics have the value at which a job ends; one that no trainer reports has none."""
+    return target is not None and target.metric in metrics and metrics[target.metric] >= target.value
 
 
 def same_round(one: TrainingRound, other: TrainingRound) -> bool:

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.api.trainingmodel import MetricTarget
 from halimede.messages import TensorFile, TrainerState, TrainingRound
 from halimede.training.round_plan import (
     RoundPlan,
     UpdateVerdict,
     candidates,
     invite,
+    is_target_reached,
     mean_metrics,
     same_round,
     sample_shape,
@@ -124,3 +126,20 @@ def test_the_round_of_a_restarted_aggregator_is_the_same_work() -> None:
     assert same_round(body, msgspec.structs.replace(body, epoch=2, received=["a"]))
     assert not same_round(body, msgspec.structs.replace(body, seed=8))
     assert not same_round(body, msgspec.structs.replace(body, number=4))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reached"),
+    [
+        ({"accuracy": 0.9}, True),
+        ({"accuracy": 0.95, "loss": 3.0}, True),
+        ({"accuracy": 0.8999}, False),
+        ({"loss": 5.0}, False),
+        ({}, False),
+    ],
+)
+def test_a_job_ends_at_its_target_and_not_by_a_metric_that_nobody_reports(
+    metrics: dict[str, float], reached: bool
+) -> None:
+    assert is_target_reached(MetricTarget(metric="accuracy", value=0.9), metrics) is reached
+    assert not is_target_reached(None, metrics)
