@@ -281,7 +281,7 @@ class Aggregator:
         """Make the next weights of a round's updates; without enough of them, the round is repeated."""
         memory, job = self._memory, self._settings.job
         memory.invited = []
-        if len(plan.received) < job.min_clients:
+        if not plan.has_enough(job.min_clients):
             memory.epoch += 1
             self._count("RoundRepeated")
             log.warning("round repeated", number=plan.number, received=plan.received, refused=plan.refused)

@@ -36,7 +36,7 @@ from halimede.training.data import newest_ns
 from halimede.training.error_feedback import ErrorFeedback, apply_change
 from halimede.training.kept_data import is_kept
 from halimede.training.metrics import training_metrics
-from halimede.training.round_plan import same_round
+from halimede.training.round_plan import is_superseded, same_round
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, encode, size_limit
@@ -194,8 +194,7 @@ class TrainerWorker:
                 news = asyncio.create_task(self._changed.wait())
                 await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
-                now = self._round
-                if now is not None and (now.epoch, now.number, now.state) != (body.epoch, body.number, body.state):
+                if is_superseded(body, self._round):
                     return
             task.result()
         finally:

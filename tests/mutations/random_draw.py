@@ -3,8 +3,8 @@
 cosmic-ray knows the mutations: another comparison or operator, ``and`` for ``or``, a number that is one more or less,
 ``True`` for ``False``, ``break`` for ``continue``, a ``not``. A seed decides which are drawn, so that the draw can be
 made again (``--list`` shows it alone). The tests of a mutation are the unit and integration tests that import its
-module, also through a module of the tests, or start it as a process. Types, decorators and the options of classes are
-left out.
+module, also through a module of the tests, start it as a process or find it by name. Types, decorators and the options
+of classes are left out.
 
 Exit codes: 0, all were caught; 1, some were not.
 """
@@ -36,8 +36,9 @@ OPERATORS = re.compile(
     r"(ReplaceBinary|ReplaceComparison|ReplaceUnary|ReplaceTrue|ReplaceFalse|ReplaceAnd|ReplaceOr|ReplaceBreak"
     r"|ReplaceContinue|AddNot|NumberReplacer)"
 )
-#: tests that start the programs of a package as processes, and import nothing of it
-PROCESSES = {
+#: tests that import nothing of a package: they start its programs, or find its classes by name
+INDIRECT = {
+    "halimede/training/aggregation": ("training/test_aggregation",),
     "halimede/training": ("integration/test_training_workers",),
     "services/gm": ("integration/test_gm_on_memory_bus",),
 }
@@ -130,7 +131,7 @@ def _is_python(source: str) -> bool:
 
 
 def select_tests(module: Path, root: Path) -> list[Path]:
-    """Return the tests of a module: those that import it or start it; quick ones first."""
+    """Return the tests of a module: those that import it or use it by name; quick ones first."""
     sources = {file: file.read_text() for file in sorted((root / "tests").rglob("*.py"))}
     changed, users = [module], set[Path]()
     while changed:
@@ -145,7 +146,7 @@ def select_tests(module: Path, root: Path) -> list[Path]:
         changed += [file.relative_to(root) for file in direct if not file.name.startswith("test_")]
         users |= direct
     tests = {file for file in users if file.name.startswith("test_")}
-    for package, names in PROCESSES.items():
+    for package, names in INDIRECT.items():
         if module.as_posix().startswith(f"{package}/"):
             tests |= {file for name in names for file in runner.test_files(name, root)}
     return [file for folder in TESTS for file in sorted(tests) if root / "tests" / folder in file.parents]

@@ -164,6 +164,7 @@ def test_a_damaged_sample_goes_when_it_is_read(tmp_path: Path, kind: str) -> Non
     kept = store(tmp_path)
     kept.add(sample(1), b"picture")
     kept.add(sample(2), b"picture")
+    assert (tmp_path / "hard").stat().st_mode & 0o777 == 0o700
     (file,) = (tmp_path / "hard").glob(f"*1.{kind}")
     file.write_bytes(b"")  # as a power failure leaves it
     again = store(tmp_path)

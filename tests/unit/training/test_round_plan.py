@@ -14,6 +14,7 @@ from halimede.training.round_plan import (
     UpdateVerdict,
     candidates,
     invite,
+    is_superseded,
     is_target_reached,
     mean_metrics,
     same_round,
@@ -143,3 +144,18 @@ def test_a_job_ends_at_its_target_and_not_by_a_metric_that_nobody_reports(
 ) -> None:
     assert is_target_reached(MetricTarget(metric="accuracy", value=0.9), metrics) is reached
     assert not is_target_reached(None, metrics)
+
+
+@pytest.mark.parametrize(("received", "enough"), [("", False), ("a", False), ("ab", True), ("abc", True)])
+def test_a_round_counts_from_the_least_number_of_updates_on(received: str, enough: bool) -> None:
+    assert plan(received=list(received), refused={"d": "Diverged"}).has_enough(2) is enough
+
+
+@pytest.mark.parametrize(
+    ("changes", "superseded"),
+    [({}, False), ({"number": 6}, True), ({"epoch": 3}, True), ({"state": "done"}, True), ({"seed": 9}, False)],
+)
+def test_a_trainer_leaves_a_round_when_another_one_is_published(changes: dict[str, object], superseded: bool) -> None:
+    body = TrainingRound(job=JOB, source="a", epoch=2, number=5, state="open")
+    assert is_superseded(body, msgspec.structs.replace(body, **changes)) is superseded
+    assert not is_superseded(body, None)
