@@ -17,6 +17,7 @@ from halimede.training.round_plan import (
     is_superseded,
     is_target_reached,
     mean_metrics,
+    round_seed,
     same_round,
     sample_shape,
     weighed,
@@ -159,3 +160,8 @@ def test_a_trainer_leaves_a_round_when_another_one_is_published(changes: dict[st
     body = TrainingRound(job=JOB, source="a", epoch=2, number=5, state="open")
     assert is_superseded(body, msgspec.structs.replace(body, **changes)) is superseded
     assert not is_superseded(body, None)
+
+
+def test_the_seed_of_a_round_is_the_same_in_each_version() -> None:
+    assert [round_seed(7, number) for number in (1, 2, 64)] == [7_000_022, 7_000_023, 7_000_085]
+    assert round_seed(2**32 - 1, 5) == ((2**32 - 1) * 1_000_003 + 5) % 2**32 < 2**32
