@@ -12,7 +12,7 @@ from examples.federated.split import CLASSES, together, training_parts, unseen
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import open_model
-from halimede.training import child
+from halimede.training import candidate, child
 from halimede.training.trainer import TrainingData, load_trainer
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import Weights, difference, norm
@@ -78,6 +78,16 @@ def test_the_first_weights_have_the_spread_of_their_inputs_and_nothing_else_is_k
     zeros = {name: np.zeros_like(each) for name, each in weights.items()}
     data = TrainingData(np.ones((4, 400), np.float32), np.array([0, 0, 0, 7]), 50, 0, {})
     assert Perceptron(hidden="").evaluate(data, zeros) == pytest.approx({"accuracy": 0.75, "loss": np.log(50)})
+
+
+def test_the_present_model_may_be_in_the_folder_of_an_archive(tmp_path: Path) -> None:
+    trainer, file = Perceptron(), tmp_path / "unpacked" / "model.onnx"
+    file.parent.mkdir()
+    trainer.export(trainer.initial_weights((64,), CLASSES), file)
+    spec = ModelSpec(url="file:///model.onnx", format="onnx", labels=LABELS)
+    for path in (file, file.parent):
+        with candidate._present(str(path), spec) as model:
+            assert model.labels == tuple(LABELS)
 
 
 def test_metrics_of_a_user_are_bounded_and_finite() -> None:
