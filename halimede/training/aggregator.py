@@ -411,7 +411,7 @@ class Aggregator:
 
     @property
     def _bytes(self) -> int:
-        return self._bytes_before + self._exchange.sent_bytes + self._exchange.received_bytes
+        return self._bytes_before + self._exchange.moved_bytes
 
     def _body(self) -> TrainingRound:
         """Return the round as it is published."""

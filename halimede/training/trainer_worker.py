@@ -120,14 +120,14 @@ class TrainerWorker:
 
     def _progress(self) -> TrainingProgress:
         """Return the progress for the worker's report."""
-        state, exchange = self._state, self._exchange
+        state = self._state
         return TrainingProgress(
             run=state.job,
             round=state.number,
             rounds=self._settings.job.rounds,
             reason=state.reason,
             metrics=state.metrics,
-            bytes=exchange.sent_bytes + exchange.received_bytes,
+            bytes=self._exchange.moved_bytes,
             samples=state.samples + state.held_out,
             compared=self._compared,
             evidence=self._comparison.evidence,
