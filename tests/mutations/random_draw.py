@@ -106,15 +106,22 @@ def _declarations(tree: ast.AST) -> Iterator[tuple[Place, Place]]:
 
 
 def draw(root: Path, packages: Sequence[str], count: int, seed: int) -> Iterator[tuple[Path, str, Mutation]]:
-    """Yield drawn mutations: the module, its mutated source, and what was changed. Each token is as probable."""
-    choice = Random(seed)
+    """Yield drawn mutations: the module, its mutated source, and what was changed. Each token is as probable.
+
+    More of the same seed begin with the same ones, so that one can be replaced by the next.
+    """
     found = [place for path in modules(root, packages) for place in positions(path, path.read_text())]
-    for place in choice.sample(found, min(count, len(found))):
-        name, number = choice.choice(place.mutations)
+    Random(seed).shuffle(found)
+    drawn = 0
+    for place in found:
+        if drawn == count:
+            return
+        name, number = Random(f"{seed} {place.path.name} {place.at}").choice(place.mutations)
         source = place.path.read_text()
         content = mutate_code(source, OperatorProvider()[name](), number)
         if not _is_python(content):  # such as % for the ** of keyword arguments
             continue
+        drawn += 1
         line = place.at[0] - 1
         before, after = source.splitlines()[line].strip(), content.splitlines()[line].strip()
         module = place.path.relative_to(root)
