@@ -281,7 +281,7 @@ class Aggregator:
         """Make the next weights of a round's updates; without enough of them, the round is repeated."""
         memory, job = self._memory, self._settings.job
         memory.invited = []
-        if len(plan.received) < job.min_clients:
+        if not plan.has_enough(job.min_clients):
             memory.epoch += 1
             self._count("RoundRepeated")
             log.warning("round repeated", number=plan.number, received=plan.received, refused=plan.refused)
@@ -291,7 +291,7 @@ class Aggregator:
         if metrics := round_plan.mean_metrics(states):
             memory.metrics, memory.evaluated = metrics, plan.number
         log.info("round done", number=plan.number, received=len(states), metrics=metrics)
-        if job.target and metrics.get(job.target.metric, -math.inf) >= job.target.value:
+        if round_plan.is_target_reached(job.target, metrics):
             memory.reason = TARGET_REACHED  # the weights that were evaluated are those of the model
         elif plan.only_evaluate:
             memory.reason = ROUNDS_DONE
@@ -411,7 +411,7 @@ class Aggregator:
 
     @property
     def _bytes(self) -> int:
-        return self._bytes_before + self._exchange.sent_bytes + self._exchange.received_bytes
+        return self._bytes_before + self._exchange.moved_bytes
 
     def _body(self) -> TrainingRound:
         """Return the round as it is published."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
+from halimede.api.trainingmodel import MetricTarget
 from halimede.messages import TrainerState, TrainingRound
 
 #: an update weighs at most so many times the median number of samples: a trainer reports its number itself
@@ -82,6 +83,10 @@ class RoundPlan:
     def _is_done(self, trainer: str) -> bool:
         return trainer in self.received or trainer in self.refused
 
+    def has_enough(self, least: int) -> bool:
+        """Whether so many updates are there that the round counts."""
+        return len(self.received) >= least
+
     def is_over(self, now: float) -> bool:
         """Whether all invited trainers are done, or the deadline has passed."""
         return now >= self.until or len(self.received) + len(self.refused) >= len(self.invited)
@@ -140,6 +145,16 @@ def mean_metrics(states: Mapping[str, TrainerState]) -> dict[str, float]:
     keys = set.intersection(*(set(state.evaluation) for state in known.values()))
     total = sum(weights.values())
     return {key: sum(state.evaluation[key] * weights[n] for n, state in known.items()) / total for key in sorted(keys)}
+
+
+def is_target_reached(target: MetricTarget | None, metrics: Mapping[str, float]) -> bool:
+    """Whether a round's metrics have the value at which a job ends; one that no trainer reports has none."""
+    return target is not None and target.metric in metrics and metrics[target.metric] >= target.value
+
+
+def is_superseded(body: TrainingRound, now: TrainingRound | None) -> bool:
+    """Whether another round, or another state of this one, is published by now."""
+    return now is not None and (now.epoch, now.number, now.state) != (body.epoch, body.number, body.state)
 
 
 def same_round(one: TrainingRound, other: TrainingRound) -> bool:

@@ -48,6 +48,11 @@ class TensorExchange:
         """Bytes of all pieces that were sent."""
         return self._server.stats.bytes
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes in both directions."""
+        return self.sent_bytes + self.received_bytes
+
     async def start(self) -> None:
         """Subscribe to requests and pieces."""
         await self._client.start()

@@ -36,7 +36,7 @@ from halimede.training.data import newest_ns
 from halimede.training.error_feedback import ErrorFeedback, apply_change
 from halimede.training.kept_data import is_kept
 from halimede.training.metrics import training_metrics
-from halimede.training.round_plan import same_round
+from halimede.training.round_plan import is_superseded, same_round
 from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import decode, encode, size_limit
@@ -120,14 +120,14 @@ class TrainerWorker:
 
     def _progress(self) -> TrainingProgress:
         """Return the progress for the worker's report."""
-        state, exchange = self._state, self._exchange
+        state = self._state
         return TrainingProgress(
             run=state.job,
             round=state.number,
             rounds=self._settings.job.rounds,
             reason=state.reason,
             metrics=state.metrics,
-            bytes=exchange.sent_bytes + exchange.received_bytes,
+            bytes=self._exchange.moved_bytes,
             samples=state.samples + state.held_out,
             compared=self._compared,
             evidence=self._comparison.evidence,
@@ -194,8 +194,7 @@ class TrainerWorker:
                 news = asyncio.create_task(self._changed.wait())
                 await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
-                now = self._round
-                if now is not None and (now.epoch, now.number, now.state) != (body.epoch, body.number, body.state):
+                if is_superseded(body, self._round):
                     return
             task.result()
         finally:

@@ -76,6 +76,12 @@ async def test_only_who_shows_the_token_is_answered_and_health_is_open(
         assert TOKEN not in made.log.read_text()
 
 
+def test_tls_is_of_version_1_2_at_least(files: tuple[str, str, str]) -> None:
+    context = read_access(*files).tls
+    assert context is not None
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
 def test_mistakes_name_the_option_and_what_to_do(tmp_path: Path, files: tuple[str, str, str]) -> None:
     token, certificate, key = files
     empty, short, open_ = tmp_path / "empty", tmp_path / "short", tmp_path / "open"

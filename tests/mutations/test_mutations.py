@@ -86,6 +86,7 @@ def test_what_is_drawn_is_one_token_of_code_and_the_same_for_a_seed(tree: Path) 
         [mutation.effect for _, _, mutation in draw(tree, ["halimede"], 5, seed)] for seed in (1, 1, 2)
     )
     assert first == again != other
+    assert first[:3] == [mutation.effect for _, _, mutation in draw(tree, ["halimede"], 3, 1)]
     for _, content, mutation in draw(tree, ["halimede/bounds"], 50, 1):
         pairs = zip(MODULE.splitlines(), content.splitlines(), strict=True)
         assert [new.strip() for old, new in pairs if new != old] == [mutation.replacement]

@@ -41,6 +41,14 @@ def test_mqtts_checks_the_brokers_certificate_and_mqtt_has_none() -> None:
     assert MqttSettings.from_url("mqtt://broker").context() is None
 
 
+def test_tls_is_of_version_1_2_at_least(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret")
+    for credentials in ("", tmp_path):
+        context = MqttSettings.from_url("mqtts://broker", credentials=credentials).context()
+        assert context is not None
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
 def test_credentials_are_unquoted_and_the_password_never_shows() -> None:
     settings = MqttSettings.from_url("mqtt://node-1:s%40cret%2F@broker")
     assert (settings.username, settings.password) == ("node-1", "s@cret/")

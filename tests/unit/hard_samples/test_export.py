@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import read_labelled
 from halimede.frames import encode_image
-from halimede.hard_samples.export import Export, class_folder
+from halimede.hard_samples.export import Export, as_json, class_folder
 from halimede.messages import KeptReply, KeptSample, Prediction
 from tests.unit.hard_samples.samples import box, sample
 
@@ -62,6 +63,21 @@ def test_boxes_as_coco(tmp_path: Path) -> None:
     assert sorted(str(each.label) for each in read.boxes[0]) == ["3", "cat"]
     exported(tmp_path / "edge", "edge", "coco", kept)
     assert json.loads((tmp_path / "edge" / "annotations.json").read_text())["annotations"] == []
+
+
+def test_names_are_written_as_people_read_them(tmp_path: Path) -> None:
+    kept = sample(1, label=None, boxes=[box("Größe 日本")], edge=Prediction(boxes=[]))
+    exported(tmp_path / "out", "cloud", "coco", kept)
+    for name in ("annotations.json", "manifest.jsonl"):
+        assert "Größe 日本" in (tmp_path / "out" / name).read_text(encoding="utf-8")
+
+
+def test_times_are_moments_and_an_unknown_one_is_empty(tmp_path: Path) -> None:
+    known = sample(1)
+    unknown = msgspec.structs.replace(known, result=msgspec.structs.replace(known.result, captured_ns=0))
+    at = msgspec.structs.replace(known, result=msgspec.structs.replace(known.result, captured_ns=1_700_000_000 * 10**9))
+    assert as_json(reply(unknown))["capturedAt"] == ""
+    assert as_json(reply(at))["capturedAt"].startswith("2023-11-14 22:13:20")
 
 
 @pytest.mark.parametrize("form", ["folder", "coco"])

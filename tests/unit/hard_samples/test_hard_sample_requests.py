@@ -75,6 +75,28 @@ async def test_answers_to_one_question_take_bounded_memory(monkeypatch: pytest.M
         assert len(await kept.pages(KeptRequest())) == 2
 
 
+async def test_all_pages_of_a_worker_are_read_and_one_that_goes_back_is_an_error() -> None:
+    pages = {9: ([8, 7], 7), 7: ([6], 6), 6: ([], 4), 4: ([2], 0)}
+    asked: list[int] = []
+
+    def page(before: int) -> KeptReply:
+        numbers, following = pages[before]
+        entries = [entry(sample(number, DATA), number) for number in numbers]
+        return KeptReply(worker="e", service="digits", node="edge0", entries=entries, next=following)
+
+    def answer(request: KeptRequest) -> list[KeptReply]:
+        asked.append(request.before)
+        return [page(request.before)]
+
+    async with told(answer) as kept:
+        found = [each.number async for each in kept.entries(page(9), KeptRequest(before=9))]
+    assert (found, asked) == ([8, 7, 6, 2], [7, 6, 4])
+    pages[6] = ([], 6)
+    async with told(answer) as kept:
+        with pytest.raises(HalimedeError, match="its pages have no end"):
+            [each async for each in kept.entries(page(9), KeptRequest(before=9))]
+
+
 @pytest.mark.parametrize("step", [1, -1])
 async def test_pages_without_an_end_are_an_error(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MOST_SAMPLES", 20)

@@ -164,6 +164,7 @@ def test_a_damaged_sample_goes_when_it_is_read(tmp_path: Path, kind: str) -> Non
     kept = store(tmp_path)
     kept.add(sample(1), b"picture")
     kept.add(sample(2), b"picture")
+    assert (tmp_path / "hard").stat().st_mode & 0o777 == 0o700
     (file,) = (tmp_path / "hard").glob(f"*1.{kind}")
     file.write_bytes(b"")  # as a power failure leaves it
     again = store(tmp_path)
@@ -195,6 +196,54 @@ def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path, monkeypatch: 
         assert ids(kept) == [1]
     kept.add(sample(3), b"picture")
     assert ids(kept) == [3, 1]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_after_an_error_of_the_disk_the_folder_is_read_again(
+    tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    calls, replace = [0], Path.replace
+
+    def full(path: Path, target: Path) -> Path:
+        calls[0] += 1
+        if calls[0] == failing:
+            raise OSError(28, "No space left on device")
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            kept.add(sample(2), b"picture")
+    assert (kept.added, f"{2:032x}" in kept) == (1, False)
+    # a picture whose document could not be written does not stay, and its room is not counted
+    assert ids(kept) == [1]
+    assert on_disk(tmp_path) == (kept.bytes, 1)
+    assert len(list((tmp_path / "hard").iterdir())) == 2
+    kept.add(sample(2), b"picture")
+    assert ids(kept) == [2, 1]
+    assert on_disk(tmp_path) == (kept.bytes, 2)
+
+
+@pytest.mark.parametrize("absent", ["png", "json"])
+def test_a_document_without_its_picture_is_no_sample_nor_the_reverse(tmp_path: Path, absent: str) -> None:
+    kept = store(tmp_path)
+    for number in (1, 2):
+        kept.add(sample(number), b"picture")
+    (file,) = (tmp_path / "hard").glob(f"*1.{absent}")
+    file.unlink()
+    again = store(tmp_path)
+    again.open()
+    assert (len(again), ids(again)) == (1, [2])
+    assert on_disk(tmp_path) == (again.bytes, 1)
+    assert len(list((tmp_path / "hard").iterdir())) == 2
+    # where the process that has read the folder goes on, it is found when it is read
+    (file,) = (tmp_path / "hard").glob("*2.png")
+    file.unlink()
+    assert again.get(f"{2:032x}") is None
+    again.add(sample(3), b"picture")
+    assert ids(store(tmp_path)) == [3]
 
 
 steps = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 11 * BLOCK)), min_size=1, max_size=12)

@@ -130,7 +130,10 @@ def test_hard_frames_agree_and_audits_speak_for_the_easy_ones() -> None:
 @pytest.mark.parametrize(
     ("now", "since"),
     [
-        (VersionCounts(answered=130, hard=12, audited=9, agreed=7), VersionCounts(answered=30, hard=2, audited=4, agreed=3)),
+        (
+            VersionCounts(answered=130, hard=12, audited=9, agreed=7),
+            VersionCounts(answered=30, hard=2, audited=4, agreed=3),
+        ),
         (VersionCounts(answered=100, hard=10, audited=6, agreed=5), VersionCounts(audited=1, agreed=1)),
         (VersionCounts(answered=130, hard=12, audited=5, agreed=4), VersionCounts(answered=30, hard=2)),
         (VersionCounts(answered=130, hard=12, audited=4, agreed=4), VersionCounts()),

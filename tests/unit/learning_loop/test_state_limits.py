@@ -154,6 +154,8 @@ def test_a_version_that_is_undone_after_its_roll_out_leaves_the_loop_to_collect(
 
 
 def test_what_runs_in_each_state() -> None:
+    nothing = DesiredLoop(train=0, begins_s=0.0, audit_share=0.0, judge="", canary="", percent=0)
+    assert DesiredLoop() == nothing
     loop = LoopState(version="2", round=4, begins_s=7.0)
     settings = LoopSettings(audit_share=0.3)
     assert {state: desired(replace(loop, state=state), settings) for state in states._STEPS} == {
@@ -279,7 +281,8 @@ def test_a_canary_that_holds_is_rolled_out_and_one_that_does_not_is_withdrawn() 
 def test_where_a_candidate_replaces_the_version_before_their_counts_follow_one_another() -> None:
     loop = LoopState(
         state="Canary", version="2", base="1", window=VersionCounts(answered=1000),
-        start=VersionCounts(answered=8000, hard=800, audited=400, agreed=290), canary_start=VersionCounts(answered=8000),
+        start=VersionCounts(answered=8000, hard=800, audited=400, agreed=290),
+        canary_start=VersionCounts(answered=8000),
     )  # fmt: skip
     both = VersionCounts(answered=8500, hard=850, audited=420, agreed=300)
     facts = LoopFacts(present="1", counts=both, replaces=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,33 @@ def test_a_state_and_its_files_come_back(tmp_path: Path) -> None:
     again = Checkpoint(tmp_path / "c", Memory)
     assert again.load() == Memory(1, first)
     assert again.read(first) == b"first"
+
+
+def test_the_content_of_each_file_is_on_disk_before_its_name_and_both_before_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, str]] = []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        events.append(("sync", path.name))
+        if path.name.endswith(".new"):
+            assert path.stat().st_size, "nothing was written yet"
+        sync(handle)
+
+    def replaced(path: Path, target: Path) -> Path:
+        events.append(("name", target.name))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    folder = tmp_path / "c"
+    checkpoint = Checkpoint(folder, Memory)
+    digest = checkpoint.add(b"tensors")
+    assert events == [("sync", f".{digest}.new"), ("name", digest)]
+    checkpoint.save(Memory(1, digest), {digest})
+    assert events[2:] == [("sync", "c"), ("sync", ".state.json.new"), ("name", "state.json"), ("sync", "c")]
 
 
 def test_files_that_the_state_does_not_name_are_removed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from halimede.training.earlier_weights import FOLDER, MOST, SHORT, EarlierWeights
+from halimede.training.earlier_weights import FOLDER, SHORT, EarlierWeights
 from halimede.training.tensor_file import encode
 from halimede.training.weights import specs_of
 
@@ -36,10 +36,10 @@ def test_weights_that_are_not_there_or_do_not_fit_are_not_used(tmp_path: Path) -
 
 def test_the_oldest_weights_go_first(tmp_path: Path) -> None:
     earlier = EarlierWeights(tmp_path / FOLDER)
-    for i in range(MOST + 3):
+    for i in range(11):
         earlier.keep(f"{i:012d}", encode(WEIGHTS))
         os.utime(tmp_path / FOLDER / f"{i:012d}", (i, i))
-    assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {f"{i:012d}" for i in range(3, MOST + 3)}
+    assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {f"{i:012d}" for i in range(3, 11)}
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_weights(tmp_path: Path) -> None:

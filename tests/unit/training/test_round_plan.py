@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.api.trainingmodel import MetricTarget
 from halimede.messages import TensorFile, TrainerState, TrainingRound
 from halimede.training.round_plan import (
     RoundPlan,
     UpdateVerdict,
     candidates,
     invite,
+    is_superseded,
+    is_target_reached,
     mean_metrics,
+    round_seed,
     same_round,
     sample_shape,
     weighed,
@@ -124,3 +128,40 @@ def test_the_round_of_a_restarted_aggregator_is_the_same_work() -> None:
     assert same_round(body, msgspec.structs.replace(body, epoch=2, received=["a"]))
     assert not same_round(body, msgspec.structs.replace(body, seed=8))
     assert not same_round(body, msgspec.structs.replace(body, number=4))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reached"),
+    [
+        ({"accuracy": 0.9}, True),
+        ({"accuracy": 0.95, "loss": 3.0}, True),
+        ({"accuracy": 0.8999}, False),
+        ({"loss": 5.0}, False),
+        ({}, False),
+    ],
+)
+def test_a_job_ends_at_its_target_and_not_by_a_metric_that_nobody_reports(
+    metrics: dict[str, float], reached: bool
+) -> None:
+    assert is_target_reached(MetricTarget(metric="accuracy", value=0.9), metrics) is reached
+    assert not is_target_reached(None, metrics)
+
+
+@pytest.mark.parametrize(("received", "enough"), [("", False), ("a", False), ("ab", True), ("abc", True)])
+def test_a_round_counts_from_the_least_number_of_updates_on(received: str, enough: bool) -> None:
+    assert plan(received=list(received), refused={"d": "Diverged"}).has_enough(2) is enough
+
+
+@pytest.mark.parametrize(
+    ("changes", "superseded"),
+    [({}, False), ({"number": 6}, True), ({"epoch": 3}, True), ({"state": "done"}, True), ({"seed": 9}, False)],
+)
+def test_a_trainer_leaves_a_round_when_another_one_is_published(changes: dict[str, object], superseded: bool) -> None:
+    body = TrainingRound(job=JOB, source="a", epoch=2, number=5, state="open")
+    assert is_superseded(body, msgspec.structs.replace(body, **changes)) is superseded
+    assert not is_superseded(body, None)
+
+
+def test_the_seed_of_a_round_is_the_same_in_each_version() -> None:
+    assert [round_seed(7, number) for number in (1, 2, 64)] == [7_000_022, 7_000_023, 7_000_085]
+    assert round_seed(2**32 - 1, 5) == ((2**32 - 1) * 1_000_003 + 5) % 2**32 < 2**32

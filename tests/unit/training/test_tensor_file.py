@@ -105,6 +105,15 @@ def test_indices_of_an_earlier_version_are_read_whatever_their_number() -> None:
     assert decode(content, specs_of({"w": np.zeros(4, np.float32)}))["w"].tolist() == [0, 5, 0, 7]
 
 
+@pytest.mark.parametrize("positions", [[1, 1], [3, 1], [1, 4], [4, 1], [2, 4294967295]])
+def test_positions_that_repeat_fall_or_lie_outside_are_refused(positions: list[int]) -> None:
+    header = msgspec.msgpack.encode([("w", "top", "float32", 2)])
+    values = np.array(positions, "<u4").tobytes() + np.array([5, 7], "<f4").tobytes()
+    content = b"HALTENS1" + len(header).to_bytes(4) + header + values
+    with pytest.raises(WeightsError, match="has values outside of it, or not in order"):
+        decode(content, specs_of({"w": np.zeros(4, np.float32)}))
+
+
 @pytest.mark.parametrize(
     ("count", "mask", "text"),
     [

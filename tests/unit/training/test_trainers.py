@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from examples.federated.split import CLASSES, together, training_parts, unseen
 from halimede.api.model import ModelSpec
-from halimede.errors import InvalidFieldError
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import open_model
+from halimede.training import candidate, child
+from halimede.training.child_messages import TrainingTask
+from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.trainer import TrainingData, load_trainer
 from halimede.training.trainers.perceptron import Perceptron
 from halimede.training.weights import Weights, difference, norm
@@ -46,6 +52,72 @@ def test_a_seed_gives_the_same_weights_each_time_and_another_seed_others() -> No
     first, again, other = (trained(Perceptron(epochs="1"), seed)[0] for seed in (1, 1, 2))
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
     assert any(first[name].tobytes() != other[name].tobytes() for name in first)
+
+
+def test_a_step_follows_the_gradient_of_the_loss_and_weights_decay_but_not_biases() -> None:
+    random = np.random.default_rng(3)
+    samples, labels = random.normal(size=(12, 4)).astype(np.float32), np.arange(12) % 3
+    data = TrainingData(samples, labels, 3, 0, {})
+    trainer = Perceptron(hidden="5", rate="1", momentum="0", decay="0.5", epochs="1", batch="100")
+    weights = {name: each + np.float32(0.1) for name, each in trainer.initial_weights((4,), 3).items()}
+    after, metrics = trainer.train(data, weights)
+    assert metrics["loss"] == pytest.approx(trainer.evaluate(data, weights)["loss"], rel=1e-5)
+
+    def loss(name: str, at: tuple[int, ...], change: float) -> float:
+        moved = weights[name].copy()
+        moved[at] += change
+        return trainer.evaluate(data, weights | {name: moved})["loss"]
+
+    for name, tensor in weights.items():
+        for at in np.ndindex(tensor.shape):
+            slope = (loss(name, at, 0.01) - loss(name, at, -0.01)) / 0.02
+            decay = 0.5 * tensor[at] if name.endswith("weight") else 0.0
+            assert after[name][at] == pytest.approx(tensor[at] - slope - decay, abs=0.01)
+
+
+def test_the_first_weights_have_the_spread_of_their_inputs_and_nothing_else_is_known() -> None:
+    for inputs in (100, 400):
+        weights = Perceptron(hidden="").initial_weights((inputs,), 50)
+        assert weights["layer0.weight"].std() == pytest.approx(np.sqrt(2 / inputs), rel=0.05)
+        assert not weights["layer0.bias"].any()
+    zeros = {name: np.zeros_like(each) for name, each in weights.items()}
+    data = TrainingData(np.ones((4, 400), np.float32), np.array([0, 0, 0, 7]), 50, 0, {})
+    assert Perceptron(hidden="").evaluate(data, zeros) == pytest.approx({"accuracy": 0.75, "loss": np.log(50)})
+
+
+def test_the_present_model_may_be_in_the_folder_of_an_archive(tmp_path: Path) -> None:
+    trainer, file = Perceptron(), tmp_path / "unpacked" / "model.onnx"
+    file.parent.mkdir()
+    trainer.export(trainer.initial_weights((64,), CLASSES), file)
+    spec = ModelSpec(url="file:///model.onnx", format="onnx", labels=LABELS)
+    for path in (file, file.parent):
+        with candidate._present(str(path), spec) as model:
+            assert model.labels == tuple(LABELS)
+
+
+def test_a_workers_bytes_are_those_of_both_directions() -> None:
+    exchange = TensorExchange(MemoryBus("t0", MemoryBroker()), "default", "u-1", "t0")
+    exchange.received_bytes = 7
+    exchange._server.stats.bytes = 5
+    assert (exchange.sent_bytes, exchange.moved_bytes) == (5, 12)
+
+
+def test_files_of_a_folder_have_no_limit_of_time_unless_the_round_has_one() -> None:
+    task = TrainingTask(
+        do="train", entry="Perceptron", parameters={}, model_spec="", memory_bytes=1, seconds=1, clock_s=1,
+        written_bytes=1,
+    )  # fmt: skip
+    assert child._until_ns(task) == math.inf
+    assert child._until_ns(msgspec.structs.replace(task, until_ns=5)) == 5
+
+
+def test_metrics_of_a_user_are_bounded_and_finite() -> None:
+    found = child._metrics({"k" * 64: 1, "x" * 65: 2.5, **{f"m{i}": 0.0 for i in range(40)}})
+    assert len(found) == 32
+    assert (found["k" * 64], found["x" * 64]) == (1.0, 2.5)
+    for bad in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(HalimedeError, match="must return finite numbers"):
+            child._metrics({"fine": 1.0, "loss": bad})
 
 
 def test_training_leaves_the_weights_that_it_was_given_as_they_are() -> None:
