@@ -31,6 +31,7 @@ from halimede.frames import decode
 from halimede.frames.encodings import Pixels
 from halimede.frames.image_headers import MAX_SIDE, read_jpeg
 from halimede.frames.payloads import open_payload
+from halimede.hidden_names import is_hidden
 from halimede.models import AddressPolicy
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
@@ -199,7 +200,9 @@ def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iter
     wait = _waiting(camera)
     for _ in range(camera.turns) if camera.turns else itertools.repeat(0):
         try:
-            names = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+            names = sorted(
+                path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not is_hidden(path.name)
+            )
         except OSError as error:
             raise as_error(error, opening=True) from None
         good = False

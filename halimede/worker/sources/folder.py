@@ -22,6 +22,7 @@ from halimede.bus import Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import ID_BYTES
+from halimede.hidden_names import is_hidden
 from halimede.names import MAX_LABEL
 from halimede.system.files import FULL
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
@@ -45,17 +46,18 @@ class FolderPicture:
 
 
 def scan(folder: Path) -> list[FolderPicture]:
-    """Return the pictures in a folder, by name. Raises OSError."""
-    found = []
+    """Return the pictures in a folder, by name, without hidden ones. Raises OSError."""
+    pictures = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if Path(entry.name).suffix.lower() not in SUFFIXES or not entry.is_file():
+            name = entry.name
+            if is_hidden(name) or Path(name).suffix.lower() not in SUFFIXES or not entry.is_file():
                 continue
             stat = entry.stat()
-            found.append(FolderPicture(entry.name, stat.st_size, stat.st_mtime_ns))
-            if len(found) >= MAX_FILES:
+            pictures.append(FolderPicture(name, stat.st_size, stat.st_mtime_ns))
+            if len(pictures) >= MAX_FILES:
                 break
-    return sorted(found)
+    return sorted(pictures)
 
 
 def id_of(life: str, picture: FolderPicture, turn: int) -> bytes:

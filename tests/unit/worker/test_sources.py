@@ -78,7 +78,7 @@ def put(folder: Path, name: str, content: bytes) -> None:
 
 @simulated
 async def test_pictures_come_in_the_order_of_their_names_and_new_ones_as_they_appear(tmp_path: Path) -> None:
-    for name in ("b.png", "a.jpg", "c.JPEG", "notes.txt"):
+    for name in ("b.png", "a.jpg", "c.JPEG", "notes.txt", "._a.jpg", ".b-checkpoint.png"):
         put(tmp_path, name, name.encode())
     (tmp_path / "folder.png").mkdir()
     keeper, stop = Keeper(), asyncio.Event()
