@@ -29,9 +29,9 @@ from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import Pixels
-from halimede.frames.image_headers import MAX_SIDE, read_jpeg
 from halimede.frames.payloads import open_payload
 from halimede.hidden_names import is_hidden
+from halimede.image_headers import MAX_SIDE, read_jpeg
 from halimede.models import AddressPolicy
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames.image_headers import READERS, ImageHeader
+from halimede.image_headers import READERS, ImageHeader
 from halimede.messages import Frame
 
 Pixels = NDArray[Any]

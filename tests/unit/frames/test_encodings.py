@@ -13,7 +13,7 @@ from PIL import Image
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import DTYPES, ImageEncoding, measure, register
-from halimede.frames.image_headers import MAX_SIDE
+from halimede.image_headers import MAX_SIDE
 from halimede.messages import Frame
 
 

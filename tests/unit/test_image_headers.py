@@ -14,7 +14,7 @@ from PIL import Image
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import measure
-from halimede.frames.image_headers import READERS, read_jpeg, read_png
+from halimede.image_headers import READERS, read_jpeg, read_png
 from halimede.messages import Frame
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
 from tests.hostile_pictures import chunk, jpeg, png
