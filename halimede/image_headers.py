@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from halimede.errors import DecodeError
-from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
+from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC, encoding_of
 
 MAX_SIDE = 16_384
 MAX_PIXELS = 64 * 1024 * 1024
@@ -147,7 +147,7 @@ def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     """Yield position, marker and bytes of the segments up to the first scan; end early where there is none."""
     at = 2
     for _ in range(MAX_SEGMENTS):
-        while at < len(data) and data[at] == 0xFF and data[at + 1 : at + 2] == b"\xff":
+        while at < len(data) and data[at] == 0xFF and data[at + 1 : at + 2].tobytes() == b"\xff":
             at += 1  # fill bytes
         if at + 4 > len(data) or data[at] != 0xFF:
             return
@@ -198,3 +198,12 @@ def _orientation(tiff: bytes) -> int:
 
 
 READERS: dict[str, Callable[[memoryview], ImageHeader]] = {"png": read_png, "jpeg": read_jpeg}
+
+
+def orientation_of(data: bytes) -> int:
+    """Return the EXIF orientation of a picture file; 1 (upright) for a file that cannot be read."""
+    encoding = encoding_of(data)
+    try:
+        return READERS[encoding](memoryview(data)).orientation if encoding else UPRIGHT
+    except DecodeError:
+        return UPRIGHT

@@ -29,6 +29,7 @@ from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import Pixels
+from halimede.frames.orientation import upright
 from halimede.frames.payloads import open_payload
 from halimede.hidden_names import is_hidden
 from halimede.image_headers import MAX_SIDE, read_jpeg
@@ -229,7 +230,7 @@ def _same(made: EncodedFrame) -> EncodedFrame:
 
 def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
     with path.open("rb") as file:
-        data = file.read(camera.max_bytes + 1)
+        data = upright(file.read(camera.max_bytes + 1))
     if len(data) > camera.max_bytes:
         raise DecodeError(f"more than {camera.max_bytes} bytes")
     frame = open_payload(data, "")

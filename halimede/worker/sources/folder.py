@@ -21,6 +21,7 @@ import structlog
 from halimede.bus import Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames.orientation import upright
 from halimede.frames.payloads import ID_BYTES
 from halimede.hidden_names import is_hidden
 from halimede.names import MAX_LABEL
@@ -182,9 +183,9 @@ class Done:
 
 
 def _read(path: Path) -> bytes:
-    """Read a file up to one byte more than a frame may have: larger files are refused without being read."""
+    """Read a picture upright, up to one byte more than a frame may have: larger ones are refused without being read."""
     with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
+        return upright(file.read(MAX_BYTES + 1))
 
 
 async def _stopped(stop: asyncio.Event, timeout_s: float) -> bool:

@@ -75,6 +75,22 @@ def test_sixteen_bit_grey_keeps_its_high_byte() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stored", "pixels"),
+    [
+        ([0, 100, 255], [0, 100, 255]),
+        ([0, 512, 1023], [0, 128, 255]),  # 10 bits (aiff22/PyNET-PyTorch#6)
+        ([0, 1024, 4095], [0, 64, 255]),  # 12 bits
+        ([0, 4096, 16383], [0, 64, 255]),
+        ([0, 4096, 16384], [0, 16, 64]),
+        ([0, 0, 0], [0, 0, 0]),
+    ],
+)
+def test_sixteen_bit_grey_is_scaled_by_the_depth_that_holds_its_maximum(stored: list[int], pixels: list[int]) -> None:
+    image = Image.fromarray(np.array([stored], np.uint16))
+    assert decode(framed(saved(image))).tolist() == [pixels]
+
+
+@pytest.mark.parametrize(
     ("dtype", "shape", "data"),
     [
         ("object", [1], bytes(8)),
