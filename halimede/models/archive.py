@@ -246,7 +246,7 @@ class Unpacking:
                 self._folders.add(above)
                 (self.folder / above).mkdir(mode=FOLDER_MODE)
 
-    def write(self, path: str, body: IO[bytes], size: int | None) -> None:
+    def write(self, path: str, body: IO[bytes] | gzip.GzipFile, size: int | None) -> None:
         """Write a file of exactly ``size`` bytes; None: of all bytes."""
         if not path or path in self._files or path in self._folders:
             raise refused(path, "the same name twice")
@@ -311,7 +311,7 @@ def _is_single(head: bytes) -> bool:
 
 def unpack_gzip(path: Path, unpacking: Unpacking) -> None:
     """Unpack a single compressed file. Raises ArchiveRefusedError."""
-    with _damage(), path.open("rb") as raw, gzip.GzipFile(fileobj=_Pieces(raw, unpacking)) as body:  # type: ignore[call-overload]
+    with _damage(), path.open("rb") as raw, gzip.GzipFile(fileobj=_Pieces(raw, unpacking)) as body:
         unpacking.write(SINGLE, body, None)
 
 
