@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from halimede.hidden_names import is_hidden
+
 Encoding = Literal["jpeg", "png"]
 
 JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
@@ -29,8 +31,12 @@ def probe(file: Path) -> Encoding | None:
 
 
 def files_below(folder: Path, until_ns: float = math.inf) -> Iterator[Path]:
-    """Yield all files below a folder, by name, that did not change after a time; links to folders are not followed."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    """Yield the files below a folder, by name, that did not change after a time; links to folders are not followed.
+
+    Hidden files, and files in hidden folders, are left out.
+    """
+    visible = (path for path in folder.rglob("*") if not any(map(is_hidden, path.relative_to(folder).parts)))
+    files = (path for path in sorted(visible) if path.is_file())
     return files if until_ns == math.inf else (path for path in files if changed_ns(path) <= until_ns)
 
 
