@@ -21,6 +21,7 @@ from halimede.datasets import coco, csv_, images, lines, parquet, voc
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
 from halimede.messages import DatasetFacts
+from halimede.sample_files.rules import SampleFileError, is_hidden
 
 #: each registers itself
 READERS = (coco, csv_, images, lines, parquet, voc)
@@ -28,7 +29,7 @@ READERS = (coco, csv_, images, lines, parquet, voc)
 MAX_WATCHED, MAX_DEPTH = 1000, 32
 Told = Callable[[int, int, int], None]
 #: increased whenever earlier counts become invalid
-VERSION = 1
+VERSION = 2
 #: files between two commits: the most that are lost if the count is ended
 COMMIT = 2000
 
@@ -68,6 +69,8 @@ def count(
     except FileNotFoundError:
         text = f"{path} does not exist on this node: put it there, or correct spec.url"
         raise DatasetError(NOT_FOUND, text) from None
+    except SampleFileError as error:
+        raise DatasetError(UNREADABLE, str(error)) from None
     except OSError as error:
         raise DatasetError(UNREADABLE, f"{error.filename or path} cannot be read: {error.strerror}") from None
     except sqlite3.Error as error:
@@ -119,7 +122,7 @@ class _Count:
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._came(0)  # a folder of many other files shows progress as well
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     inner.append(folder / entry.name)
@@ -133,8 +136,8 @@ class _Count:
         self._files += 1
         try:
             tally, size = self._file(path, name, root)
-        except DatasetError as error:
-            if error.reason != UNREADABLE:
+        except (DatasetError, SampleFileError) as error:
+            if isinstance(error, DatasetError) and error.reason != UNREADABLE:
                 raise
             self._tally.fault(name, str(error).removeprefix(f"{name}: "))
         except OSError as error:

@@ -16,14 +16,12 @@ import msgspec
 
 from halimede.datasets.counts import DatasetCounts
 from halimede.errors import HalimedeError
+from halimede.sample_files.text_blocks import BLOCK, text_blocks
 
 NOT_FOUND = "DatasetNotFound"
 UNREADABLE = "DatasetUnreadable"
 UNSUPPORTED = "UnsupportedFormat"
 NOT_INSTALLED = "NotInstalled"
-#: bytes of a block: small enough that the derived data stays in the processor's cache, and in the allocator's free
-#: lists
-BLOCK = 64 * 1024
 #: bytes before the mark that must be unchanged, and of the file's begin
 TAIL, HEAD = 64 * 1024, 4 * 1024
 
@@ -109,13 +107,10 @@ class FileBlocks:
         """The position where reading begins."""
         return self.mark.offset if self.mark else 0
 
-    def blocks(self, block: int = BLOCK, *, begin: int | None = None, end: int | None = None) -> Iterator[bytes]:
+    def blocks(self, block: int = BLOCK, *, begin: int | None = None) -> Iterator[bytes]:
         """Yield the blocks to read, independent of other readers of the file."""
-        offset, end = self.begin if begin is None else begin, self.size if end is None else end
-        while offset < end and (data := os.pread(self.file.fileno(), min(block, end - offset), offset)):
-            if offset == 0 and data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
-                raise DatasetError(UNREADABLE, f"{self.name} is UTF-16: write it as UTF-8")
-            offset += len(data)
+        at = self.begin if begin is None else begin
+        for data in text_blocks(self.file.fileno(), self.name, at, self.size, block):
             self._came(len(data))
             yield data
 

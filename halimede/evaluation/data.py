@@ -5,7 +5,7 @@
 | a folder of folders | JPEG and PNG pictures; the class of each is the folder that it is in |
 | a folder with ``annotations.json`` | pictures with boxes, as COCO writes them; crowds are left out |
 | a folder of pictures alone | pictures without a truth |
-| ``.csv`` | rows of numbers; the class is the column ``label``, without a header the last one |
+| ``.csv``, ``.tsv`` | rows of numbers; the class is the column ``label``, without a header the last one |
 | ``.npz`` | the array ``x``, a sample in each row, and ``y`` with their classes, if it is there |
 
 All reads are bounded: the size of files, the claimed size of a picture or an array, and their number. There are no
@@ -23,14 +23,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from halimede.datasets.images import SPLITS
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.evaluation.tables import read_csv, read_npz
+from halimede.evaluation.tables import NO_CLASS_COLUMN, read_npz, read_table
 from halimede.frames import encodings
 from halimede.frames.payloads import open_payload
 from halimede.inference import Array
 from halimede.messages import Box
 from halimede.picture_files import files_below, probe
+from halimede.sample_files.rules import class_of
+from halimede.sample_files.tables import SUFFIXES as TABLES
 
 FIELD = "--data"
 #: most samples, and most bytes of all their pixels
@@ -54,7 +55,7 @@ class LabelledPicture:
     ``images``: each as the input of a model's ``prepare``, height x width (x 3) uint8, or a row (or any array) of
     numbers. ``truths``: the class of each as text; None: unknown. ``boxes``: the objects of each, with score 1 and the
     category's name as label; None: not detection data. ``sizes``: bytes of each when uploaded, in the encoding on disk,
-    raw for a row of a table. ``names`` identify the samples.
+    raw for a row of a table. ``names`` identify the samples. ``class_advice``: what would give them classes.
     """
 
     images: list[Array]
@@ -62,6 +63,7 @@ class LabelledPicture:
     sizes: list[int]
     truths: list[str] | None = None
     boxes: list[list[Box]] | None = None
+    class_advice: str = ""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -81,14 +83,15 @@ def read_labelled(
         found = _folder(path, labels, progress, until_ns)
     elif not path.exists():
         raise InvalidFieldError(FIELD, str(path), f"there is no such file or folder: {FORMS}")
-    elif path.suffix.lower() in {".csv", ".npz"}:
-        read = read_csv if path.suffix.lower() == ".csv" else read_npz
+    elif path.suffix.lower() in TABLES | {".npz"}:
+        read = read_npz if path.suffix.lower() == ".npz" else read_table
         images, classes = read(path, MAX_SAMPLES, MAX_PIXELS)
         found = LabelledPicture(
             images=images,
             names=[f"{path.name}[{i}]" for i in range(len(images))],
             sizes=[image.nbytes for image in images],
             truths=None if classes is None else [_named(text, labels) for text in classes],
+            class_advice=NO_CLASS_COLUMN if classes is None and read is read_table else "",
         )
     else:
         raise InvalidFieldError(FIELD, str(path), FORMS)
@@ -104,7 +107,7 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
         images, sizes = _decoded(path, [path / name for name in boxes], progress)
         return LabelledPicture(images=images, names=list(boxes), sizes=sizes, boxes=list(boxes.values()))
     files = _pictures(path, until_ns)
-    classes = [_class_of(file.relative_to(path)) for file in files]
+    classes = [class_of(file.relative_to(path)) for file in files]
     if any(classes) and not all(classes):
         stray = files[classes.index("")]
         raise InvalidFieldError(FIELD, str(stray), "it is in no class folder, and others are: move it, or remove it")
@@ -131,11 +134,6 @@ def _is_picture(file: Path) -> bool:
         return probe(file) is not None
     except OSError as error:
         raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
-
-
-def _class_of(inside: Path) -> str:
-    """Return the class folder of a picture, which may be in a folder of a split."""
-    return next((part for part in inside.parts[:-1] if part.lower() not in SPLITS), "")
 
 
 def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> tuple[list[Array], list[int]]:
