@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 import stat
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from halimede.datasets import coco, csv_, images, lines, parquet, voc
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
 from halimede.messages import DatasetFacts
+from halimede.sample_files.repeated_samples import RepeatedSamples
 from halimede.sample_files.rules import SampleFileError, is_hidden
 
 #: each registers itself
@@ -38,12 +40,14 @@ COMMIT = 2000
 class Counted:
     """Counts of a dataset, and the paths whose change invalidates them.
 
-    ``whole``: the paths show every change; otherwise files of a folder may be overwritten unnoticed.
+    ``whole``: the paths show every change; otherwise files of a folder may be overwritten unnoticed. ``repeated``:
+    which files list the same samples, and what to do.
     """
 
     facts: DatasetFacts
     watch: dict[str, Print] = field(default_factory=dict)
     whole: bool = True
+    repeated: str = ""
 
 
 def print_of(path: str | Path) -> Print | None:
@@ -92,6 +96,9 @@ class _Count:
         self._files = self._bytes = self._size = 0
         self._watch: dict[str, Print] = {}
         self._whole = True
+        #: files whose samples are compared: their rank, name, scope and counts
+        self._compared: list[tuple[int, str, str, DatasetCounts]] = []
+        self._repeats = RepeatedSamples()
 
     def run(self) -> Counted:
         """Count."""
@@ -105,6 +112,7 @@ class _Count:
                 endings = ", ".join(sorted(self._reader.suffixes))
                 raise DatasetError(UNREADABLE, f"{root} has no file that ends with {endings}")
             self._whole = False
+            self._add_compared()
         elif stat.S_ISREG(found.st_mode):
             self._note(self._path, found)
             tally, size = self._file(self._path, _shown(Path(self._path.name)), self._path.parent)
@@ -113,7 +121,7 @@ class _Count:
         else:
             raise DatasetError(UNREADABLE, f"{self._path} is neither a file nor a folder")
         self._ledger.finish()
-        return Counted(self._tally.facts(self._size), self._watch, self._whole)
+        return Counted(self._tally.facts(self._size), self._watch, self._whole, self._repeats.message)
 
     def _walk(self, folder: Path, depth: int = 0) -> Iterator[Path]:
         """Yield the files of a folder. Links to folders are not followed: they may form a loop."""
@@ -143,10 +151,20 @@ class _Count:
         except OSError as error:
             self._tally.fault(name, f"it cannot be read: {error.strerror}")
         else:
-            self._tally.add(tally)
             self._size += size
+            if tally.listed:
+                self._compared.append((tally.rank, name, self._reader.scope(path, root), tally))
+            else:
+                self._tally.add(tally)
         self._current = DatasetCounts()
         self._told(self._files, self._bytes, self._tally.samples)
+
+    def _add_compared(self) -> None:
+        """Add the counts of files that list samples, but for other views of samples that are counted already."""
+        for rank, name, scope, tally in sorted(self._compared, key=lambda file: file[:2]):
+            samples = array("Q", tally.listed)
+            if self._repeats.add(name, scope, samples, is_view=rank > 0):
+                self._tally.add(tally)
 
     def _file(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
         known = self._ledger.get(name)
@@ -165,6 +183,8 @@ class _Count:
             source = FileBlocks(path, name, file, now.size, came=self._came, mark=mark)
             self._current = tally = source.mark.tally.copy() if source.mark else DatasetCounts()
             stands = self._reader.read(source, tally, root)
+            if not tally.listed and tally.samples and self._reader.has_samples_in_files:
+                tally.listed = source.digest()
         if stands:
             self._ledger.put(name, now, CountRecord(tally=tally, mark=source.mark))
         return tally, now.size

@@ -29,6 +29,8 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
         unclassed: the supposed class has too many values to be one.
         number_broken: unusable entries.
         broken: the first of them, each with the reason.
+        listed: hashes of the samples of one file, eight bytes each, to compare it with others; empty: not compared.
+        rank: the order of files that list the same samples; above 0 it is another view of them.
 
     """
 
@@ -38,6 +40,8 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
     unclassed: bool = False
     number_broken: int = 0
     broken: list[tuple[str, str]] = []
+    listed: bytes = b""
+    rank: int = 0
 
     def fault(self, name: str, reason: str) -> None:
         """Count an unusable entry."""

@@ -25,6 +25,7 @@ class Images(DatasetReader):
     """Pictures in folders."""
 
     suffixes = frozenset(MAGIC)
+    has_samples_in_files = False
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Check the begin and the end of a picture."""

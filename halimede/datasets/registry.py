@@ -31,10 +31,16 @@ class DatasetReader(ABC):
 
     #: suffixes (lower case) of the files that it reads in a folder
     suffixes: frozenset[str]
+    #: whether two files with the same content have the same samples
+    has_samples_in_files = True
 
     def root(self, folder: Path) -> Path:
         """Return the folder whose files to read, for a dataset that is a folder."""
         return folder
+
+    def scope(self, path: Path, root: Path) -> str:  # noqa: ARG002  # of the port
+        """Return what the samples of a file are compared within: equal ones of two scopes are different samples."""
+        return ""
 
     @abstractmethod
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
@@ -100,7 +106,7 @@ class FileBlocks:
         self.file = file
         self.size = size
         self.mark = mark if mark is not None and mark.digest == _digest(file, mark.offset, size) else None
-        self._came = came
+        self.came = came
 
     @property
     def begin(self) -> int:
@@ -111,12 +117,18 @@ class FileBlocks:
         """Yield the blocks to read, independent of other readers of the file."""
         at = self.begin if begin is None else begin
         for data in text_blocks(self.file.fileno(), self.name, at, self.size, block):
-            self._came(len(data))
+            self.came(len(data))
             yield data
 
     def line(self, number: int) -> str:
         """Return the name of a line."""
         return f"{self.name}: line {number}"
+
+    def digest(self) -> bytes:
+        """Return eight bytes that show whether two files are copies: of their begin, end and size."""
+        return hashlib.blake2b(
+            f"{_digest(self.file, self.size, self.size)} {self.size}".encode(), digest_size=8
+        ).digest()
 
     def leave(self, offset: int, tally: DatasetCounts, **state: int | str | bool) -> None:
         """Remember a position at which reading can continue after the file has grown."""
