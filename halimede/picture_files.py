@@ -6,12 +6,11 @@ It is not in ``halimede.frames``, which needs numpy: a program that only sends p
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from halimede.sample_files.rules import is_hidden
+from halimede.hidden_names import is_hidden
 
 Encoding = Literal["jpeg", "png"]
 
@@ -32,18 +31,13 @@ def probe(file: Path) -> Encoding | None:
 
 
 def files_below(folder: Path, until_ns: float = math.inf) -> Iterator[Path]:
-    """Yield all files below a folder, by name, that did not change after a time.
+    """Yield the files below a folder, by name, that did not change after a time; links to folders are not followed.
 
-    Hidden ones are left out, and links to folders are not followed.
+    Hidden files, and files in hidden folders, are left out.
     """
-    files = (path for path in sorted(_walk(folder)) if path.is_file())
+    visible = (path for path in folder.rglob("*") if not any(map(is_hidden, path.relative_to(folder).parts)))
+    files = (path for path in sorted(visible) if path.is_file())
     return files if until_ns == math.inf else (path for path in files if changed_ns(path) <= until_ns)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not is_hidden(name)]
-        yield from (Path(parent, name) for name in names if not is_hidden(name))
 
 
 def changed_ns(file: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -131,6 +131,13 @@ class FrameSourceSpec(Spec, kw_only=True):
     ] = []
     path: Annotated[Path, Meta(description="A folder of images on the node: an absolute path.")] = ""
     url: Annotated[str, Meta(max_length=4096, description="A stream's URL, such as rtsp://...")] = ""
+    orientation: Annotated[
+        Literal["ignore", "exif"],
+        Meta(
+            description="exif: turn camera frames as their EXIF orientation says. Default: ignore. Pictures of a folder"
+            " are always turned."
+        ),
+    ] = "ignore"
 
     @property
     def kinds(self) -> list[str]:

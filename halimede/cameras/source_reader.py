@@ -29,8 +29,10 @@ from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import Pixels
-from halimede.frames.image_headers import MAX_SIDE, read_jpeg
+from halimede.frames.orientation import upright
 from halimede.frames.payloads import open_payload
+from halimede.hidden_names import is_hidden
+from halimede.image_headers import MAX_SIDE, read_jpeg
 from halimede.models import AddressPolicy
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
@@ -199,7 +201,9 @@ def _folder(camera: CameraSettings, folder: Path, reading: SourceReader) -> Iter
     wait = _waiting(camera)
     for _ in range(camera.turns) if camera.turns else itertools.repeat(0):
         try:
-            names = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+            names = sorted(
+                path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not is_hidden(path.name)
+            )
         except OSError as error:
             raise as_error(error, opening=True) from None
         good = False
@@ -226,7 +230,7 @@ def _same(made: EncodedFrame) -> EncodedFrame:
 
 def _picture(camera: CameraSettings, path: Path) -> tuple[EncodedFrame, str]:
     with path.open("rb") as file:
-        data = file.read(camera.max_bytes + 1)
+        data = upright(file.read(camera.max_bytes + 1))
     if len(data) > camera.max_bytes:
         raise DecodeError(f"more than {camera.max_bytes} bytes")
     frame = open_payload(data, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from halimede import codec, topics
 from halimede.errors import HalimedeError, TooLargeError
+from halimede.image_headers import UPRIGHT, orientation_of
 from halimede.messages import Frame
 from halimede.picture_files import Encoding, files_below, probe
 
@@ -73,12 +74,28 @@ def limit(max_packet: int, *, bare: bool) -> int:
 
 
 def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
-    """Return a picture as its camera publishes it: a frame with this id, or the unchanged file."""
+    """Return a picture as its camera publishes it: an upright frame with this id, or the unchanged file."""
     data = picture.path.read_bytes()
     if bare:
         return data
+    if orientation_of(data) != UPRIGHT:
+        data = _upright(picture.path, data)
     frame = Frame(id=id_, camera=camera, sequence=sequence, encoding=picture.encoding, data=memoryview(data))
     return codec.encode(topics.REQUEST, frame)
+
+
+def marked(pictures: Sequence[InlineImage]) -> int:
+    """Return how many pictures are not upright as they are stored: their EXIF orientation is not 1."""
+    return sum(orientation_of(picture.path.read_bytes()) != UPRIGHT for picture in pictures)
+
+
+def _upright(path: Path, data: bytes) -> bytes:
+    try:
+        from halimede.frames.orientation import upright  # numpy and Pillow, which upright pictures do not need
+    except ModuleNotFoundError as error:
+        text = f"{path}: to turn it upright needs {error.name}: pip install 'halimede[worker]', or send it with --bare"
+        raise HalimedeError(text) from error
+    return upright(data)
 
 
 def _probe(path: Path) -> InlineImage | None:

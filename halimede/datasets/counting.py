@@ -21,9 +21,10 @@ import msgspec
 from halimede.datasets import coco, csv_, images, lines, parquet, voc
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
+from halimede.hidden_names import is_hidden
 from halimede.messages import DatasetFacts
 from halimede.sample_files.repeated_samples import RepeatedSamples
-from halimede.sample_files.rules import SampleFileError, is_hidden
+from halimede.sample_files.rules import SampleFileError
 
 #: each registers itself
 READERS = (coco, csv_, images, lines, parquet, voc)

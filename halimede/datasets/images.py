@@ -7,6 +7,9 @@ from pathlib import Path
 
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.errors import DecodeError
+from halimede.image_headers import READERS
+from halimede.picture_files import encoding_of
 from halimede.sample_files.rules import class_of
 
 #: first bytes of files, by suffix
@@ -18,6 +21,8 @@ MAGIC = {
 #: marks near the end of a complete file, for formats that have one, and the distance from the end
 ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND"}
 NEAR = 4096
+#: most bytes of a picture that is read whole to find its end: pictures with more are refused everywhere
+MAX_PICTURE = 64 * 1024**2
 
 
 @register("images", "image", "image folder", "imagefolder", "image-folder", "images-folder")
@@ -49,6 +54,15 @@ def _fault(source: FileBlocks) -> str:
     if magic is None:
         return f"no picture: it does not begin as a {source.path.suffix.lower().lstrip('.')} file does"
     end = ENDS.get(magic)
-    if end is not None and end not in os.pread(number, NEAR, max(0, source.size - NEAR)):
-        return "cut off: its end is missing"
-    return ""
+    if end is None or end in os.pread(number, NEAR, max(0, source.size - NEAR)):
+        return ""
+    return "" if _is_whole(os.pread(number, MAX_PICTURE, 0)) else "cut off: its end is missing"
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a picture has its end, with padding or a film behind it."""
+    encoding = encoding_of(data)
+    try:
+        return encoding is not None and bool(READERS[encoding](memoryview(data)))
+    except DecodeError:
+        return False

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from halimede.datasets.counting import MAX_DEPTH, Print, print_of
 from halimede.datasets.registry import UNREADABLE, DatasetError
-from halimede.sample_files.rules import is_hidden
+from halimede.hidden_names import is_hidden
 from halimede.system.files import write_atomic
 
 #: most files of a list, most bytes of it, and most bytes of a name in it

@@ -25,6 +25,7 @@ from typing import Any
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.evaluation.tables import NO_CLASS_COLUMN, read_npz, read_table
 from halimede.frames import encodings
+from halimede.frames.orientation import upright
 from halimede.frames.payloads import open_payload
 from halimede.inference import Array
 from halimede.messages import Box
@@ -178,7 +179,7 @@ def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> 
                 raise InvalidFieldError(
                     FIELD, str(file), f"it has {size} bytes, more than {MAX_PICTURE}: make it smaller"
                 )
-            frame = open_payload(file.read_bytes(), "")
+            frame = open_payload(upright(file.read_bytes()), "")
             room -= encodings.measure(frame)
             if room < 0:
                 fix = f"its pictures take over {MAX_PIXELS >> 30} GiB when decoded: give a part of them"
@@ -188,7 +189,7 @@ def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> 
             raise InvalidFieldError(FIELD, str(file), f"{error}: repair or remove it") from error
         except OSError as error:
             raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
-        sizes.append(size)
+        sizes.append(frame.data.nbytes)
         if progress:
             progress(i + 1, len(files))
     return images, sizes

@@ -2,7 +2,7 @@
 
 Every limit is checked before memory is allocated: the size of a picture is read from its header (``image_headers``),
 that of a raw array from its shape. Object arrays, unknown element types, anything over 64 megapixels and truncated
-files are refused. EXIF rotation is not applied: a camera's pixels are used as stored.
+files are refused. Pixels are used as stored: who makes a frame of a file turns it before (``orientation``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames.image_headers import READERS, ImageHeader
+from halimede.image_headers import READERS, ImageHeader
 from halimede.messages import Frame
 
 Pixels = NDArray[Any]
 
 JPEG_QUALITY = 90
+
+#: bits of a pixel that cameras measure and store as 16-bit grey
+GREY_DEPTHS = (8, 10, 12, 14, 16)
 
 #: element types of raw frames, little endian
 DTYPES = {
@@ -189,14 +192,24 @@ def _decode_picture(frame: Frame) -> Pixels:
 
 
 def _pixels(picture: Image.Image) -> Pixels:
-    if picture.mode.startswith("I"):  # 16-bit grey: keep the high byte
-        array: Pixels = (np.asarray(picture) >> 8).astype(np.uint8)
+    if picture.mode.startswith("I"):
+        array: Pixels = _high_byte(np.asarray(picture))
     elif picture.mode in {"1", "L", "LA"}:
         array = np.asarray(picture if picture.mode == "L" else picture.convert("L"))
     else:
         array = np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
     array.flags.writeable = False
     return array
+
+
+def _high_byte(grey: Pixels) -> Pixels:
+    """Return the 8 highest bits of the smallest usual depth that holds the maximum.
+
+    Cameras of 10, 12 and 14 bits write 16-bit files: the high byte of these would be black.
+    """
+    brightest = int(grey.max(initial=0))
+    depth = next(bits for bits in GREY_DEPTHS if brightest < 1 << bits)
+    return (grey >> (depth - 8)).astype(np.uint8)
 
 
 def _encode_jpeg(image: Pixels, quality: int) -> bytes:

@@ -33,7 +33,7 @@ from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcServer
 from halimede.errors import TooLargeError
 from halimede.frames.encodings import Pixels, decode, encode_image
-from halimede.frames.image_headers import READERS
+from halimede.image_headers import READERS
 from halimede.messages import (
     Frame,
     KeptEntry,

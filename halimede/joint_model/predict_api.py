@@ -20,6 +20,7 @@ from halimede.bus.mqtt import MqttSettings
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, TooLargeError
 from halimede.frames.encodings import BROKEN, DTYPES
+from halimede.frames.orientation import upright
 from halimede.frames.payloads import new_frame, open_payload, pack
 from halimede.inference import Array
 from halimede.joint_model.answer import Answer
@@ -231,7 +232,7 @@ def _read(path: Path, field: str) -> bytes:
             raise InvalidFieldError(field, str(path), f"it is no file: {WANTED}")
         if path.stat().st_size > MAX_BYTES:
             raise InvalidFieldError(field, str(path), TOO_LARGE)
-        return _checked(path.read_bytes(), field, str(path))
+        return upright(_checked(path.read_bytes(), field, str(path)))
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         said = error.strerror if isinstance(error, OSError) else error
         raise InvalidFieldError(field, str(path), f"it cannot be read: {said}") from error

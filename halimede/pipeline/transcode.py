@@ -20,7 +20,6 @@ from PIL import Image
 from halimede.api.deferral import AS_IT_CAME
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
-from halimede.frames.image_headers import ImageHeader
 from halimede.frames.transcode_policy import (
     MOST_TRIES,
     EncodeAttempt,
@@ -30,6 +29,7 @@ from halimede.frames.transcode_policy import (
     first,
     following,
 )
+from halimede.image_headers import ImageHeader
 from halimede.messages import Box, Frame, Prediction, Reply
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker

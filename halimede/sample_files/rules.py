@@ -2,7 +2,7 @@
 
 | what | rule |
 |---|---|
-| hidden files and folders | their name begins with a dot (`.ipynb_checkpoints`, `._a.jpg`), or is one of ``HIDDEN`` |
+| hidden files and folders | ``halimede.hidden_names``: `.ipynb_checkpoints`, `._a.jpg`, `__MACOSX`, `Thumbs.db`, ... |
 | folders that are no class | splits (``SPLITS``), and folders that only divide pictures from labels (``CONTAINERS``) |
 | line ends of text | LF, CR LF and CR |
 | separator of a table | stated by a first line `sep=;`; else the most frequent one outside of quotes in that line |
@@ -21,8 +21,6 @@ from pathlib import PurePath
 
 from halimede.errors import HalimedeError
 
-#: names of files and folders, in lower case, that programs leave in data
-HIDDEN = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "$recycle.bin"})
 #: folders that split a dataset and are not classes
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 #: folders that divide pictures from their labels and are not classes: Roboflow's and YOLO's `train/images`
@@ -36,11 +34,6 @@ CLASS_COLUMNS = ("label", "class", "category", "target", "labels", "classes", "c
 
 class SampleFileError(HalimedeError):
     """A whole file is unreadable. The message begins with its name."""
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a file or folder of that name holds no sample of the user."""
-    return name.startswith(".") or name.lower() in HIDDEN
 
 
 def class_of(inside: PurePath) -> str:

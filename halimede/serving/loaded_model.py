@@ -24,6 +24,7 @@ import numpy as np
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import format_of
 from halimede.frames import new_id
+from halimede.frames.orientation import upright
 from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
 from halimede.inference.file_model import FileModel
@@ -279,13 +280,13 @@ def _text(name: str, array: Array) -> Array:
 
 
 def _frame(name: str, item: bytes | str) -> Frame:
-    """Make a frame from a picture's file, which JSON holds in base64."""
+    """Make an upright frame from a picture's file, which JSON holds in base64."""
     try:
         data = item if isinstance(item, bytes) else base64.b64decode(item, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ServeError(f"input {name}: pictures in JSON are base64 of a JPEG or PNG file: {error}") from error
     if encoding := encoding_of(data):
-        return Frame(id=new_id(), encoding=encoding, data=memoryview(data))
+        return Frame(id=new_id(), encoding=encoding, data=memoryview(upright(data)))
     raise ServeError(f"input {name}: an element is neither a JPEG nor a PNG file")
 
 

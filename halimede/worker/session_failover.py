@@ -41,6 +41,7 @@ from halimede.worker.settings import WorkerSettings
 from halimede.worker.sources.base import FrameSink, FrameSource
 from halimede.worker.sources.camera_topics import FrameHandler
 from halimede.worker.sources.poison_journal import PoisonJournal
+from halimede.worker.sources.turning_sink import TurningSink
 from halimede.worker.status_reporter import SESSION_LOST
 
 log = structlog.get_logger()
@@ -125,6 +126,8 @@ class FailoverSource:
     async def start(self, intake: FrameSink, tasks: asyncio.TaskGroup) -> None:
         """Join the other workers and start the source; return once the broker sends frames, or at the stop."""
         parts, peers = self._parts, self._peers
+        if parts.settings.source.orientation == "exif":
+            intake = TurningSink(intake)
         await peers.start()
         self._joined = tasks.create_task(peers.run(), name="peers")
         await peers.handed_back(HAND_BACK_S)

@@ -249,9 +249,8 @@ def _parameters(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _source(environ: Mapping[str, str], service: str) -> FrameSourceSpec:
     source = read_json(environ, "SOURCE", FrameSourceSpec) if environ.get("SOURCE") else FrameSourceSpec()
-    given = [name for name in ("cameras", "path", "url") if getattr(source, name)]
-    if len(given) > 1:
+    if len(source.kinds) > 1:
         raise InvalidFieldError("SOURCE", environ["SOURCE"], "give one of cameras, path and url")
-    if not given:
+    if not source.kinds:
         source.cameras = [check_label("SERVICE_NAME", service)]
     return source

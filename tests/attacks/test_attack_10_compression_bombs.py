@@ -19,7 +19,7 @@ from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError
 from halimede.frames import decode, new_id
 from halimede.frames.encodings import measure
-from halimede.frames.image_headers import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
+from halimede.image_headers import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
 from halimede.messages import Frame, Reply
 from halimede.pipeline.model_queue import MemoryBudget
 from services.broker import MosquittoProcess

@@ -28,3 +28,12 @@ def test_files_come_by_name_and_folders_do_not(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [str(file.relative_to(tmp_path)) for file in files_below(tmp_path)] == ["a", "b/1", "b/2"]
+
+
+def test_hidden_names_are_no_samples_at_any_depth(tmp_path: Path) -> None:
+    """Checkpoints of notebooks, and AppleDouble files (SanjaySoniLV/ProjectKestrel#58): only ``3/7.png`` counts."""
+    root = tmp_path / ".data"  # the folder itself may be hidden
+    for name in ("3/7.png", "3/._7.png", ".DS_Store", ".ipynb_checkpoints/7-checkpoint.png", "3/.cache/deep/7.png"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(MAGIC["png"])
+    assert [str(file.relative_to(root)) for file in files_below(root)] == ["3/7.png"]

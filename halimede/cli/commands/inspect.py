@@ -174,12 +174,13 @@ def _url(model: Path, out: Path | None) -> str:
 def _read(picture: Path) -> Array:
     """Return the pixels of a picture as a worker sees them."""
     from halimede.frames import encodings
+    from halimede.frames.orientation import upright
     from halimede.frames.payloads import open_payload
 
     try:
         if picture.stat().st_size > MAX_PICTURE:
             raise InvalidFieldError("PICTURE", str(picture), f"give one of at most {MAX_PICTURE >> 20} MiB")
-        frame = open_payload(picture.read_bytes(), "")
+        frame = open_payload(upright(picture.read_bytes()), "")
         return encodings.decode(frame)
     except OSError as error:
         raise InvalidFieldError("PICTURE", str(picture), f"it cannot be read: {error.strerror}") from error

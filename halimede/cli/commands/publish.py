@@ -87,7 +87,8 @@ def publish(
     loop: Annotated[bool, typer.Option("--loop", help="Repeat all frames until Ctrl-C.")] = False,
     qos: Annotated[int, typer.Option(min=0, max=1, help="1: the broker acknowledges each frame; 0: it does not.")] = 1,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Send the files without id and sequence, as simple cameras do.")
+        bool,
+        typer.Option("--bare", help="Send files as they are, without id and sequence, as simple cameras do."),
     ] = False,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Send pictures in random order, another one in each round.")
@@ -182,6 +183,11 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
     """Send all pictures of a plan in order, with progress, and print a summary. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     pictures, others = images.find(plan.paths)
+    if plan.bare and (count := images.marked(pictures)):
+        warn(
+            f"{count} of {len(pictures)} pictures have an EXIF orientation, and --bare sends them as they are: workers"
+            " see them unturned, unless their service says `source.orientation: exif`"
+        )
     async with Client.to(broker) as client:
         images.check_sizes(pictures, images.limit(client.bus.max_packet, bare=plan.bare))
         if others:

@@ -112,7 +112,6 @@ def register(name: str) -> Callable[[S], S]:
 def create(context: SourceContext) -> FrameSource:
     """Return the source that the service's spec specifies. Raises InvalidFieldError."""
     import_siblings(__name__)
-    for name in context.spec.__struct_fields__:
-        if getattr(context.spec, name):
-            return _sources[name](context)  # type: ignore[call-arg]  # registered classes take a SourceContext
+    for name in context.spec.kinds:
+        return _sources[name](context)  # type: ignore[call-arg]  # registered classes take a SourceContext
     raise InvalidFieldError("spec.edgeWorker.source", context.spec, "give one of cameras, path and url")

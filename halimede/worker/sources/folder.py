@@ -21,7 +21,9 @@ import structlog
 from halimede.bus import Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames.orientation import upright
 from halimede.frames.payloads import ID_BYTES
+from halimede.hidden_names import is_hidden
 from halimede.names import MAX_LABEL
 from halimede.system.files import FULL
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
@@ -45,17 +47,18 @@ class FolderPicture:
 
 
 def scan(folder: Path) -> list[FolderPicture]:
-    """Return the pictures in a folder, by name. Raises OSError."""
-    found = []
+    """Return the pictures in a folder, by name, without hidden ones. Raises OSError."""
+    pictures = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if Path(entry.name).suffix.lower() not in SUFFIXES or not entry.is_file():
+            name = entry.name
+            if is_hidden(name) or Path(name).suffix.lower() not in SUFFIXES or not entry.is_file():
                 continue
             stat = entry.stat()
-            found.append(FolderPicture(entry.name, stat.st_size, stat.st_mtime_ns))
-            if len(found) >= MAX_FILES:
+            pictures.append(FolderPicture(name, stat.st_size, stat.st_mtime_ns))
+            if len(pictures) >= MAX_FILES:
                 break
-    return sorted(found)
+    return sorted(pictures)
 
 
 def id_of(life: str, picture: FolderPicture, turn: int) -> bytes:
@@ -180,9 +183,9 @@ class Done:
 
 
 def _read(path: Path) -> bytes:
-    """Read a file up to one byte more than a frame may have: larger files are refused without being read."""
+    """Read a picture upright, up to one byte more than a frame may have: larger ones are refused without being read."""
     with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
+        return upright(file.read(MAX_BYTES + 1))
 
 
 async def _stopped(stop: asyncio.Event, timeout_s: float) -> bool:

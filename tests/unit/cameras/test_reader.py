@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
 from halimede.cameras.source_reader import NoTablesError, fitting, size_of
 from halimede.errors import DecodeError
-from tests.cameras import jpeg
+from tests.cameras import jpeg, number_of
 
 
 def device(path: str, **changes: float) -> CameraSettings:
@@ -89,6 +90,15 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
         ("/dev/video0", "v4l2", {"input_format": "mjpeg"}),
         ("/dev/video0", "v4l2", {}),
     ]
+
+
+def test_a_folder_of_pictures_is_played_without_its_hidden_files(tmp_path: Path) -> None:
+    for number, name in enumerate(("a.jpg", "b.jpg", "._a.jpg", ".c.jpg")):
+        (tmp_path / name).write_bytes(jpeg(number))
+    frames = source_reader.shots(device(f"file://{tmp_path}", pace=0.0), source_reader.SourceReader())
+    assert [number_of(next(frames).make().data) for _ in range(2)] == [0, 1]
+    with pytest.raises(SourceError, match="played to its end"):
+        next(frames)
 
 
 def test_v4l2_is_in_the_installed_ffmpeg() -> None:

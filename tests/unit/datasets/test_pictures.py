@@ -9,6 +9,7 @@ import pytest
 
 from halimede.datasets import DatasetError, count
 from halimede.messages import DatasetFacts
+from tests.hostile_pictures import jpeg, png
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(100) + b"\xff\xd9"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(50) + b"IEND\xaeB`\x82"
@@ -41,6 +42,17 @@ def test_a_picture_is_a_sample_of_the_folder_that_it_is_in(tmp_path: Path) -> No
     said = facts(tmp_path, "images")
     assert (said.number_of_samples, classes(said)) == (6, {"cat": 3, "dog": 2})
     assert said.size == 5 * len(JPEG) + len(PNG)
+
+
+def test_a_picture_with_padding_or_a_film_behind_it_is_whole(tmp_path: Path) -> None:
+    """Motion photos (3rd/image.nvim#379): what follows a picture is no fault of it; a film alone is no end."""
+    whole, film = jpeg(64, 64), b"ftypmp42" + bytes(9000)
+    put(tmp_path / "cat/padded.jpg", whole + bytes(9000))
+    put(tmp_path / "cat/motion.jpg", whole + film)
+    put(tmp_path / "cat/trailing.png", png(8, 8) + bytes(9000))
+    put(tmp_path / "cat/half.jpg", whole[:-2] + film)
+    said = facts(tmp_path, "images")
+    assert (said.number_of_samples, broken(said)) == (3, {"cat/half.jpg": "cut off: its end is missing"})
 
 
 def test_pictures_that_are_empty_cut_off_or_none_are_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import DTYPES, ImageEncoding, measure, register
-from halimede.frames.image_headers import MAX_SIDE
+from halimede.image_headers import MAX_SIDE
 from halimede.messages import Frame
 
 
@@ -72,6 +72,22 @@ def test_every_png_mode_becomes_grey_or_rgb_bytes(mode: str, shape: tuple[int, .
 def test_sixteen_bit_grey_keeps_its_high_byte() -> None:
     image = Image.fromarray(np.array([[0, 0x1234, 0xFFFF]], np.uint16))
     assert decode(framed(saved(image))).tolist() == [[0, 0x12, 0xFF]]
+
+
+@pytest.mark.parametrize(
+    ("stored", "pixels"),
+    [
+        ([0, 100, 255], [0, 100, 255]),
+        ([0, 512, 1023], [0, 128, 255]),  # 10 bits (aiff22/PyNET-PyTorch#6)
+        ([0, 1024, 4095], [0, 64, 255]),  # 12 bits
+        ([0, 4096, 16383], [0, 64, 255]),
+        ([0, 4096, 16384], [0, 16, 64]),
+        ([0, 0, 0], [0, 0, 0]),
+    ],
+)
+def test_sixteen_bit_grey_is_scaled_by_the_depth_that_holds_its_maximum(stored: list[int], pixels: list[int]) -> None:
+    image = Image.fromarray(np.array([stored], np.uint16))
+    assert decode(framed(saved(image))).tolist() == [pixels]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
@@ -78,7 +81,7 @@ def put(folder: Path, name: str, content: bytes) -> None:
 
 @simulated
 async def test_pictures_come_in_the_order_of_their_names_and_new_ones_as_they_appear(tmp_path: Path) -> None:
-    for name in ("b.png", "a.jpg", "c.JPEG", "notes.txt"):
+    for name in ("b.png", "a.jpg", "c.JPEG", "notes.txt", "._a.jpg", ".b-checkpoint.png"):
         put(tmp_path, name, name.encode())
     (tmp_path / "folder.png").mkdir()
     keeper, stop = Keeper(), asyncio.Event()
@@ -304,3 +307,39 @@ async def test_a_full_disk_costs_a_folder_source_its_memory_for_a_while_and_no_p
         (disk / "filling").unlink()
         memory.add(ids[9])
         assert Done(disk / "done").read() == set(ids)
+
+
+class Measured:
+    """Answers with the height and width of a picture."""
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        return {"label": str(np.asarray(data).shape[-2:]), "probabilities": [0.9, 0.1]}
+
+
+def marked_png() -> bytes:
+    """Return a picture that is stored 8 wide and 4 high, and upright 4 wide and 8 high."""
+    out, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.full((4, 8), EASY, np.uint8)).save(out, "PNG", exif=exif)
+    return out.getvalue()
+
+
+@simulated
+async def test_camera_frames_are_turned_only_for_a_service_that_says_so(tmp_path: Path) -> None:
+    ignore, exif = FrameSourceSpec(cameras=["cam0"]), FrameSourceSpec(cameras=["cam0"], orientation="exif")
+    for source, shape in ((ignore, "(4, 8)"), (exif, "(8, 4)")):
+        async with world(tmp_path) as w, w.worker("edge", "e0", Measured, source=source):
+            await w.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), marked_png())
+            await eventually(lambda w=w: len(w.results) == 1)
+            assert [result.label for result in w.results.values()] == [shape]
+
+
+@simulated
+async def test_pictures_of_a_folder_are_turned_upright_whatever_the_service_says(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    put(folder, "a.png", marked_png())
+    source = FrameSourceSpec(path=str(folder))
+    async with world(tmp_path) as w, w.worker("edge", "e0", Measured, source=source):
+        await eventually(lambda: len(w.results) == 1)
+        assert [result.label for result in w.results.values()] == ["(8, 4)"]

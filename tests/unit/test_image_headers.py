@@ -14,7 +14,7 @@ from PIL import Image
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import measure
-from halimede.frames.image_headers import READERS, read_jpeg, read_png
+from halimede.image_headers import READERS, read_jpeg, read_png
 from halimede.messages import Frame
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
 from tests.hostile_pictures import chunk, jpeg, png
@@ -75,6 +75,50 @@ def test_a_png_has_the_same_pixels_without_its_remarks(mode: str) -> None:
         grey = mode in {"1", "L", "LA"}
         assert np.array_equal(pixels, np.asarray(image.convert("L" if grey else "RGB")))
     assert measure(framed("png", whole)) == pixels.nbytes
+
+
+#: a film as phones put it behind a picture: it contains the bytes of other scans and ends by chance
+FILM = b"\0\0\0\x18ftypmp42" + b"\xff\xda\0\x0c\xff\xd8\xff" * 200 + b"\xff\xd9" + bytes(6000)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        bytes(6000),
+        FILM,
+        FILM + b"\xff\xd9",
+        b"MotionPhoto_Data" + FILM,  # gkv311/sview#138
+        saved("RGB", "JPEG"),  # the second picture of an MPO file
+    ],
+    ids=["padding", "film", "film that ends as a picture", "samsung", "second picture"],
+)
+def test_a_jpeg_ends_at_its_own_end_whatever_follows(progressive: bool, behind: bytes) -> None:
+    thumbnail = Image.Exif()
+    thumbnail[0x010E] = "\xff\xd8\xff\xda\xff\xd9"  # its bytes are no end either
+    whole = saved("RGB", "JPEG", progressive=progressive, exif=thumbnail)
+    alone, followed = read_jpeg(memoryview(whole)), read_jpeg(memoryview(whole + behind))
+    assert b"".join(followed.parts) == b"".join(alone.parts)
+    assert followed.scans == alone.scans
+    assert np.array_equal(decode(framed("jpeg", whole + behind)), decode(framed("jpeg", whole)))
+
+
+def test_a_table_between_two_scans_may_contain_the_bytes_of_an_end() -> None:
+    whole = saved("RGB", "JPEG", progressive=True)
+    at = whole.rindex(b"\xff\xda")
+    remark = b"\xff\xfe\0\x06\xff\xd9\xff\xda"
+    odd = whole[:at] + remark + whole[at:] + bytes(5000)
+    assert np.array_equal(decode(framed("jpeg", odd)), decode(framed("jpeg", whole)))
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.75])
+def test_a_jpeg_that_is_cut_off_names_the_byte(progressive: bool, share: float) -> None:
+    """Frames over a serial line lack their last packets (brendan-duncan/image#230)."""
+    whole = saved("RGB", "JPEG", progressive=progressive)[:-2]
+    data = whole[: int(len(whole) * share)]
+    with pytest.raises(DecodeError, match=f"it is cut off after {len(data)} bytes: send the whole picture"):
+        decode(framed("jpeg", data))
 
 
 @pytest.mark.parametrize("encoding", ["png", "jpeg"])

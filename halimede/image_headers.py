@@ -1,0 +1,209 @@
+"""Reads headers of picture files: claimed size, orientation and essential parts, without decoding.
+
+Only those parts reach a decoder: a picture's comments, profiles, thumbnails and animations may inflate to a thousand
+times their size, and nothing here reads them. The rest is bounded by the size that the header claims, which callers
+check first, and by the passes that a decoder must make over it.
+
+This is the one reader of a JPEG's bytes. It imports neither numpy nor Pillow, so that LC and ``publish`` can use it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from halimede.errors import DecodeError
+from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC, encoding_of
+
+MAX_SIDE = 16_384
+MAX_PIXELS = 64 * 1024 * 1024
+#: pixels times scans: a progressive JPEG repeats its picture in scans of a few bytes each, usually about ten
+MAX_SCANNED = 1024 * 1024 * 1024
+
+#: most parts: more than any encoder writes; each takes time to read
+MAX_CHUNKS, MAX_SEGMENTS = 65_536, 4096
+#: most bytes of tables before a JPEG's first scan; real ones have less than 4 KiB
+MAX_TABLES = 64 * 1024
+
+#: the chunks that contain pixels; IHDR comes first
+PNG_PARTS = {b"PLTE", b"IDAT", b"IEND"}
+PNG_EXIF = b"eXIf"
+#: channels after decoding, by a PNG's colour type; alpha is dropped
+PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 3}
+_chunk = struct.Struct(">I4s")
+_size = struct.Struct(">II")
+
+#: JPEG markers
+SOS, EOI, DHT, JPG, DAC, APP1 = 0xDA, 0xD9, 0xC4, 0xC8, 0xCC, 0xE1
+FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
+#: bare markers without a length: restarts, start and end of image, and TEM
+BARE = {*range(0xD0, 0xDA), 0x01}
+#: comments and application segments, except for the two that define the colours
+REMARKS = {*range(0xE0, 0xF0), 0xFE}
+COLOURS = {0xE0: b"JFIF", 0xEE: b"Adobe"}
+SCAN, END = bytes([0xFF, SOS]), bytes([0xFF, EOI])
+#: a marker between scans; stuffed, fill and restart bytes of a scan are none
+_marker = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+
+EXIF_BEGIN = b"Exif\0\0"
+#: the tag of the orientation, the types of whole numbers that writers use for it, and the orientation without a turn
+ORIENTATION, WHOLE_NUMBERS, UPRIGHT = 0x0112, {1: "B", 3: "H", 4: "I"}, 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """A picture file: the size that its header claims, passes over its pixels, and its essential parts in order.
+
+    ``exif``: its EXIF data (a TIFF file), which no decoder gets.
+    """
+
+    width: int
+    height: int
+    channels: int
+    scans: int
+    parts: Sequence[bytes | memoryview]
+    exif: bytes | memoryview = b""
+
+    @property
+    def orientation(self) -> int:
+        """How to turn its pixels, as EXIF counts: 1 to 8; 1, also without a readable mark: they are upright."""
+        try:
+            return _orientation(bytes(self.exif).removeprefix(EXIF_BEGIN))
+        except struct.error:
+            return UPRIGHT
+
+    def check(self) -> int:
+        """Return the bytes of its pixels; raise DecodeError if these, or the work, are too many."""
+        width, height = self.width, self.height
+        if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
+            raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
+        if width * height > MAX_PIXELS:
+            raise DecodeError(f"{width} x {height} pixels are more than {MAX_PIXELS}")
+        if width * height * self.scans > MAX_SCANNED:
+            raise DecodeError(f"{self.scans} scans of {width} x {height} pixels are too much work")
+        return width * height * self.channels
+
+
+def read_png(data: memoryview) -> ImageHeader:
+    """Read a PNG. Raises DecodeError if its outer structure is invalid."""
+    if data[:8] != PNG_MAGIC or len(data) < 33 or _chunk.unpack_from(data, 8) != (13, b"IHDR"):
+        raise DecodeError("no readable png: it has no header")
+    width, height = _size.unpack_from(data, 16)
+    channels = PNG_CHANNELS.get(data[25], 3)
+    parts, at, exif = [data[:33]], 33, data[:0]
+    for _ in range(MAX_CHUNKS):
+        if at + 12 > len(data):
+            raise DecodeError("no readable png: it ends early")
+        length, kind = _chunk.unpack_from(data, at)
+        if kind in PNG_PARTS:
+            parts.append(data[at : at + 12 + length])
+        elif kind == PNG_EXIF:
+            exif = exif or data[at + 8 : at + 8 + length]
+        at += 12 + length
+        if kind == b"IEND":
+            return ImageHeader(width, height, channels, 1, parts, exif)
+    raise DecodeError(f"a png of more than {MAX_CHUNKS} chunks")
+
+
+def read_jpeg(data: memoryview) -> ImageHeader:
+    """Read a JPEG: its header, and its scans up to its end; padding or a film may follow.
+
+    Raises DecodeError for an invalid structure, and for a picture that is cut off.
+    """
+    if data[:3] != JPEG_MAGIC:
+        raise DecodeError("no readable jpeg: it has no header")
+    size: tuple[int, int, int] | None = None
+    parts, tables, exif = [data[:2]], 0, data[:0]
+    for at, marker, segment in _segments(data):
+        if marker == SOS:
+            if size is None:
+                break
+            scans = bytes(data[at:])
+            number = scans.count(SCAN)
+            if number > 1 or not scans.endswith(END):
+                end = _end_of_scans(scans, number)
+                scans, number = (scans, number) if end == len(scans) else (scans[:end], scans.count(SCAN, 0, end))
+            if not scans:
+                raise DecodeError(f"it is cut off after {len(data)} bytes: send the whole picture")
+            return ImageHeader(*size, number, [*parts, scans], exif)
+        if marker in FRAMES:
+            if size or len(segment) < 10:
+                break
+            height, width = struct.unpack_from(">HH", segment, 5)
+            size = (width, height, 1 if segment[9] == 1 else 3)
+        if marker not in REMARKS or segment[4:9].tobytes().startswith(COLOURS.get(marker, b"\0none")):
+            parts.append(segment)
+            tables += len(segment)
+            if tables > MAX_TABLES:
+                raise DecodeError(f"a jpeg of more than {MAX_TABLES} bytes of tables")
+        elif marker == APP1 and not exif and segment[4:10] == EXIF_BEGIN:
+            exif = segment[10:]
+    raise DecodeError("no readable jpeg: its header is broken, or ends early")
+
+
+def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield position, marker and bytes of the segments up to the first scan; end early where there is none."""
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        while at < len(data) and data[at] == 0xFF and data[at + 1 : at + 2].tobytes() == b"\xff":
+            at += 1  # fill bytes
+        if at + 4 > len(data) or data[at] != 0xFF:
+            return
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        if marker in BARE or length < 2:
+            return
+        yield at, marker, data[at : at + 2 + length]
+        at += 2 + length
+    raise DecodeError(f"a jpeg of more than {MAX_SEGMENTS} segments")
+
+
+def _end_of_scans(scans: bytes, number: int) -> int:
+    """Return the position behind the end of the picture whose first scan begins here, 0 if it is cut off.
+
+    ``number``: of the scans in these bytes, which may be of another picture or chance.
+    """
+    end = scans.find(END)
+    if end < 0:
+        return 0
+    if number == 1 or end == len(scans) - len(END):
+        return end + len(END)
+    at = 0
+    for _ in range(MAX_SEGMENTS):
+        match = _marker.search(scans, at)
+        if match is None:
+            return 0
+        at, marker = match.end(), scans[match.end() - 1]
+        if marker == EOI:
+            return at
+        if marker not in BARE:  # a table between two scans may contain any bytes
+            at += int.from_bytes(scans[at : at + 2])
+    return len(scans)  # their number is refused
+
+
+def _orientation(tiff: bytes) -> int:
+    """Return the orientation in EXIF data. Raises struct.error if it ends early."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return UPRIGHT
+    (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
+    (entries,) = struct.unpack_from(f"{order}H", tiff, directory)
+    for at in range(directory + 2, directory + 2 + 12 * entries, 12):
+        tag, kind = struct.unpack_from(f"{order}HH", tiff, at)
+        if tag == ORIENTATION and kind in WHOLE_NUMBERS:
+            (value,) = struct.unpack_from(f"{order}{WHOLE_NUMBERS[kind]}", tiff, at + 8)
+            return value if 1 <= value <= 8 else UPRIGHT
+    return UPRIGHT
+
+
+READERS: dict[str, Callable[[memoryview], ImageHeader]] = {"png": read_png, "jpeg": read_jpeg}
+
+
+def orientation_of(data: bytes) -> int:
+    """Return the EXIF orientation of a picture file; 1 (upright) for a file that cannot be read."""
+    encoding = encoding_of(data)
+    try:
+        return READERS[encoding](memoryview(data)).orientation if encoding else UPRIGHT
+    except DecodeError:
+        return UPRIGHT
