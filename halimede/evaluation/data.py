@@ -94,7 +94,8 @@ def read_labelled(
 
 
 def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_ns: float) -> LabelledPicture:
-    if samples := _annotated(path, until_ns):
+    below = list(files_below(path, until_ns))
+    if samples := _annotated(path, below):
         images, sizes = _decoded(path, [sample.picture for sample in samples], progress)
         names = [str(sample.picture.relative_to(path)) for sample in samples]
         boxes = [
@@ -102,8 +103,8 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
             for sample in samples
         ]
         return LabelledPicture(images=images, names=names, sizes=sizes, boxes=boxes)
-    files = _pictures(path, until_ns)
-    if not files and (tables := tables_below(files_below(path, until_ns))):
+    files = _pictures(path, below)
+    if not files and (tables := tables_below(below)):
         return _tables(path, tables, labels)
     classes = [class_of(file.relative_to(path)) for file in files]
     if any(classes) and not all(classes):
@@ -116,12 +117,12 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
     )
 
 
-def _annotated(path: Path, until_ns: float) -> list[PictureSample]:
+def _annotated(path: Path, below: Sequence[Path]) -> list[PictureSample]:
     """Return the pictures with boxes of a folder that has annotations of COCO or Pascal VOC."""
     try:
-        if files := coco.annotation_files(path, files_below(path, until_ns)):
+        if files := coco.annotation_files(path, below):
             return coco.read_coco(path, files, MAX_SAMPLES)
-        return voc.read_voc(path, files_below(path, until_ns))
+        return voc.read_voc(path, below)
     except SampleFileError as error:
         raise InvalidFieldError(FIELD, str(path), str(error)) from error
     except (RecursionError, OSError) as error:
@@ -153,10 +154,10 @@ def _rows(images: list[Array], classes: list[str] | None, name: str, labels: Seq
     )
 
 
-def _pictures(path: Path, until_ns: float) -> list[Path]:
-    """Return all files below a folder that begin like a JPEG or PNG, by name; links to folders are not followed."""
+def _pictures(path: Path, below: Sequence[Path]) -> list[Path]:
+    """Return those files that begin like a JPEG or PNG."""
     found = []
-    for file in files_below(path, until_ns):
+    for file in below:
         if _is_picture(file):
             found.append(file)
             if len(found) > MAX_SAMPLES:
