@@ -97,8 +97,8 @@ class _Count:
         self._files = self._bytes = self._size = 0
         self._watch: dict[str, Print] = {}
         self._whole = True
-        #: files whose samples are compared: their rank, name, scope and counts
-        self._compared: list[tuple[int, str, str, DatasetCounts]] = []
+        #: files that are other views of samples: their rank, name, scope and counts
+        self._views: list[tuple[int, str, str, DatasetCounts]] = []
         self._repeats = RepeatedSamples()
 
     def run(self) -> Counted:
@@ -113,7 +113,8 @@ class _Count:
                 endings = ", ".join(sorted(self._reader.suffixes))
                 raise DatasetError(UNREADABLE, f"{root} has no file that ends with {endings}")
             self._whole = False
-            self._add_compared()
+            for _, *view in sorted(self._views, key=lambda view: view[:2]):
+                self._add(*view)
         elif stat.S_ISREG(found.st_mode):
             self._note(self._path, found)
             tally, size = self._file(self._path, _shown(Path(self._path.name)), self._path.parent)
@@ -153,19 +154,18 @@ class _Count:
             self._tally.fault(name, f"it cannot be read: {error.strerror}")
         else:
             self._size += size
-            if tally.listed:
-                self._compared.append((tally.rank, name, self._reader.scope(path, root), tally))
+            scope = self._reader.scope(path, root)
+            if tally.rank:
+                self._views.append((tally.rank, name, scope, tally))
             else:
-                self._tally.add(tally)
+                self._add(name, scope, tally)
         self._current = DatasetCounts()
         self._told(self._files, self._bytes, self._tally.samples)
 
-    def _add_compared(self) -> None:
-        """Add the counts of files that list samples, but for other views of samples that are counted already."""
-        for rank, name, scope, tally in sorted(self._compared, key=lambda file: file[:2]):
-            samples = array("Q", tally.listed)
-            if self._repeats.add(name, scope, samples, is_view=rank > 0):
-                self._tally.add(tally)
+    def _add(self, name: str, scope: str, tally: DatasetCounts) -> None:
+        """Add the counts of a file, but not those of another view of samples that are counted already."""
+        if self._repeats.add(name, scope, array("Q", tally.listed), is_view=tally.rank > 0):
+            self._tally.add(tally)
 
     def _file(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
         known = self._ledger.get(name)

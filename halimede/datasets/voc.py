@@ -29,8 +29,9 @@ class Voc(DatasetReader):
         except SampleFileError as error:
             tally.fault(source.name, str(error))
             return True
-        has_pictures = root.name == voc.ANNOTATIONS and (root.parent / voc.JPEG_IMAGES).is_dir()
-        if has_pictures and voc.find_picture(root.parent, source.path, annotation.picture) is None:
+        layout = voc.layout_folder(source.path)
+        has_pictures = layout is not None and (layout / voc.JPEG_IMAGES).is_dir()
+        if has_pictures and voc.find_picture(root, source.path, annotation.picture) is None:
             name = voc.shown_name(annotation.picture) or source.path.stem
             tally.fault(source.name, f"its picture {voc.JPEG_IMAGES}/{name} does not exist")
             return False  # the picture may appear without a change to this file

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: most samples that are remembered: 100 bytes each
-MAX_REMEMBERED = 1_000_000
+#: most samples that are remembered: 130 bytes each
+MAX_REMEMBERED = 500_000
 
 
 class RepeatedSamples:
@@ -16,20 +16,24 @@ class RepeatedSamples:
 
     def __init__(self) -> None:
         self.message = ""
-        self._files: dict[tuple[str, int], str] = {}
+        self._number = 0
+        #: the first file of each sample, by scope
+        self._files: dict[str, dict[int, str]] = {}
 
     def add(self, name: str, scope: str, samples: Sequence[int], *, is_view: bool = False) -> bool:
         """Add a file; return whether its samples count: those of a view do not if other files list all of them.
 
         ``scope``: samples of different scopes are different ones.
         """
-        first = next((file for sample in samples if (file := self._files.get((scope, sample)))), "")
-        number = sum((scope, sample) in self._files for sample in samples) if first else 0
-        if is_view and number and number == len(samples):
+        files = self._files.setdefault(scope, {})
+        repeated = [file for sample in samples if (file := files.get(sample))]
+        if is_view and repeated and len(repeated) == len(samples):
             return False
-        if number and not self.message:
-            again = "the same samples" if number == len(samples) else f"{number:,} of the same samples"
-            self.message = f"{first} and {name} list {again}, which count twice: remove one of the files"
-        if len(self._files) + len(samples) <= MAX_REMEMBERED:
-            self._files.update(dict.fromkeys(((scope, sample) for sample in samples), name))
+        if repeated and not self.message:
+            again = "the same samples" if len(repeated) == len(samples) else f"{len(repeated):,} of the same samples"
+            both = " and ".join(sorted((name, repeated[0])))
+            self.message = f"{both} list {again}, which count twice: remove one of the files"
+        self._number += len(samples)
+        if self._number <= MAX_REMEMBERED:
+            files.update(dict.fromkeys(samples, name))
         return True

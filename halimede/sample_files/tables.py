@@ -16,6 +16,7 @@ from halimede.sample_files.text_blocks import text_blocks
 SUFFIXES = frozenset({".csv", ".tsv"})
 #: most bytes of one row
 MAX_ROW = 4 * 1024 * 1024
+OPEN_QUOTE = "its header opens a quote and never closes it: close it, or take it out"
 BOM = b"\xef\xbb\xbf"
 #: Excel's first line that states the separator
 _STATED = re.compile(rb'"?sep=([^"\r\n])"?[ \t]*\r?(\n|\Z)', re.IGNORECASE)
@@ -101,13 +102,22 @@ def _head(data: bytes, name: str, *, is_whole: bool = False) -> TableHead | None
         next(csv.reader(text, delimiter=separator), None)
         if not text.ended:
             end = start + text.length
+            if text.number > 1:  # a name of several lines, or a quote that ends in a row of values
+                _check_quotes(data[start:end], separator, name)
             head = TableHead(data[start:end].decode("latin-1"), separator, end, data.count(b"\n", 0, end))
             return head if head.has_header else TableHead(head.first, separator, start, data.count(b"\n", 0, start))
         if is_whole or len(data) > MAX_ROW:
-            raise SampleFileError(f"{name}: its header opens a quote and never closes it: close it, or take it out")
+            raise SampleFileError(f"{name}: {OPEN_QUOTE}")
     elif len(data) > MAX_ROW:
         raise SampleFileError(f"{name}: its header is over {MAX_ROW >> 20} MiB: is it a csv file?")
     return None
+
+
+def _check_quotes(header: bytes, separator: str, name: str) -> None:
+    try:
+        next(csv.reader(io.StringIO(header.decode("latin-1"), newline="\n"), delimiter=separator, strict=True), None)
+    except csv.Error:
+        raise SampleFileError(f"{name}: {OPEN_QUOTE}") from None
 
 
 def _skip_blank(data: bytes, start: int) -> int:

@@ -38,6 +38,11 @@ def annotations_folder(folder: Path) -> Path:
     return inner if inner.is_dir() else folder
 
 
+def layout_folder(annotation: Path) -> Path | None:
+    """Return the folder with ``Annotations`` and ``JPEGImages`` that an annotation file is in, if there is one."""
+    return next((parent.parent for parent in annotation.parents if parent.name == ANNOTATIONS), None)
+
+
 def read_annotation(blocks: Iterable[bytes], size: int) -> VocAnnotation:
     """Read one annotation. Raises SampleFileError without the name of the file."""
     if size > MAX_BYTES:
@@ -65,14 +70,16 @@ def find_picture(folder: Path, annotation: Path, picture: str) -> Path | None:
     ``folder``: that of the dataset. Programs write names with folders and without, without an ending, or absolute ones
     of another machine. The annotation's own name counts last.
     """
-    inside = annotation.relative_to(annotations_folder(folder))
+    layout = layout_folder(annotation)
+    inside = annotation.relative_to(layout / ANNOTATIONS if layout else folder)
     parts = [part for part in picture.replace("\\", "/").split("/") if part not in {"", ".", ".."}]
     names = [
         inside.parent.joinpath(*parts[-1:]),
         *(Path(*parts[i:]) for i in range(max(0, len(parts) - 8), len(parts))),
     ]
     names = (names if parts else []) + [inside.with_suffix("")]
-    for parent in (*(folder / name for name in PICTURE_FOLDERS), annotation.parent, folder):
+    base = layout or folder
+    for parent in (*(base / name for name in PICTURE_FOLDERS), annotation.parent, base):
         for name in names if parent.is_dir() else ():
             for path in _with_endings(parent / name):
                 if path.is_file():

@@ -114,6 +114,12 @@ class TestVoc:
         assert data.names == [f"JPEGImages/{picture}"]
         assert [[(box.x1, box.y2, box.label) for box in boxes] for boxes in data.boxes or ()] == [[(5, 40, "cat")]]
 
+    def test_the_layout_in_an_inner_folder(self, tmp_path: Path) -> None:
+        put(tmp_path / "VOCdevkit/VOC2007/Annotations/1.xml", voc("1.jpg", "cat"))
+        put(tmp_path / "VOCdevkit/VOC2007/JPEGImages/1.jpg")
+        _, data = both(tmp_path, "voc")
+        assert data.names == ["VOCdevkit/VOC2007/JPEGImages/1.jpg"]
+
     def test_annotations_beside_their_pictures(self, tmp_path: Path) -> None:
         for split in ("train", "valid"):
             put(tmp_path / split / "1.xml", voc("1.jpg", "cat"))

@@ -83,9 +83,10 @@ def test_a_separator_that_excel_states(tmp_path: Path) -> None:
         read_labelled(path)
 
 
-def test_a_quote_that_a_header_never_closes_is_named_by_both(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['"x,label\n' + "1,a\n" * 50_000, 'id,"x,label\n1,"0.5",ok\n2,"0.25",hot\n'])
+def test_a_quote_that_a_header_never_closes_is_named_by_both(tmp_path: Path, text: str) -> None:
     path = tmp_path / "data.csv"
-    path.write_text('"x,label\n' + "1,a\n" * 50_000)
+    path.write_text(text)
     with pytest.raises(DatasetError, match="its header opens a quote and never closes it"):
         count(path, "csv")
     with pytest.raises(InvalidFieldError, match="its header opens a quote and never closes it"):
