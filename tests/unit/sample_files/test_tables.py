@@ -70,6 +70,21 @@ def test_a_semicolon_table_with_decimal_commas(tmp_path: Path) -> None:
     assert data.images[0].tolist() == pytest.approx([1.1, 2.2, 3.3])
 
 
+def test_decimal_commas_in_a_name_are_no_separators(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("from 0,5 to 1,5 mm;label\n1;a\n2;b\n")
+    _, data = both(path)
+    assert data.truths == ["a", "b"]
+
+
+def test_a_cr_at_the_end_ends_a_line_if_no_lf_follows(tmp_path: Path) -> None:
+    path, ledger = tmp_path / "data.txt", tmp_path / "ledger.db"
+    for appended, number in ((b"a", 1), (b"\r", 1), (b"b", 2), (b"\r", 2), (b"\nc", 3)):
+        with path.open("ab") as file:
+            file.write(appended)
+        assert count(path, "txt", ledger).facts.number_of_samples == number
+
+
 def test_a_separator_that_excel_states(tmp_path: Path) -> None:
     """asafdav/ng-csv#28: exports for Excel begin with `sep=,`."""
     path = tmp_path / "data.csv"
