@@ -182,6 +182,16 @@ def _end_of_scans(scans: bytes, number: int) -> int:
     return len(scans)  # their number is refused
 
 
+def end_of_jpeg(data: bytes) -> int:
+    """Return the position behind a JPEG that begins here, 0 if it is not complete. Raises DecodeError."""
+    for at, marker, _ in _segments(memoryview(data)):
+        if marker == SOS:
+            scans = data[at:]
+            end = _end_of_scans(scans, scans.count(SCAN))
+            return at + end if end else 0
+    return 0
+
+
 def _orientation(tiff: bytes) -> int:
     """Return the orientation in EXIF data. Raises struct.error if it ends early."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])

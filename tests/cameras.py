@@ -179,6 +179,7 @@ class MjpegCamera(Camera):
 
     scheme = "http"
     boundary = b"frame"
+    content_type = b"multipart/x-mixed-replace; boundary=frame"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async for method, uri, headers in requests(reader):
@@ -188,9 +189,7 @@ class MjpegCamera(Camera):
             if not uri.startswith("/stream"):
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 continue
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=" + self.boundary + b"\r\n\r\n"
-            )
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: " + self.content_type + b"\r\n\r\n")
             await self.show(Viewer(writer, self.part))
             return
 

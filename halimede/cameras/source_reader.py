@@ -9,20 +9,23 @@ import io
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, cast
 
 import av
 import av.error
-from av import Packet, VideoCodecContext, VideoFrame, VideoStream
+from av import CodecContext, Packet, VideoCodecContext, VideoFrame
 from av.container import InputContainer
 from PIL import Image
 
 from halimede.cameras import ipc_messages
 from halimede.cameras.frame_rate import Brake, FrameThinner, Timeline
+from halimede.cameras.http_pictures import HttpPictures
 from halimede.cameras.ipc_messages import ReaderCounts, SourceError
 from halimede.cameras.relay import CameraRelay
 from halimede.cameras.settings import CameraSettings
@@ -35,6 +38,7 @@ from halimede.hidden_names import is_hidden
 from halimede.image_headers import MAX_SIDE, read_jpeg
 from halimede.models import AddressPolicy
 
+AnyPacket: TypeAlias = "Packet[Any]"
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 #: frames per second of a folder, unless configured
 FOLDER_FPS = 25.0
@@ -45,10 +49,10 @@ JPEG = "mjpeg"
 PROBE = {"probesize": "500000", "analyzeduration": "1000000", "fflags": "nobuffer"}
 #: most pixels of a frame, checked by FFmpeg before it allocates one
 MAX_PIXELS = 64 * 1024 * 1024
+DECODER = {"max_pixels": str(MAX_PIXELS)}
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,mjpeg,h264,hevc,ivf,flv,asf,ogg,nut,m4v"
 WHITELISTS = {
     "rtsp": {"protocol_whitelist": "rtsp,rtp,tcp,tls,udp"},
-    "http": {"protocol_whitelist": "http,https,tcp,tls", "format_whitelist": "mpjpeg,mjpeg"},
     "file": {"protocol_whitelist": "file", "format_whitelist": FORMATS},
 }
 TEXTS = {
@@ -94,11 +98,11 @@ def shots(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
 def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncoder]:
     thinner, brake = FrameThinner(camera.fps), Brake()
     reading.expect(camera.open_s)
-    with open_source(camera) as container:
+    with _opened(camera, reading) as (decoder, packets):
         good = time.monotonic()
-        for packet in _packets(camera, container, reading):
+        for packet in packets:
             now = time.monotonic()
-            for found in _of(camera, packet, reading):
+            for found in _of(camera, packet, decoder, reading):
                 good = now
                 if thinner.admits(now):
                     yield replace(found, taken_ns=time.time_ns())
@@ -112,7 +116,32 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
     raise SourceError(ipc_messages.ENDED, "it ended the stream")
 
 
-def _packets(camera: CameraSettings, container: InputContainer, reading: SourceReader) -> Iterator[Packet[VideoStream]]:
+@contextmanager
+def _opened(camera: CameraSettings, reading: SourceReader) -> Iterator[tuple[VideoCodecContext, Iterator[AnyPacket]]]:
+    """Open a live source: yield the decoder of its packets, and the packets. Raises SourceError."""
+    if camera.address.kind == "http":
+        decoder = cast("VideoCodecContext", CodecContext.create(JPEG, "r"))
+        decoder.options = DECODER
+        yield decoder, _http_packets(camera, reading)
+        return
+    with open_source(camera) as container:
+        yield container.streams.video[0].codec_context, _packets(camera, container, reading)
+
+
+def _http_packets(camera: CameraSettings, reading: SourceReader) -> Iterator[AnyPacket]:
+    relay = _relay(camera)
+    url, host = (relay.start(), relay.host) if relay else (camera.address.target, "")
+    pictures = HttpPictures(url, host, camera, expect=reading.expect, refuse=reading.refuse)
+    opening = True
+    try:
+        for data in pictures.read():
+            opening = False
+            yield Packet(data)
+    except (HTTPException, OSError, ValueError) as error:
+        raise (relay and relay.error) or as_error(error, opening=opening) from None
+
+
+def _packets(camera: CameraSettings, container: InputContainer, reading: SourceReader) -> Iterator[AnyPacket]:
     packets = container.demux(video=0)
     while True:
         reading.expect(camera.stall_s)
@@ -127,9 +156,11 @@ def _packets(camera: CameraSettings, container: InputContainer, reading: SourceR
         yield packet
 
 
-def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[FrameEncoder]:
+def _of(
+    camera: CameraSettings, packet: AnyPacket, decoder: VideoCodecContext, reading: SourceReader
+) -> Iterator[FrameEncoder]:
     """Yield the frames of a packet: a JPEG unchanged if it fits, else decoded."""
-    name = packet.stream.codec_context.name
+    name = decoder.name
     if packet.size:
         reading.counts.seen += 1
     if name == JPEG and packet.size:
@@ -150,7 +181,7 @@ def _of(camera: CameraSettings, packet: Packet[VideoStream], reading: SourceRead
                 yield FrameEncoder(name, lambda: made, packet.pts)
                 return
     try:
-        frames = packet.decode()
+        frames = decoder.decode(packet)
     except (av.error.FFmpegError, MemoryError) as error:
         reading.refuse(f"a frame cannot be decoded: {getattr(error, 'strerror', '') or type(error).__name__}")
         return
@@ -177,7 +208,7 @@ def _file(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
             if timeline is None:
                 timeline = Timeline(camera.pace, camera.start_ns or time.time_ns(), 1 / rate)
             for packet in _packets(camera, container, reading):
-                for found in _of(camera, packet, reading):
+                for found in _of(camera, packet, stream.codec_context, reading):
                     count += 1
                     due = timeline.due_ns(_seconds(found.pts, stream.time_base))
                     if thinner.admits((due - timeline.start_ns) / 1e9):
@@ -255,12 +286,12 @@ def _waiting(camera: CameraSettings) -> Callable[[int], None]:
 
 
 def open_source(camera: CameraSettings) -> InputContainer:
-    """Open a stream, a device or a video file. Raises SourceError."""
+    """Open an RTSP stream, a device or a video file. Raises SourceError."""
     timeout = (camera.open_s, camera.stall_s)
     options: dict[str, str] = dict(WHITELISTS.get(camera.address.kind, {}))
     relay = None
     try:
-        if camera.address.kind in {"rtsp", "http"}:
+        if camera.address.kind == "rtsp":
             relay = _relay(camera)
             container = _stream(camera, relay, options, timeout)
         elif camera.address.kind == "device":
@@ -277,7 +308,7 @@ def open_source(camera: CameraSettings) -> InputContainer:
         container.close()
         raise SourceError(ipc_messages.INVALID, "its video codec is not supported: convert it, such as to H.264")
     # a hostile header must not allocate a picture that is too large to send
-    context.options = {"max_pixels": str(MAX_PIXELS)}
+    context.options = DECODER
     return container
 
 
@@ -291,15 +322,11 @@ def _relay(camera: CameraSettings) -> CameraRelay | None:
 def _stream(
     camera: CameraSettings, relay: CameraRelay | None, options: dict[str, str], timeout: tuple[float, float]
 ) -> InputContainer:
+    """Open a stream over RTSP."""
     target = relay.start() if relay else camera.address.target
-    options |= PROBE
-    if camera.address.kind == "rtsp":
-        options |= {"rtsp_transport": "tcp", "allowed_media_types": "video"}
-        options |= {"protocol_whitelist": "rtsp,tcp"} if relay else {}
-        return av.open(target, options=options, timeout=timeout)
-    options |= {"max_redirects": "0" if relay else "3"}
-    options |= {"protocol_whitelist": "http,tcp", "headers": f"Host: {relay.host}\r\n"} if relay else {}
-    return av.open(target, format="mpjpeg", options=options, timeout=timeout)
+    options |= PROBE | {"rtsp_transport": "tcp", "allowed_media_types": "video"}
+    options |= {"protocol_whitelist": "rtsp,tcp"} if relay else {}
+    return av.open(target, options=options, timeout=timeout)
 
 
 def _device(camera: CameraSettings, timeout: tuple[float, float]) -> InputContainer:
@@ -337,7 +364,7 @@ def _reason(error: Exception, *, opening: bool) -> str:
         ((av.error.EOFError,), ipc_messages.GARBAGE if opening else ipc_messages.ENDED),
         ((av.error.DemuxerNotFoundError, av.error.ProtocolNotFoundError), ipc_messages.INVALID),
         ((av.error.DecoderNotFoundError, av.error.PatchWelcomeError), ipc_messages.INVALID),
-        ((av.error.InvalidDataError, av.error.ArgumentError, ValueError), ipc_messages.GARBAGE),
+        ((av.error.InvalidDataError, av.error.ArgumentError, ValueError, HTTPException), ipc_messages.GARBAGE),
     ]
     for types, reason in kinds:
         if isinstance(error, types):

@@ -1,4 +1,4 @@
-"""Unpacks archives of models (tar, tar.gz, zip) into folders of the cache, completely or not at all.
+"""Unpacks archives of models (tar, tar.gz, zip, one file as gz) into folders of the cache, completely or not at all.
 
 Archives are untrusted. Only regular files and folders are unpacked, below one folder, with fixed modes. Each member is
 checked before its content is written, and sizes are counted while reading: headers are not trusted. Every limit is
@@ -45,6 +45,11 @@ ENDLESS_NUMBER = re.compile(rb"[0-9]{300}")
 MOST_EMPTY = 128 * 1024
 #: bytes that any archive may unpack to, whatever its compression ratio
 FREE = 16 * 1024**2
+#: compressed bytes in which the begin of a gzip's content is expected
+GZIP_HEAD = 4096
+GZIP = 31  # zlib's number for the format of gzip
+#: the name of a compressed model in its folder
+SINGLE = "model"
 FILE_MODE = 0o400  # only the owner may read, as with the archive
 FOLDER_MODE = 0o700
 #: first bytes of supported archives, and of others that must be refused
@@ -67,6 +72,7 @@ class FolderRecord(Struct):
 async def unpack(cache: Cache, fetched: Fetched, *, limits: ArchiveLimits | None = None) -> Path:
     """Return the folder with the content of an archive, or the file itself if it is none. Raises FetchError.
 
+    Of a single compressed file, as ``gzip`` makes it and some servers send it, the result is the file in it.
     The folder is ``<cache>/unpacked/<digest>``. The content identifies an archive, not the file's name. The folder must
     not be written to; it is unpacked again if a file in it has changed.
     """
@@ -110,7 +116,7 @@ def format_at(path: Path) -> ModelFormat:
     if path.is_dir():
         held = (form for form in FORMATS.values() if any(path.rglob(form.file)))
         return next(held, ONNX)
-    return TFLITE if path.suffix == Path(TFLITE.preferred).suffix else ONNX
+    return TFLITE if Path(path.name.removesuffix(".gz")).suffix == Path(TFLITE.preferred).suffix else ONNX
 
 
 def _shown(path: Path) -> bool:
@@ -120,15 +126,17 @@ def _shown(path: Path) -> bool:
 def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threading.Event) -> Path:
     target = cache.root / "unpacked" / fetched.digest
     record = cache.root / "index" / f"unpacked-{fetched.digest}.json"
+    kind = kind_of(fetched.path)
+    content = target / SINGLE if kind == "gz" else target
     if target.is_dir() and _recorded(record) == _files(target):
-        return target
+        return content
     shutil.rmtree(target, ignore_errors=True)
     new = target.with_name(f".{fetched.digest}.new")
     shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
     try:
         new.mkdir(parents=True, mode=0o700)
         unpacking = Unpacking(new, limits, fetched.size, stop)
-        {"zip": unpack_zip, "tar": unpack_tar, "tar.gz": unpack_tar}[kind_of(fetched.path)](fetched.path, unpacking)
+        UNPACK[kind](fetched.path, unpacking)
         for folder, _, _ in os.walk(new):
             sync_folder(Path(folder))
         files = _files(new)
@@ -139,7 +147,7 @@ def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threa
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return target
+    return content
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
@@ -238,8 +246,8 @@ class Unpacking:
                 self._folders.add(above)
                 (self.folder / above).mkdir(mode=FOLDER_MODE)
 
-    def write(self, path: str, body: IO[bytes], size: int) -> None:
-        """Write a file of exactly ``size`` bytes."""
+    def write(self, path: str, body: IO[bytes] | gzip.GzipFile, size: int | None) -> None:
+        """Write a file of exactly ``size`` bytes; None: of all bytes."""
         if not path or path in self._files or path in self._folders:
             raise refused(path, "the same name twice")
         self.make_folder(path.rpartition("/")[0])
@@ -249,10 +257,10 @@ class Unpacking:
             while block := body.read(BLOCK):
                 written += len(block)
                 self.count(written=len(block))
-                if written > size:
+                if size is not None and written > size:
                     break
                 file.write(block)
-            if written != size:
+            if size is not None and written != size:
                 raise ArchiveRefusedError(
                     FetchReason.BAD_ARCHIVE, f"{path!r} has another length than its header states"
                 )
@@ -268,20 +276,43 @@ def refused(name: str, why: str) -> ArchiveRefusedError:
 
 
 def kind_of(path: Path) -> str:
-    """Return ``zip``, ``tar``, ``tar.gz``, or empty for another file. Raises ArchiveRefusedError for other archives."""
+    """Return ``zip``, ``tar``, ``tar.gz``, ``gz``, or empty for another file.
+
+    Raises ArchiveRefusedError for other archives.
+    """
     with path.open("rb") as file:
-        head = file.read(HEADER)
+        head = file.read(GZIP_HEAD)
     for magic, kind in MAGIC.items():
         if head.startswith(magic):
-            return kind
+            return "gz" if kind == "tar.gz" and _is_single(head) else kind
     for magic, kind in FOREIGN.items():
         if head.startswith(magic):
             raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is {kind}: use tar, tar.gz or zip")
+    return "tar" if _is_tar(head) else ""
+
+
+def _is_tar(head: bytes) -> bool:
     try:
-        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")  # checks the checksum: old tars have no magic number
+        # checks the checksum: old tars have no magic number
+        tarfile.TarInfo.frombuf(head[:HEADER], "utf-8", "surrogateescape")
     except tarfile.HeaderError:
-        return ""
-    return "tar"
+        return False
+    return True
+
+
+def _is_single(head: bytes) -> bool:
+    """Whether a gzip file that begins so has something else in it than a tar."""
+    try:
+        content = zlib.decompressobj(GZIP).decompress(head, HEADER)
+    except zlib.error:
+        return False
+    return bool(content) and not _is_tar(content)
+
+
+def unpack_gzip(path: Path, unpacking: Unpacking) -> None:
+    """Unpack a single compressed file. Raises ArchiveRefusedError."""
+    with _damage(), path.open("rb") as raw, gzip.GzipFile(fileobj=_Pieces(raw, unpacking)) as body:
+        unpacking.write(SINGLE, body, None)
 
 
 def unpack_tar(path: Path, unpacking: Unpacking) -> None:
@@ -326,6 +357,9 @@ def unpack_zip(path: Path, unpacking: Unpacking) -> None:
                 continue
             with archive.open(member) as file:
                 unpacking.write(below, file, member.file_size)
+
+
+UNPACK = {"zip": unpack_zip, "tar": unpack_tar, "tar.gz": unpack_tar, "gz": unpack_gzip}
 
 
 @contextmanager

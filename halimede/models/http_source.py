@@ -11,6 +11,7 @@ import contextlib
 import errno
 import re
 import socket
+import zlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ MAX_REDIRECTS = 5
 DATED = "W/Last-Modified "
 CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 SCHEMES = frozenset({"http", "https"})
+WEAK = "W/"
+GZIP_ENCODINGS, COMPRESSED_NAMES = frozenset({"gzip", "x-gzip"}), (".gz", ".tgz")
+GZIP = 31  # zlib's number for the format of gzip
 
 
 @contextlib.asynccontextmanager
@@ -63,8 +67,7 @@ async def open_http(
             aiohttp.ClientSession(
                 connector=connector,
                 timeout=timeout,
-                # the digest is that of the published content, which a decompressed body would not match
-                auto_decompress=False,
+                auto_decompress=False,  # see ``_is_encoded``
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=BLOCK,
             ) as session,
@@ -120,13 +123,17 @@ class _Hops:
         mark = _mark(response)
         if response.status == NOT_MODIFIED and ask.known:
             return Stream(ask.known, None, None)
+        encoded = _is_encoded(response)
         if ask.offset and response.status in {PARTIAL, UNSATISFIABLE}:
-            size = _continues(response, ask, mark)
+            size = None if encoded else _continues(response, ask, mark)
             if size is not None:
                 return Stream(mark or ask.mark, size or None, response.content.iter_chunked(BLOCK), ask.offset)
             response.close()
             return await self.open(url, SourceRequest(ask.known))
         self._judge(response.status)
+        if encoded:  # its bytes have another position in each encoding, so it is not resumed
+            weak = mark if mark.startswith(WEAK) or not mark else WEAK + mark
+            return Stream(weak, None, _decoded(response.content.iter_chunked(BLOCK), self._shown))
         return Stream(mark, response.content_length, response.content.iter_chunked(BLOCK))
 
     async def _answer(self, url: URL, headers: dict[str, str]) -> ClientResponse:
@@ -184,6 +191,36 @@ def _headers(ask: SourceRequest) -> dict[str, str]:
         if strong(ask.mark):
             headers["If-Range"] = ask.mark
     return headers
+
+
+def _is_encoded(response: ClientResponse) -> bool:
+    """Whether the server compressed the content for the transfer, although it was asked not to.
+
+    Of a name that ends with .gz some servers send this header as well: there the compressed file is the content, which
+    the digest is of.
+    """
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    return encoding in GZIP_ENCODINGS and not response.url.path.lower().endswith(COMPRESSED_NAMES)
+
+
+async def _decoded(blocks: AsyncIterator[bytes], shown: str) -> AsyncIterator[bytes]:
+    """Yield the content of compressed blocks, in blocks of limited size. Raises FetchError."""
+    gunzip = zlib.decompressobj(GZIP)
+    damaged = FetchError(
+        FetchReason.INTERRUPTED, f"{shown} sends a body that is no whole gzip, as its header states", temporary=True
+    )
+    async for block in blocks:
+        compressed, length = block, BLOCK
+        while length == BLOCK and not gunzip.eof:  # a full block: there may be more of it
+            try:
+                content = gunzip.decompress(compressed, BLOCK)
+            except zlib.error:
+                raise damaged from None
+            compressed, length = gunzip.unconsumed_tail, len(content)
+            if content:
+                yield content
+    if not gunzip.eof:
+        raise damaged
 
 
 def _mark(response: ClientResponse) -> str:

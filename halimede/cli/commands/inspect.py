@@ -139,7 +139,7 @@ def _opened(model: Path) -> tuple[Path, str]:
     except HalimedeError as error:
         raise InvalidFieldError("MODEL", str(model), str(error)) from error
     refused: HalimedeError | None = None
-    for name in FORMATS:
+    for name in dict.fromkeys([form.name, *FORMATS]):
         try:
             return file_of(ModelSpec(url=str(model.resolve()), format=name)), name
         except HalimedeError as error:

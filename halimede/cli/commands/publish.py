@@ -183,15 +183,15 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
     """Send all pictures of a plan in order, with progress, and print a summary. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     pictures, others = images.find(plan.paths)
-    if plan.bare and (count := images.marked(pictures)):
-        warn(
-            f"{count} of {len(pictures)} pictures have an EXIF orientation, and --bare sends them as they are: workers"
-            " see them unturned, unless their service says `source.orientation: exif`"
-        )
     async with Client.to(broker) as client:
         images.check_sizes(pictures, images.limit(client.bus.max_packet, bare=plan.bare))
         if others:
             warn(f"skipped {others} files that are neither JPEG nor PNG")
+        if plan.bare and (count := images.marked(pictures)):
+            warn(
+                f"{count} of {len(pictures)} pictures have an EXIF orientation, and --bare sends them as they are:"
+                " workers see them unturned, unless their service says `source.orientation: exif`"
+            )
         if plan.order is None and (folders := images.sorted_by_folder(pictures)):
             warn(
                 f"the pictures are sorted by folder ({', '.join(folders[:3])}, ...): if these are classes, a service"

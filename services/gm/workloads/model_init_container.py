@@ -38,7 +38,7 @@ FETCHER_USER = 10001
 #: a download uses memory in blocks, whatever its size. Namespaces with a quota refuse pods without these fields
 FETCHER_RESOURCES: Body = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 #: suffixes of archives
-ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+ARCHIVES = (".tar", ".gz", ".tgz", ".zip")
 ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 

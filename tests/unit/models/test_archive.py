@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import signal
 import subprocess
@@ -67,6 +68,26 @@ async def test_what_is_no_archive_stays_a_file(content: bytes, cache: Cache) -> 
     assert await unpack(cache, fetched) == fetched.path
     assert model_file(fetched.path) == fetched.path
     assert not (cache.root / "unpacked").exists()
+
+
+@pytest.mark.parametrize("content", [b"\x08\x08an ONNX model", b"x" * 2000, bytes(2000), bytes(3_000_000)])
+async def test_a_single_compressed_file_becomes_that_file(content: bytes, cache: Cache) -> None:
+    """A model that `gzip` or a server has compressed."""
+    fetched = stored(cache, gzip.compress(content))
+    for _ in range(2):
+        model = await unpack(cache, fetched)
+        assert model_file(model) == model
+        assert model.read_bytes() == content
+    assert model.parent == cache.root / "unpacked" / fetched.digest
+
+
+async def test_a_single_compressed_file_that_is_damaged_is_refused(cache: Cache) -> None:
+    whole = gzip.compress(os.urandom(9000))
+    for content in (whole[:-9], whole[:-6] + b"\0\0" + whole[-4:]):
+        with pytest.raises(FetchError) as caught:
+            await unpack(cache, stored(cache, content))
+        assert caught.value.reason is FetchReason.BAD_ARCHIVE
+        assert not list((cache.root / "unpacked").iterdir())
 
 
 async def test_it_is_unpacked_once_by_many_at_a_time(cache: Cache) -> None:
@@ -200,6 +221,7 @@ def test_which_part_of_an_archive_is_the_model_of_another_format(
     ("names", "form"),
     [
         (["m.tflite"], TFLITE),
+        (["m.tflite.gz"], TFLITE),
         (["m.onnx"], ONNX),
         (["m"], ONNX),
         (["m/a.tflite"], TFLITE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import os
 import subprocess
@@ -31,12 +32,14 @@ class Origin:
         self.body, self.etag, self.status = BODY, '"1"', 200
         self.requests: list[web.Request] = []
         self.url = ""
+        self.headers: dict[str, str] = {}
 
     async def model(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
         if self.status == 200 and self.etag and request.headers.get("If-None-Match") == self.etag:
             return web.Response(status=304)
-        return web.Response(status=self.status, body=self.body, headers={"ETag": self.etag} if self.etag else {})
+        headers = {**self.headers, "ETag": self.etag} if self.etag else self.headers
+        return web.Response(status=self.status, body=self.body, headers=headers)
 
     async def endless(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -67,6 +70,7 @@ class Origin:
 async def origin() -> AsyncIterator[Origin]:
     origin = Origin()
     app = web.Application()
+    app.router.add_get("/model.tar.gz", origin.model)
     for name in ("model", "endless", "silent", "broken", "loop"):
         app.router.add_get(f"/{name}", getattr(origin, name))
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -401,3 +405,42 @@ async def test_a_url_is_probed_without_its_content(origin: Origin) -> None:
         with pytest.raises(FetchError) as caught:
             await probe(at)
         assert (caught.value.reason, caught.value.temporary) == (reason, temporary)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
+@pytest.mark.parametrize("sha256", [DIGEST, ""], ids=["digest", "no digest"])
+async def test_content_that_a_server_compresses_for_the_transfer_is_the_content(
+    origin: Origin, tmp_path: Path, encoding: str, sha256: str
+) -> None:
+    """The digest is that of the model, whatever encoding the server chose; an unchanged one is not sent again."""
+    origin.body, origin.headers = gzip.compress(BODY), {"Content-Encoding": encoding}
+    cache = Cache(tmp_path)
+    for _ in range(2):
+        fetched = await fetch(f"{origin.url}/model", sha256, cache, limits=QUICK)
+        assert (fetched.digest, fetched.size) == (DIGEST, len(BODY))
+    if not sha256:
+        assert origin.requests[-1].headers["If-None-Match"] == 'W/"1"'
+
+
+async def test_a_compressed_file_is_no_encoding_though_its_server_says_so(origin: Origin, tmp_path: Path) -> None:
+    origin.body, origin.headers = gzip.compress(BODY), {"Content-Encoding": "x-gzip"}
+    fetched = await fetch(f"{origin.url}/model.tar.gz", "", Cache(tmp_path), limits=QUICK)
+    assert fetched.digest == hashlib.sha256(origin.body).hexdigest()
+
+
+async def test_a_compressed_transfer_has_the_limits_of_its_content(origin: Origin, tmp_path: Path) -> None:
+    origin.body, origin.headers = gzip.compress(bytes(QUICK.max_bytes + 1)), {"Content-Encoding": "gzip"}
+    assert len(origin.body) < 100_000
+    with pytest.raises(FetchError) as caught:
+        await fetch(f"{origin.url}/model", "", Cache(tmp_path), limits=QUICK)
+    assert caught.value.reason is FetchReason.TOO_LARGE
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed"])
+async def test_a_damaged_transfer_is_a_failure_that_passes(origin: Origin, tmp_path: Path, harm: str) -> None:
+    whole = gzip.compress(BODY)
+    origin.body = whole[:-9] if harm == "cut" else whole[:-6] + b"\0\0" + whole[-4:]
+    origin.headers = {"Content-Encoding": "gzip"}
+    with pytest.raises(FetchError, match="no whole gzip") as caught:
+        await fetch(f"{origin.url}/model", "", Cache(tmp_path), limits=QUICK)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.INTERRUPTED, True)
