@@ -113,8 +113,8 @@ class _Count:
                 endings = ", ".join(sorted(self._reader.suffixes))
                 raise DatasetError(UNREADABLE, f"{root} has no file that ends with {endings}")
             self._whole = False
-            for _, *view in sorted(self._views, key=lambda view: view[:2]):
-                self._add(*view)
+            for _, name, scope, tally in sorted(self._views, key=lambda view: view[:2]):
+                self._add(name, scope, tally)
         elif stat.S_ISREG(found.st_mode):
             self._note(self._path, found)
             tally, size = self._file(self._path, _shown(Path(self._path.name)), self._path.parent)
