@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             CountReport(reason=UNREADABLE, message=f"counting it takes over {memory >> 20} MiB of memory: split it")
         )
         return 1
-    _report(CountReport(facts=counted.facts, watch=counted.watch, whole=counted.whole))
+    _report(CountReport(facts=counted.facts, watch=counted.watch, whole=counted.whole, repeated=counted.repeated))
     return 0
 
 

@@ -42,6 +42,7 @@ class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     facts: DatasetFacts | None = None
     watch: dict[str, Print] = {}
     whole: bool = True
+    repeated: str = ""
     reason: str = ""
     message: str = ""
 
@@ -107,7 +108,7 @@ async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Cou
                 await process.wait()
     if said.facts is None:
         raise DatasetError(said.reason, said.message)
-    return Counted(said.facts, said.watch, said.whole)
+    return Counted(said.facts, said.watch, said.whole, said.repeated)
 
 
 async def _last(stream: asyncio.StreamReader) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 import stat
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,10 @@ import msgspec
 from halimede.datasets import coco, csv_, images, lines, parquet, voc
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
+from halimede.hidden_names import is_hidden
 from halimede.messages import DatasetFacts
+from halimede.sample_files.repeated_samples import RepeatedSamples
+from halimede.sample_files.rules import SampleFileError
 
 #: each registers itself
 READERS = (coco, csv_, images, lines, parquet, voc)
@@ -28,7 +32,7 @@ READERS = (coco, csv_, images, lines, parquet, voc)
 MAX_WATCHED, MAX_DEPTH = 1000, 32
 Told = Callable[[int, int, int], None]
 #: increased whenever earlier counts become invalid
-VERSION = 1
+VERSION = 2
 #: files between two commits: the most that are lost if the count is ended
 COMMIT = 2000
 
@@ -37,12 +41,14 @@ COMMIT = 2000
 class Counted:
     """Counts of a dataset, and the paths whose change invalidates them.
 
-    ``whole``: the paths show every change; otherwise files of a folder may be overwritten unnoticed.
+    ``whole``: the paths show every change; otherwise files of a folder may be overwritten unnoticed. ``repeated``:
+    which files list the same samples, and what to do.
     """
 
     facts: DatasetFacts
     watch: dict[str, Print] = field(default_factory=dict)
     whole: bool = True
+    repeated: str = ""
 
 
 def print_of(path: str | Path) -> Print | None:
@@ -68,6 +74,8 @@ def count(
     except FileNotFoundError:
         text = f"{path} does not exist on this node: put it there, or correct spec.url"
         raise DatasetError(NOT_FOUND, text) from None
+    except SampleFileError as error:
+        raise DatasetError(UNREADABLE, str(error)) from None
     except OSError as error:
         raise DatasetError(UNREADABLE, f"{error.filename or path} cannot be read: {error.strerror}") from None
     except sqlite3.Error as error:
@@ -89,6 +97,9 @@ class _Count:
         self._files = self._bytes = self._size = 0
         self._watch: dict[str, Print] = {}
         self._whole = True
+        #: files that are other views of samples: their rank, name, scope and counts
+        self._views: list[tuple[int, str, str, DatasetCounts]] = []
+        self._repeats = RepeatedSamples()
 
     def run(self) -> Counted:
         """Count."""
@@ -102,6 +113,8 @@ class _Count:
                 endings = ", ".join(sorted(self._reader.suffixes))
                 raise DatasetError(UNREADABLE, f"{root} has no file that ends with {endings}")
             self._whole = False
+            for _, name, scope, tally in sorted(self._views, key=lambda view: view[:2]):
+                self._add(name, scope, tally)
         elif stat.S_ISREG(found.st_mode):
             self._note(self._path, found)
             tally, size = self._file(self._path, _shown(Path(self._path.name)), self._path.parent)
@@ -110,7 +123,7 @@ class _Count:
         else:
             raise DatasetError(UNREADABLE, f"{self._path} is neither a file nor a folder")
         self._ledger.finish()
-        return Counted(self._tally.facts(self._size), self._watch, self._whole)
+        return Counted(self._tally.facts(self._size), self._watch, self._whole, self._repeats.message)
 
     def _walk(self, folder: Path, depth: int = 0) -> Iterator[Path]:
         """Yield the files of a folder. Links to folders are not followed: they may form a loop."""
@@ -119,7 +132,7 @@ class _Count:
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._came(0)  # a folder of many other files shows progress as well
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     inner.append(folder / entry.name)
@@ -133,17 +146,26 @@ class _Count:
         self._files += 1
         try:
             tally, size = self._file(path, name, root)
-        except DatasetError as error:
-            if error.reason != UNREADABLE:
+        except (DatasetError, SampleFileError) as error:
+            if isinstance(error, DatasetError) and error.reason != UNREADABLE:
                 raise
             self._tally.fault(name, str(error).removeprefix(f"{name}: "))
         except OSError as error:
             self._tally.fault(name, f"it cannot be read: {error.strerror}")
         else:
-            self._tally.add(tally)
             self._size += size
+            scope = self._reader.scope(path, root)
+            if tally.rank:
+                self._views.append((tally.rank, name, scope, tally))
+            else:
+                self._add(name, scope, tally)
         self._current = DatasetCounts()
         self._told(self._files, self._bytes, self._tally.samples)
+
+    def _add(self, name: str, scope: str, tally: DatasetCounts) -> None:
+        """Add the counts of a file, but not those of another view of samples that are counted already."""
+        if self._repeats.add(name, scope, array("Q", tally.listed), is_view=tally.rank > 0):
+            self._tally.add(tally)
 
     def _file(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
         known = self._ledger.get(name)
@@ -162,6 +184,8 @@ class _Count:
             source = FileBlocks(path, name, file, now.size, came=self._came, mark=mark)
             self._current = tally = source.mark.tally.copy() if source.mark else DatasetCounts()
             stands = self._reader.read(source, tally, root)
+            if not tally.listed and tally.samples and self._reader.has_samples_in_files:
+                tally.listed = source.digest()
         if stands:
             self._ledger.put(name, now, CountRecord(tally=tally, mark=source.mark))
         return tally, now.size

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
 
 import msgspec
 
 from halimede.messages import BrokenEntry, ClassCount, DatasetFacts
-
-#: column names of the class, best first
-NAMES = ("label", "class", "category", "target", "labels", "classes", "class_name", "y")
-
-
-def class_column(names: Sequence[str]) -> tuple[int, bool]:
-    """Return the index of the class column, and whether it is a guess: the last column then."""
-    lower = [name.strip().strip('"').lower() for name in names]
-    for name in NAMES:
-        if name in lower:
-            return lower.index(name), False
-    return len(names) - 1, True
-
 
 #: most reported entries, and most reported classes
 MAX_NAMED, MAX_SHOWN = 20, 1000
@@ -42,6 +29,8 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
         unclassed: the supposed class has too many values to be one.
         number_broken: unusable entries.
         broken: the first of them, each with the reason.
+        listed: hashes of the samples of one file, eight bytes each, to compare it with others; empty: not compared.
+        rank: the order of files that list the same samples; above 0 it is another view of them.
 
     """
 
@@ -51,6 +40,8 @@ class DatasetCounts(msgspec.Struct, kw_only=True):
     unclassed: bool = False
     number_broken: int = 0
     broken: list[tuple[str, str]] = []
+    listed: bytes = b""
+    rank: int = 0
 
     def fault(self, name: str, reason: str) -> None:
         """Count an unusable entry."""

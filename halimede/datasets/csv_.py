@@ -7,24 +7,13 @@ part is read row by row.
 
 from __future__ import annotations
 
-import csv
-import io
-import os
-import signal
-import sys
-import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
+from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
+from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.sample_files.tables import MAX_ROW, SUFFIXES, TableHead, read_head, whole_rows
 
-from halimede.datasets.counts import MAX_CLASSES, DatasetCounts, class_column
-from halimede.datasets.registry import UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
-from halimede.system.child_process import end_with_parent
-
-#: most bytes of one row
-MAX_ROW = 4 * 1024 * 1024
 #: bytes from which blocks are not halved any more
 SMALL = 4 * 1024
 #: most classes for which searching each is faster than splitting the rows
@@ -44,15 +33,14 @@ def record_end(data: bytes, limit: int) -> int:
 class Rows:
     """Counts rows from the begin of a row on. ``line`` is the number of lines already read."""
 
-    def __init__(self, source: FileBlocks, header: str, sep: str, tally: DatasetCounts, line: int) -> None:
-        names = next(csv.reader(io.StringIO(header, newline="\n"), delimiter=sep), [""])
-        self.header = header
-        self.sep = sep.encode()
+    def __init__(self, source: FileBlocks, head: TableHead, tally: DatasetCounts, line: int) -> None:
+        self.head = head
+        self.sep = head.separator.encode("latin-1")
         self.line = line
         self._source = source
         self._tally = tally
-        self._width = len(names)
-        self._column, self._guessed = class_column(names)
+        self._width = len(head.names)
+        self._column, self._guessed = head.class_column()
         self._counts: Counter[bytes] = Counter()
         self._fields = bytes(byte for byte in range(256) if byte not in self.sep + b"\n")
         self._unit = self.sep * (self._width - 1) + b"\n"
@@ -69,7 +57,7 @@ class Rows:
             return len(data)
         half = record_end(data, len(data) // 2) if len(data) > SMALL else 0
         if not half:
-            return self._slowly(data)
+            return self.slowly(data)
         used = self.take(data[:half])
         return used + self.take(data[half:]) if used == half else used
 
@@ -82,11 +70,6 @@ class Rows:
     def give_up(self, reason: str) -> None:
         """Record the next row as unreadable."""
         self._tally.fault(self._source.line(self.line + 1), reason)
-
-    def add(self, tally: DatasetCounts, line: int) -> None:
-        """Add the counts of later rows."""
-        self._tally.add(tally)
-        self.line = line
 
     def fold(self) -> None:
         """Add the counts by class to the tally."""
@@ -148,35 +131,22 @@ class Rows:
         self._counts.update(found)
         return True
 
-    def _slowly(self, data: bytes) -> int:
+    def slowly(self, data: bytes) -> int:
         """Count row by row; return the bytes of whole rows."""
-        text = io.StringIO(data.decode("latin-1"), newline="\n")
-        lines = _Lines(text)
-        csv.field_size_limit(2 * MAX_ROW)
-        reader = csv.reader(lines, delimiter=self.sep.decode())
         used, begun = 0, self.line
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                row, reason = [], str(error)
-            else:
-                reason = ""
-            if row is None or lines.ended:
-                return used
+        for row, reason, length, number in whole_rows(data, self.head.separator):
             self._row(row, reason)
-            used, self.line = lines.bytes, begun + lines.number
+            used, self.line = length, begun + number
+        return used
 
     def _row(self, row: list[str], reason: str) -> None:
-        if not reason and not "".join(row).strip() and len(row) < 2:
-            return
-        if reason or len(row) != self._width:
-            reason = reason or f"{len(row)} columns where the header has {self._width}"
-            self._tally.fault(self._source.line(self.line + 1), reason)
-            return
-        self._tally.samples += 1
-        if not self._tally.unclassed:
-            self._counts[row[self._column].replace('"', '""').encode("latin-1")] += 1
+        fault = reason or self.head.row_fault(row, self._width)
+        if fault:
+            self._tally.fault(self._source.line(self.line + 1), fault)
+        elif fault is not None:
+            self._tally.samples += 1
+            if not self._tally.unclassed:
+                self._counts[row[self._column].replace('"', '""').encode("latin-1")] += 1
 
     def _plain(self, value: bytes) -> str:
         """Return the value of a field from its text in the file."""
@@ -188,100 +158,44 @@ class Rows:
         )
 
 
-class _Lines:
-    """Lines for Python's reader, and its position. ``ended``: it requested more lines than there are."""
-
-    def __init__(self, text: io.StringIO) -> None:
-        self._text = text
-        self.bytes = 0
-        self.number = 0
-        self.ended = False
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        line = self._text.readline()
-        if not line:
-            self.ended = True
-            raise StopIteration
-        self.bytes += len(line)
-        self.number += 1
-        return line
-
-
-SEPARATORS = ",;\t|"
-#: bytes from which a file is counted by two processes
-LARGE = 16 * 1024 * 1024
-
-
 @register("csv", "tsv", "table")
 class Table(DatasetReader):
     """Rows of a table."""
 
-    suffixes = frozenset({".csv", ".tsv"})
+    suffixes = SUFFIXES
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the rows; the last one may have no newline yet."""
         if source.mark:
-            known = source.mark.state
-            rows = Rows(source, str(known["header"]), str(known["sep"]), tally, int(known["line"]))
-            begin = source.begin
-        else:
-            found, begin = _header(source, tally)
-            if found is None:
-                return True
-            rows = found
+            state = source.mark.state
+            head: TableHead | None = TableHead(str(state["first"]), str(state["separator"]))
+            begin, line = source.begin, int(state["line"])
+        elif (head := read_head(source.blocks(), source.name)) is not None:
+            begin, line = head.length, head.number_of_lines
+        if head is None:
+            return True
+        rows = Rows(source, head, tally, line)
         offset, rest = _count(source, rows, begin)
         if rest is None:
             return True
-        source.leave(offset, tally, header=rows.header, sep=rows.sep.decode(), line=rows.line)
+        source.leave(offset, tally, first=head.first, separator=head.separator, line=rows.line)
         if rest:
             rows.end(rest)
             rows.fold()
         return True
 
 
-class _Part(msgspec.Struct, array_like=True):
-    """The result for a part of a file: the end of its last whole row, and the rest; None: it was given up."""
-
-    tally: DatasetCounts
-    line: int
-    offset: int
-    rest: bytes | None
-
-
 def _count(source: FileBlocks, rows: Rows, begin: int) -> tuple[int, bytes | None]:
-    """Count the rows from a position on; the second half of a large file in parallel to the first."""
-    middle, line = _middle(source, begin) if source.size - begin >= LARGE else (0, 0)
-    other = ForkedTask.start(lambda: _second(source, rows, middle, line)) if middle else None
-    if other is None:
-        return _range(source, rows, begin, source.size)
-    offset, rest = _range(source, rows, begin, middle)
-    if offset != middle:  # no row ends there: the file has irregular quotes
-        other.cancel()
-        return (offset, None) if rest is None else _range(source, rows, offset, source.size)
-    said = other.result()
-    if said is None:
-        return _range(source, rows, offset, source.size)
-    part = msgspec.msgpack.decode(said, type=_Part)
-    rows.add(part.tally, part.line)
-    return part.offset, part.rest
-
-
-def _second(source: FileBlocks, rows: Rows, middle: int, line: int) -> bytes:
-    tally = DatasetCounts()
-    mine = Rows(source, rows.header, rows.sep.decode(), tally, line)
-    offset, rest = _range(source, mine, middle, source.size)
-    return msgspec.msgpack.encode(_Part(tally, mine.line, offset, rest))
-
-
-def _range(source: FileBlocks, rows: Rows, begin: int, end: int) -> tuple[int, bytes | None]:
-    """Count whole rows; return their end, and the rest before ``end``."""
-    offset, rest = begin, b""
-    for block in source.blocks(begin=begin, end=end):
+    """Count whole rows; return their end, and what follows; None: a row has no end within the bound."""
+    offset, rest, tried = begin, b"", 0
+    for block in source.blocks(begin=begin):
         data = rest + block if rest else block
         used = rows.take(data[: record_end(data, len(data))])
+        if not used and len(data) > max(2 * tried, len(block)):  # a quote inside of a field counts as a character
+            tried = len(data)
+            used = rows.slowly(data[: data.rfind(b"\n") + 1])
+        if used:
+            tried = 0
         offset, rest = offset + used, data[used:]
         if len(rest) > MAX_ROW:
             rows.fold()
@@ -289,109 +203,3 @@ def _range(source: FileBlocks, rows: Rows, begin: int, end: int) -> tuple[int, b
             return offset, None
     rows.fold()
     return offset, rest
-
-
-def _middle(source: FileBlocks, begin: int) -> tuple[int, int]:
-    """Return the begin of a row near the middle, if quotes are regular, and its line."""
-    half, quotes, line = (begin + source.size) // 2, 0, 0
-    for block in source.blocks(begin=0, end=half):
-        quotes += block.count(b'"')
-        line += block.count(b"\n")
-    for block in source.blocks(MAX_ROW, begin=half, end=min(source.size, half + MAX_ROW)):
-        at = 0
-        while (end := block.find(b"\n", at)) >= 0:
-            quotes += block.count(b'"', at, end)
-            line, at = line + 1, end + 1
-            if quotes % 2 == 0:
-                return half + at, line
-    return 0, 0
-
-
-def _header(source: FileBlocks, tally: DatasetCounts) -> tuple[Rows | None, int]:
-    """Read the header. Return the row counter, and the begin of the rows; None without a header."""
-    data = b""
-    for block in source.blocks():
-        data += block
-        rows, used = _begin(data, tally, source)
-        if rows is not None:
-            return rows, used
-    return None, 0
-
-
-def _begin(data: bytes, tally: DatasetCounts, source: FileBlocks) -> tuple[Rows | None, int]:
-    """Read the header. Return the row counter, and the header's length; None while it is incomplete."""
-    start = 3 if data.startswith(b"\xef\xbb\xbf") else 0
-    while data[start : start + 1] in {b"\n", b"\r"}:
-        start += 1
-    first = data.find(b"\n", start)
-    if first < 0:
-        if len(data) > MAX_ROW:
-            raise DatasetError(UNREADABLE, f"{source.name}: its header is over {MAX_ROW >> 20} MiB: is it a csv file?")
-        return None, 0
-    head = data[start:first].decode("latin-1")
-    sep = max(SEPARATORS, key=head.count)
-    for end in _newlines(data, first):
-        header = data[start : end + 1].decode("latin-1")
-        if header.count('"') % 2 == 0:
-            return Rows(source, header, sep, tally, data.count(b"\n", 0, end + 1)), end + 1
-    return None, 0
-
-
-def _newlines(data: bytes, first: int) -> list[int]:
-    """Return the possible ends of the header, in the first lines."""
-    found = [first]
-    while len(found) < 100 and (end := data.find(b"\n", found[-1] + 1)) >= 0:
-        found.append(end)
-    return found
-
-
-class ForkedTask:
-    """Work in a forked copy of this process, which returns its result and exits.
-
-    For a counting process without other threads; in a program with more threads ``start`` returns None.
-    """
-
-    def __init__(self, process: int, pipe: int) -> None:
-        self._process = process
-        self._pipe = pipe
-
-    @classmethod
-    def start(cls, work: Callable[[], bytes]) -> ForkedTask | None:
-        """Start it, if there is a processor for it."""
-        if len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
-            return None
-        parent = os.getpid()
-        mine, its = os.pipe()
-        try:
-            process = os.fork()
-        except OSError:
-            os.close(mine)
-            os.close(its)
-            return None
-        if process:
-            os.close(its)
-            return cls(process, mine)
-        code = 1
-        try:
-            if end_with_parent(parent):
-                os.close(mine)
-                with os.fdopen(its, "wb") as pipe:
-                    pipe.write(work())
-                code = 0
-        except BaseException as error:  # noqa: BLE001  # no other code of the forked program may run
-            print(f"counting beside broke: {type(error).__name__}", file=sys.stderr)
-        finally:
-            os._exit(code)  # open files belong to the parent, so exit without closing them
-
-    def result(self) -> bytes | None:
-        """Wait for the result, None if the work failed."""
-        with os.fdopen(self._pipe, "rb") as pipe:
-            said = pipe.read()
-        _, status = os.waitpid(self._process, 0)
-        return said if status == 0 else None
-
-    def cancel(self) -> None:
-        """Kill the process."""
-        os.kill(self._process, signal.SIGKILL)
-        os.close(self._pipe)
-        os.waitpid(self._process, 0)

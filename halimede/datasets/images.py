@@ -10,9 +10,8 @@ from halimede.datasets.registry import DatasetReader, FileBlocks, register
 from halimede.errors import DecodeError
 from halimede.image_headers import READERS
 from halimede.picture_files import encoding_of
+from halimede.sample_files.rules import class_of
 
-#: folders that split a dataset and are not classes
-SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 #: first bytes of files, by suffix
 MAGIC = {
     ".jpg": (b"\xff\xd8\xff",), ".jpeg": (b"\xff\xd8\xff",), ".png": (b"\x89PNG\r\n\x1a\n",),
@@ -31,6 +30,7 @@ class Images(DatasetReader):
     """Pictures in folders."""
 
     suffixes = frozenset(MAGIC)
+    has_samples_in_files = False
 
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Check the begin and the end of a picture."""
@@ -38,9 +38,8 @@ class Images(DatasetReader):
             tally.fault(source.name, reason)
             return True
         tally.samples += 1
-        folders = [part for part in source.path.relative_to(root).parts[:-1] if part.lower() not in SPLITS]
-        if folders:
-            tally.sort({folders[0]: 1})
+        if name := class_of(source.path.relative_to(root)):
+            tally.sort({name: 1})
         return True
 
 

@@ -106,14 +106,14 @@ class Text(DatasetReader):
         """Count the lines; one without a newline yet counts, and may continue later."""
         open_ = bool(source.mark and source.mark.state["open"])
         witness: bytes | None = None
-        offset = source.mark.offset if source.mark else 0
+        offset, block = source.begin, b""
         for block in source.blocks():
             offset += len(block)
             if witness is None:
                 witness = _all_but(_witness(block))
             number, open_ = _lines(block, open_, witness)
             tally.samples += number
-        source.leave(offset, tally, open=open_)
+        source.leave(offset - block.endswith(b"\r"), tally, open=open_)  # whether that CR ends a line is open, too
         tally.samples += open_
         return True
 

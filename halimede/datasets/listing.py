@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from halimede.datasets.counting import MAX_DEPTH, Print, print_of
 from halimede.datasets.registry import UNREADABLE, DatasetError
+from halimede.hidden_names import is_hidden
 from halimede.system.files import write_atomic
 
 #: most files of a list, most bytes of it, and most bytes of a name in it
@@ -127,7 +128,7 @@ def write_listing(path: Path, file: Path, told: Told) -> str:
 def _names(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the files below a folder, without hidden ones. Links to folders are not followed: they may form a loop."""
     with os.scandir(folder) as entries:
-        found = sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+        found = sorted((each for each in entries if not is_hidden(each.name)), key=lambda each: each.name)
     for entry in found:
         if not entry.is_dir(follow_symlinks=False):
             yield prefix + entry.name

@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from halimede.datasets.counts import DatasetCounts, class_column
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import NOT_INSTALLED, UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
+from halimede.sample_files.rules import class_column
 
 #: rows that are read at a time
 ROWS = 16 * 1024

@@ -16,14 +16,12 @@ import msgspec
 
 from halimede.datasets.counts import DatasetCounts
 from halimede.errors import HalimedeError
+from halimede.sample_files.text_blocks import BLOCK, text_blocks
 
 NOT_FOUND = "DatasetNotFound"
 UNREADABLE = "DatasetUnreadable"
 UNSUPPORTED = "UnsupportedFormat"
 NOT_INSTALLED = "NotInstalled"
-#: bytes of a block: small enough that the derived data stays in the processor's cache, and in the allocator's free
-#: lists
-BLOCK = 64 * 1024
 #: bytes before the mark that must be unchanged, and of the file's begin
 TAIL, HEAD = 64 * 1024, 4 * 1024
 
@@ -33,10 +31,16 @@ class DatasetReader(ABC):
 
     #: suffixes (lower case) of the files that it reads in a folder
     suffixes: frozenset[str]
+    #: whether two files with the same content have the same samples
+    has_samples_in_files = True
 
     def root(self, folder: Path) -> Path:
         """Return the folder whose files to read, for a dataset that is a folder."""
         return folder
+
+    def scope(self, path: Path, root: Path) -> str:  # noqa: ARG002  # of the port
+        """Return what the samples of a file are compared within: equal ones of two scopes are different samples."""
+        return ""
 
     @abstractmethod
     def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
@@ -102,26 +106,29 @@ class FileBlocks:
         self.file = file
         self.size = size
         self.mark = mark if mark is not None and mark.digest == _digest(file, mark.offset, size) else None
-        self._came = came
+        self.came = came
 
     @property
     def begin(self) -> int:
         """The position where reading begins."""
         return self.mark.offset if self.mark else 0
 
-    def blocks(self, block: int = BLOCK, *, begin: int | None = None, end: int | None = None) -> Iterator[bytes]:
+    def blocks(self, block: int = BLOCK, *, begin: int | None = None) -> Iterator[bytes]:
         """Yield the blocks to read, independent of other readers of the file."""
-        offset, end = self.begin if begin is None else begin, self.size if end is None else end
-        while offset < end and (data := os.pread(self.file.fileno(), min(block, end - offset), offset)):
-            if offset == 0 and data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
-                raise DatasetError(UNREADABLE, f"{self.name} is UTF-16: write it as UTF-8")
-            offset += len(data)
-            self._came(len(data))
+        at = self.begin if begin is None else begin
+        for data in text_blocks(self.file.fileno(), self.name, at, self.size, block):
+            self.came(len(data))
             yield data
 
     def line(self, number: int) -> str:
         """Return the name of a line."""
         return f"{self.name}: line {number}"
+
+    def digest(self) -> bytes:
+        """Return eight bytes that show whether two files are copies: of their begin, end and size."""
+        return hashlib.blake2b(
+            f"{_digest(self.file, self.size, self.size)} {self.size}".encode(), digest_size=8
+        ).digest()
 
     def leave(self, offset: int, tally: DatasetCounts, **state: int | str | bool) -> None:
         """Remember a position at which reading can continue after the file has grown."""

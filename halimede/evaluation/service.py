@@ -202,7 +202,7 @@ def answered(
 def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: range) -> list[Prediction]:
     def refused(number: int, error: object) -> InvalidFieldError:
         fix = f"model {tier.model} cannot answer it: {error}"
-        return InvalidFieldError(DATA, data.names[number], fix)
+        return InvalidFieldError(DATA, data.names[number], f"{data.class_advice} ({fix})" if data.class_advice else fix)
 
     samples = []
     for number in numbers:

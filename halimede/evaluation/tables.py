@@ -1,20 +1,21 @@
-"""Samples as rows of numbers: csv, and NumPy's npz without pickles. Sizes are checked before memory is allocated."""
+"""Samples as rows of numbers: tables, and NumPy's npz without pickles. Sizes are checked before memory is allocated."""
 
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from halimede.datasets.counts import class_column
 from halimede.errors import InvalidFieldError
 from halimede.inference import Array
+from halimede.sample_files.rules import CLASS_COLUMNS, SampleFileError
+from halimede.sample_files.tables import TableHead, TableRow, read_rows
 
 FIELD = "--data"
 MAX_CSV = 1024**3
@@ -22,66 +23,49 @@ MAX_CSV = 1024**3
 MAX_FIELD = 4096
 NPZ_FIX = "save it by numpy.savez(file, x=samples, y=classes)"
 
+NO_CLASS_COLUMN = f"the table has no column {', '.join(CLASS_COLUMNS)}: name the class column label"
+
 Table = tuple[list[Array], list[str] | None]
 
 
-def read_csv(path: Path, limit: int, room: int) -> Table:
-    """Return float32 rows and their classes as text.
+def read_table(path: Path, limit: int, room: int) -> Table:
+    """Return float32 rows and their classes as text, by the rules of ``halimede.sample_files``.
 
-    With a header the class is in the column ``label`` (or another name in ``halimede.datasets.counts``); without such a
-    column the rows have no classes. Without a header it is in the last column.
+    Without a class column the rows have no classes.
     """
     if path.stat().st_size > MAX_CSV:
         raise InvalidFieldError(FIELD, str(path), f"it is larger than {MAX_CSV >> 30} GiB: give a part of it")
-    rows: list[Array] = []
-    classes: list[str] = []
-    csv.field_size_limit(MAX_FIELD)  # this limit is global: other modules set their own
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            first = next(reader, None)
-            if first is None:
-                return [], None
-            column, header = _layout(first)
-            width = len(first)
-            for row in itertools.chain([] if header else [first], reader):
-                if not row:
-                    continue
-                at = f"{path}, line {reader.line_num}"
-                if len(row) != width:
-                    raise InvalidFieldError(FIELD, at, f"it has {len(row)} columns, and the first line {width}")
-                if len(rows) >= limit or (len(rows) + 1) * width * 4 > room:
-                    raise InvalidFieldError(FIELD, str(path), f"it has more than {len(rows)} rows: give a part of them")
-                if column is not None:
-                    classes.append(row.pop(column).strip())
-                rows.append(_numbers(row, at))
-    except (UnicodeDecodeError, csv.Error) as error:
+        head, rows = read_rows(path, MAX_FIELD)
+        return ([], None) if head is None else _read_rows(path, head, rows, limit, room)
+    except (SampleFileError, csv.Error) as error:
         raise InvalidFieldError(FIELD, str(path), f"it is no csv of numbers in UTF-8: {error}") from error
     except OSError as error:
         raise InvalidFieldError(FIELD, str(path), f"it cannot be read: {error.strerror}") from error
-    return rows, classes if column is not None else None
 
 
-def _layout(first: list[str]) -> tuple[int | None, bool]:
-    """Return the index of the class column, if any, and whether the first line is a header."""
-    if not all(_is_number(cell) for cell in first[:-1]):
-        column, guessed = class_column(first)
-        return None if guessed else column, True
-    named = class_column(first[-1:])
-    return (len(first) - 1, not named[1])  # a header of numbers, such as 0,1,2,label
+def _read_rows(path: Path, head: TableHead, rows: Iterable[TableRow], limit: int, room: int) -> Table:
+    samples: list[Array] = []
+    classes: list[str] = []
+    column, is_guess = head.class_column()
+    for row in rows:
+        at = f"{path}, line {row.line_number}"
+        if row.fault:
+            raise InvalidFieldError(FIELD, at, f"it has {row.fault}")
+        if len(samples) >= limit or (len(samples) + 1) * len(row.fields) * 4 > room:
+            raise InvalidFieldError(FIELD, str(path), f"it has more than {len(samples)} rows: give a part of them")
+        classes.append(row.fields[column].strip())
+        if not is_guess:
+            del row.fields[column]
+            if not classes[-1]:
+                raise InvalidFieldError(FIELD, at, "it has no class: write one, or remove the row")
+        samples.append(_numbers(row.fields, at, head))
+    return samples, None if is_guess else classes
 
 
-def _is_number(cell: str) -> bool:
+def _numbers(fields: list[str], at: str, head: TableHead) -> Array:
     try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _numbers(row: list[str], at: str) -> Array:
-    try:
-        values = np.array([float(cell) for cell in row], np.float32)
+        values = np.array([head.number(field) for field in fields], np.float32)
     except ValueError as error:
         raise InvalidFieldError(FIELD, at, f"{error}: write numbers, and the class in a column `label`") from error
     if not len(values) or not np.isfinite(values).all():

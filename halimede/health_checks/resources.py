@@ -9,7 +9,7 @@ from halimede.health_checks.check import Check, CheckRule, ok
 from halimede.health_checks.facts import SystemFacts
 from halimede.health_checks.resource_fields import condition, current, dig, phase, reason
 from halimede.learning_loop.states import State
-from halimede.messages.file_facts import CONTENT_UNUSABLE
+from halimede.messages.file_facts import CONTENT_UNUSABLE, NO_SAMPLES, SAMPLES_REPEATED
 from halimede.messages.operator import OVERLOAD
 from halimede.messages.training import STARVED
 
@@ -111,13 +111,25 @@ CONDITIONS = {
     ),
 }
 
-UNUSABLE = CheckRule(
-    "models",
+DOUBTFUL = CheckRule(
+    "datasets",
     "warning",
-    f"a Model has the reason `{CONTENT_UNUSABLE}`",
-    "the content before stays in use",
-    "correct the file at its url: docs/operations.md, Files that change behind a url",
+    f"a Dataset has the reason `{NO_SAMPLES}` or `{SAMPLES_REPEATED}`",
+    "a training or an evaluation finds no sample in it, or the same samples several times",
+    "correct what the message names: docs/datasets.md, Conditions",
 )
+#: reasons that need attention in a fine phase as well, by kind
+NOTED = {
+    ("model", CONTENT_UNUSABLE): CheckRule(
+        "models",
+        "warning",
+        f"a Model has the reason `{CONTENT_UNUSABLE}`",
+        "the content before stays in use",
+        "correct the file at its url: docs/operations.md, Files that change behind a url",
+    ),
+    ("dataset", NO_SAMPLES): DOUBTFUL,
+    ("dataset", SAMPLES_REPEATED): DOUBTFUL,
+}
 
 
 def phase_rank(phase: str) -> int:
@@ -147,8 +159,8 @@ def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
     for kind, bodies in facts.resources.items():
         for body in bodies:
             about, why = f"{kind}/{dig(body, 'metadata', 'name')}", reason(body)
-            if kind == "model" and why == CONTENT_UNUSABLE and phase(body) in FINE:
-                yield UNUSABLE.row(condition(body), about, str(current(body).get("lastTransitionTime") or ""))
+            if (noted := NOTED.get((kind, why))) and phase(body) in FINE:
+                yield noted.row(condition(body), about, str(current(body).get("lastTransitionTime") or ""))
             for fact in dig(body, "status", "conditions") or []:
                 rule = CONDITIONS.get(str(fact.get("type")))
                 if rule and fact.get("status", "True") == "True":

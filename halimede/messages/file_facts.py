@@ -106,6 +106,8 @@ INPUT_NOT_SCALED = "InputNotScaled"
 #: reasons of a Model that is Ready although the content of its URL has changed since. The message has both digests, or
 #: why the new content cannot be used
 CONTENT_CHANGED, CONTENT_UNUSABLE = "ContentChanged", "ContentUnusable"
+#: reasons of a Dataset that is Ready although there is no usable sample in it, or its files list the same samples
+NO_SAMPLES, SAMPLES_REPEATED = "NoSamples", "SamplesRepeated"
 
 
 class TrialJob(Message, kw_only=True):

@@ -94,7 +94,8 @@ def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeDa
         empty = "no sample" in str(error) or "no such file" in str(error)
         raise TrainingDataError("DatasetEmpty" if empty else "DatasetInvalid", str(error)) from error
     if found.truths is None:
-        raise TrainingDataError("DatasetInvalid", f"{path}: its samples have no classes: put them into class folders")
+        advice = found.class_advice or "put them into class folders"
+        raise TrainingDataError("DatasetInvalid", f"{path}: its samples have no classes: {advice}")
     index = {label: number for number, label in enumerate(spec.labels)}
     if strange := sorted(set(found.truths) - index.keys()):
         raise TrainingDataError("DatasetInvalid", f"{path}: class {strange[0]!r} is not in spec.labels of the Model")

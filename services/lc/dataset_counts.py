@@ -27,6 +27,7 @@ from halimede.datasets.count_process import CountJob, Progress, count_in_child
 from halimede.datasets.counting import Print, print_of
 from halimede.datasets.listing import Listing, index_of, read_index
 from halimede.messages import DatasetFacts
+from halimede.messages.file_facts import NO_SAMPLES, SAMPLES_REPEATED
 from halimede.models import FetchError, FetchReason, local_path, probe, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
@@ -195,7 +196,7 @@ class Datasets:
             return
         if listing and self._copies:
             self._copies.shared.set(want.key, listing, await in_thread(read_index, index_of(listing)))
-        self._ready(want, counted.facts, node_path)
+        self._ready(want, counted, node_path)
         await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
 
     async def _until_changed(self, watch: Mapping[str, Print], every: float, longest: float | None) -> None:
@@ -215,13 +216,15 @@ class Datasets:
         again = known.phase == "Ready"
         self._set(replace(known, reason="" if again else "Counting", message=message + (" (again)" if again else "")))
 
-    def _ready(self, want: RequiredFile, facts: DatasetFacts, path: Path) -> None:
-        before = self.facts.get(want.key)
+    def _ready(self, want: RequiredFile, counted: Counted, path: Path) -> None:
+        facts, before = counted.facts, self.facts.get(want.key)
         if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
             facts = before
         self.facts[want.key] = facts
         where = f", copied from node {want.source} to {path}" if want.source else ""
-        self._set(Preparation(want, "Ready", "", _summary(facts) + where, path=path, facts=facts))
+        reason, warning = _warning(counted, want.format)
+        text = f"{warning}{_summary(facts)}{where}"
+        self._set(Preparation(want, "Ready", reason, text, path=path, facts=facts))
 
     def _fail(self, want: RequiredFile, reason: str, message: str, phase: Phase = "Failed") -> None:
         self.facts.pop(want.key, None)
@@ -251,6 +254,15 @@ class Datasets:
                     path.unlink()
         if self._copies:
             self._copies.tidy([want.key for want in wants if want.source])
+
+
+def _warning(counted: Counted, form: str) -> tuple[str, str]:
+    """Return the reason why a counted dataset is probably not as its user means it, and the begin of its message."""
+    facts = counted.facts
+    if not facts.number_of_samples and (facts.size or facts.number_broken):
+        size = f"{facts.size:,} bytes" if facts.size else "the files"
+        return NO_SAMPLES, f"{size} have no usable sample: correct the data, or spec.format ({form}); "
+    return (SAMPLES_REPEATED, f"{counted.repeated}; ") if counted.repeated else ("", "")
 
 
 def _summary(facts: DatasetFacts) -> str:

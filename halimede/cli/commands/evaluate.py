@@ -30,7 +30,7 @@ ServiceFiles = Annotated[
 DataOption = Annotated[
     Path,
     typer.Option(
-        "--data", metavar="PATH", help="Class folders, pictures with annotations.json, a .csv or an .npz (see above)."
+        "--data", metavar="PATH", help="Class folders, pictures with annotations, a .csv or an .npz (see above)."
     ),
 ]
 
@@ -56,8 +56,8 @@ def evaluate(
 
     Each rule's curve lies between chance and the oracle, which knows whose answer is right. No system needs to run: the
     command loads the models. Data is a folder of class folders with JPEG and PNG pictures, a folder with pictures
-    and COCO's annotations.json, a .csv (the class in a column `label`) or an .npz (x, y). Without labels the cloud's
-    answers count as true.
+    and annotations of COCO or Pascal VOC, a .csv or .tsv (the class in a column `label`) or an .npz (x, y). Without
+    labels the cloud's answers count as true.
 
     \b
     Examples:

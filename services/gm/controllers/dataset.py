@@ -13,12 +13,15 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.dataset import PLURAL, is_copy
 from halimede.messages import DatasetFacts, NodeSummary, Status
+from halimede.messages.file_facts import NO_SAMPLES, SAMPLES_REPEATED
 from services.gm.controllers.base import Controller, Observed, register
 from services.gm.controllers.model import controlled, on_node, owner_labels, unknown_owner
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, Readiness, conclude
 from services.gm.workloads.deployments import Built
 
+#: reasons of a node with which a Dataset is Ready: what was counted is probably not as its user means it
+NOTED = (NO_SAMPLES, SAMPLES_REPEATED)
 Stand = tuple[NodeSummary, Readiness]
 
 
@@ -67,7 +70,8 @@ def _verdict(stands: list[Stand], silent: list[str], *, counted: bool, copies: i
     if stands:
         first = stands[0][1]
         also = f"; {copies} {'nodes have a copy' if copies > 1 else 'node has a copy'}" if copies else ""
-        return Readiness("Ready", "Counted" if counted else first.reason, first.message + also)
+        reason = "Counted" if counted and first.reason not in NOTED else first.reason
+        return Readiness("Ready", reason, first.message + also)
     if silent:
         text = f"node {silent[0]} has no local controller to count it: label the node halimede.io/node"
         return Readiness("Pending", "NotCounted", text)

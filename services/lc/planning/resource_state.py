@@ -81,7 +81,8 @@ class RequiredFile:
 class Preparation:
     """The progress of a required file; ``path`` once it is present, and the facts about it.
 
-    If it is ready and has a reason, only a user's estimator can use it here: its format needs a missing package.
+    If a Model is ready and has a reason, only a user's estimator can use it here: its format needs a missing package. A
+    Dataset that is ready and has a reason is probably not as its user means it.
     """
 
     want: RequiredFile

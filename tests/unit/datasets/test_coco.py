@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import DatasetError, count
-from halimede.datasets.registry import FileBlocks
 from halimede.messages import DatasetFacts
+from halimede.sample_files import json_lists
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks end in the middle of numbers and of characters."""
-    monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (13,))
+    """Windows end in the middle of numbers and of characters."""
+    monkeypatch.setattr(json_lists, "MIN_WINDOW", 13)
+    monkeypatch.setattr(json_lists, "MAX_WINDOW", 200)
+    monkeypatch.setattr(json_lists, "BLOCK", 13)
 
 
 def facts(path: Path) -> DatasetFacts:
@@ -135,7 +137,7 @@ def test_a_file_that_is_no_coco_says_where_and_why(tmp_path: Path, text: str, re
 
 
 def test_an_entry_without_end_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.datasets.coco.MAX_ENTRY", 1000)
+    monkeypatch.setattr("halimede.sample_files.json_lists.MAX_ENTRY", 1000)
     path = tmp_path / "a.json"
     path.write_text('{"images": ["' + "x" * 100_000)
     with pytest.raises(DatasetError, match=r"images\[0\]: no JSON, or over"):

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import threading
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import count, csv_
-from halimede.datasets.csv_ import ForkedTask
 from halimede.datasets.registry import FileBlocks
 from halimede.messages import DatasetFacts
 
@@ -98,42 +93,6 @@ def test_rows_that_are_appended_are_counted_as_if_all_were_counted_anew(
         facts(path, ledger)
     said = facts(path, ledger)
     assert (said.number_of_samples, classes(said)) == (len(rows), Counter(label for _, label in rows))
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.tuples(VALUES, LABELS), min_size=5, max_size=30),
-    st.lists(st.tuples(st.integers(0, 30), st.sampled_from(['5",6,7', "1,2,3,4", '5"', '"open'])), max_size=2),
-    st.booleans(),
-)
-def test_two_processes_find_what_one_finds(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[str, str]],
-    faults: list[tuple[int, str]],
-    ended: bool,
-) -> None:
-    path = tmp_path_factory.mktemp("csv") / "data.csv"
-    lines = [written([list(row)], csv.QUOTE_MINIMAL) for row in rows]
-    for place, fault in faults:
-        lines.insert(place, f"{fault}\n")
-    text = "x,label\n" + "".join(lines)
-    path.write_bytes((text if ended else text.removesuffix("\n")).encode())
-    alone = facts(path)
-    begun: list[ForkedTask | None] = []
-
-    def start(work: Any) -> ForkedTask | None:
-        begun.append(ForkedTask.start(work))
-        return begun[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_, "LARGE", 0)
-        patch.setattr(csv_, "ForkedTask", SimpleNamespace(start=start))
-        both = facts(path)
-    assert (both.number_of_samples, classes(both)) == (alone.number_of_samples, classes(alone))
-    assert (both.number_broken, both.broken) == (alone.number_broken, alone.broken)
-    # beside other threads, which another test may have left, there is no second process
-    if not faults and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1 and begun:
-        assert begun[0] is not None
 
 
 def test_rows_of_another_width_are_named_with_their_line(tmp_path: Path) -> None:

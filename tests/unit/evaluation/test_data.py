@@ -124,7 +124,7 @@ class TestAnnotations:
             ({"images": [{"id": 1}]}, "file_name"),
             ({"annotations": [{"image_id": 9, "category_id": 7, "bbox": [0, 0, 1, 1]}]}, "image_id 9"),
             ({"annotations": [{"image_id": 1, "category_id": 8, "bbox": [0, 0, 1, 1]}]}, "category_id 8"),
-            ({"annotations": [{"image_id": 1, "category_id": 7, "bbox": [0, 0, 0, 1]}]}, "empty"),
+            ({"annotations": [{"image_id": 1, "category_id": 7, "bbox": [0, 0, 1]}]}, "not four numbers"),
             ({"categories": 3}, "categories"),
         ],
     )

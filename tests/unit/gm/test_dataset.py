@@ -70,6 +70,13 @@ def test_it_is_sent_to_its_node_and_taken_from_others() -> None:
     assert actions == [Send("edge1", OWNED), Forget("edge0", OWNED.key, "u", 0)]
 
 
+@pytest.mark.parametrize("reason", ["NoSamples", "SamplesRepeated"])
+def test_a_ready_dataset_keeps_the_reason_of_a_doubtful_count(reason: str) -> None:
+    status = RULES.status(OWNED, seen(said("Ready", facts=FACTS, reason=reason, message="remove one")))
+    assert (status.phase, status.conditions[-1].reason) == ("Ready", reason)
+    assert status.conditions[-1].message == "node edge1: remove one"
+
+
 def test_the_status_has_what_the_node_has_counted() -> None:
     status = RULES.status(OWNED, seen(said("Ready", facts=FACTS, message="3 samples")))
     assert (status.phase, status.conditions[-1].reason) == ("Ready", "Counted")

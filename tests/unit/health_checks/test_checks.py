@@ -181,6 +181,16 @@ CASES = {
         False,
         ("model/helmet: ContentUnusable", "correct the file"),
     ),
+    "a dataset whose files list the same samples": Case(
+        with_body("dataset", phase="Ready", reason="SamplesRepeated"),
+        "datasets",
+        "warning",
+        False,
+        ("dataset/helmet: SamplesRepeated", "correct what the message names"),
+    ),
+    "a dataset without a sample": Case(
+        with_body("dataset", phase="Ready", reason="NoSamples"), "datasets", "warning", False, ("NoSamples",)
+    ),
     "a model waits": Case(with_body("model", phase="Pending"), "models", "warning", True, ("model/helmet",)),
     "a dataset failed": Case(with_body("dataset", phase="Failed"), "datasets", "problem", True, ("dataset/helmet",)),
     "a dataset waits": Case(with_body("dataset", phase="Pending"), "datasets", "warning", True, ("dataset/helmet",)),

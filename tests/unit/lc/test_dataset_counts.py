@@ -255,6 +255,47 @@ def dataset(path: Path, form: str = "txt", generation: int = 1) -> dict[str, Any
 
 
 @simulated
+@pytest.mark.parametrize(
+    ("files", "form", "reason", "message"),
+    [
+        (
+            {"a.csv": "x,label\n"},
+            "csv",
+            "NoSamples",
+            "8 bytes have no usable sample: correct the data, or spec.format (csv); 0 samples",
+        ),
+        (
+            {"a.xml": "<a/>"},
+            "voc",
+            "NoSamples",
+            "4 bytes have no usable sample: correct the data, or spec.format (voc); 0 sam",
+        ),
+        (
+            {"a.json": "[]"},
+            "coco",
+            "NoSamples",
+            "the files have no usable sample: correct the data, or spec.format (coco); 0 sa",
+        ),
+        ({"a.csv": "x\n1\n", "b.csv": "x\n1\n"}, "csv", "SamplesRepeated", "a.csv and b.csv list the same samples"),
+        ({"a.csv": "x\n1\n", "b.csv": "x\n2\n"}, "csv", "", "2 samples"),
+        ({"a.csv": ""}, "csv", "", "0 samples"),
+    ],
+)
+async def test_a_count_that_is_probably_not_meant_says_so(
+    tmp_path: Path, files: dict[str, str], form: str, reason: str, message: str
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    node = World(tmp_path)
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(dataset(folder, form))
+        status = await node.gm.reaches(IMAGES, "Ready", reason)
+        assert message in status.message
+
+
+@simulated
 async def test_a_node_reports_what_is_in_its_dataset(tmp_path: Path) -> None:
     node, path = World(tmp_path), tmp_path / "data.csv"
     path.write_text("x,label\n1,cat\n2,cat\n3,dog\n")

@@ -1,0 +1,37 @@
+"""Reads a file of text in blocks, with LF, CR LF or CR at the ends of its lines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from halimede.sample_files.rules import SampleFileError
+
+#: bytes of a block: small enough that the derived data stays in the processor's cache, and in the allocator's free
+#: lists
+BLOCK = 64 * 1024
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_LONE_CR = re.compile(rb"\r(?!\n)")
+
+
+def text_blocks(descriptor: int, name: str, begin: int, end: int, block: int = BLOCK) -> Iterator[bytes]:
+    """Yield the blocks between two positions of an open file. A CR before anything but an LF becomes an LF.
+
+    Positions stay the same, and a CR at the end stays, because an LF may follow when the file grows. Raises
+    SampleFileError for UTF-16.
+    """
+    offset = begin
+    while offset < end and (data := os.pread(descriptor, min(block, end - offset), offset)):
+        if offset == 0 and data.startswith(UTF16_MARKS):
+            raise SampleFileError(f"{name} is UTF-16: write it as UTF-8")
+        offset += len(data)
+        if b"\r" in data:
+            data = _with_newlines(data, os.pread(descriptor, 1, offset) or b"\n")
+        yield data
+
+
+def _with_newlines(data: bytes, following: bytes) -> bytes:
+    if data.count(b"\r") == data.count(b"\r\n"):
+        return data
+    return _LONE_CR.sub(b"\n", data + following)[: len(data)]

@@ -1,0 +1,255 @@
+"""Folders of pictures, COCO and Pascal VOC as other programs write them: a Dataset counts what an evaluation reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from halimede.datasets import count
+from halimede.datasets.counting import Counted
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import LabelledPicture, read_labelled
+
+
+def jpeg() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(out, "JPEG")
+    return out.getvalue()
+
+
+def put(path: Path, content: bytes | str = b"") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content or jpeg())
+    return path
+
+
+def coco(names: list[str], *boxes: tuple[int, int, Any], **parts: Any) -> str:
+    """Return a COCO file: of each box the number of its picture, its category and the rest of its fields."""
+    annotations = [
+        {"id": i, "image_id": image, "category_id": category, **({"bbox": box} if isinstance(box, list) else box)}
+        for i, (image, category, box) in enumerate(boxes)
+    ]
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
+    categories = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
+    return json.dumps({"images": images, "annotations": annotations, "categories": categories} | parts)
+
+
+def voc(filename: str, *labels: str, difficult: str = "0") -> str:
+    objects = "".join(
+        f"<object><name>{label}</name><difficult>{difficult}</difficult><bndbox><xmin>5</xmin><ymin>6</ymin>"
+        "<xmax>30</xmax><ymax>40</ymax></bndbox></object>"
+        for label in labels
+    )
+    return f"<annotation><filename>{filename}</filename>{objects}</annotation>"
+
+
+def both(folder: Path, form: str) -> tuple[Counted, LabelledPicture]:
+    """Feed one folder to both readers, which must agree on the samples, their classes and their boxes."""
+    counted, data = count(folder, form), read_labelled(folder)
+    assert (counted.facts.number_of_samples, counted.facts.number_broken) == (len(data), 0)
+    labels = data.truths or [box.label for boxes in data.boxes or () for box in boxes]
+    assert {named.name: named.count for named in counted.facts.classes} == Counter(labels)
+    return counted, data
+
+
+class TestFoldersOfPictures:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            ".ipynb_checkpoints/1-checkpoint.jpg", "cat/.ipynb_checkpoints/1-checkpoint.jpg", "__MACOSX/cat/._1.jpg",
+            "cat/._1.jpg", "cat/Thumbs.db", ".DS_Store", "@eaDir/cat/1.jpg",
+        ],
+    )  # fmt: skip
+    def test_files_that_programs_leave_are_no_samples(self, tmp_path: Path, name: str) -> None:
+        """pytorch/vision#2831, open-mmlab/mmpretrain#507, BiaPyX/BiaPy#125, scverse/spatialdata-io#260."""
+        for sample in ("cat/1.jpg", "cat/2.jpg", "dog/3.jpg", name):
+            put(tmp_path / sample)
+        _, data = both(tmp_path, "images")
+        assert data.names == ["cat/1.jpg", "cat/2.jpg", "dog/3.jpg"]
+
+    @pytest.mark.parametrize("layout", ["{split}/images/{name}", "images/{split}/{name}", "{split}/JPEGImages/{name}"])
+    def test_roboflows_layout_has_no_class_images(self, tmp_path: Path, layout: str) -> None:
+        """ultralytics/yolov5#2336: the standard structure is `train/images` and `train/labels`."""
+        for split in ("train", "valid", "test"):
+            put(tmp_path / layout.format(split=split, name=f"{split}.jpg"))
+            put(tmp_path / "labels" / split / "1.txt", "0 0.5 0.5 0.1 0.1\n")
+        counted, data = both(tmp_path, "images")
+        assert counted.facts.number_of_samples == 3
+        assert data.truths is None
+
+    def test_classes_below_a_folder_of_images(self, tmp_path: Path) -> None:
+        put(tmp_path / "images/cat/1.jpg")
+        put(tmp_path / "images/dog/2.jpg")
+        _, data = both(tmp_path, "images")
+        assert data.truths == ["cat", "dog"]
+
+
+class TestVoc:
+    @pytest.mark.parametrize(
+        ("annotation", "filename", "picture"),
+        [
+            ("day/f0.xml", "day/f0.jpg", "day/f0.jpg"),
+            ("day/f0.xml", "day\\f0.jpg", "day/f0.jpg"),
+            ("day/f0.xml", "f0.jpg", "day/f0.jpg"),
+            ("f0.xml", "f0", "f0.jpg"),  # HumanSignal/labelImg#92: names without an ending
+            ("BloodImage_00289.xml", "BloodImage_00289", "BloodImage_00289.JPG"),  # experiencor/keras-yolo2#315
+            ("f0.xml", "C:\\Users\\me\\JPEGImages\\f0.jpg", "f0.jpg"),
+            ("f0.xml", "/home/me/f0.png", "f0.jpg"),
+            ("renamed.xml", "before.jpg", "renamed.jpg"),  # HumanSignal/labelImg#408: both files are renamed
+            ("f.0.xml", "", "f.0.jpg"),
+        ],
+    )
+    def test_a_picture_by_any_name_that_programs_write(
+        self, tmp_path: Path, annotation: str, filename: str, picture: str
+    ) -> None:
+        put(tmp_path / "Annotations" / annotation, voc(filename, "cat"))
+        put(tmp_path / "JPEGImages" / picture)
+        _, data = both(tmp_path, "voc")
+        assert data.names == [f"JPEGImages/{picture}"]
+        assert [[(box.x1, box.y2, box.label) for box in boxes] for boxes in data.boxes or ()] == [[(5, 40, "cat")]]
+
+    def test_the_layout_in_an_inner_folder(self, tmp_path: Path) -> None:
+        put(tmp_path / "VOCdevkit/VOC2007/Annotations/1.xml", voc("1.jpg", "cat"))
+        put(tmp_path / "VOCdevkit/VOC2007/JPEGImages/1.jpg")
+        _, data = both(tmp_path, "voc")
+        assert data.names == ["VOCdevkit/VOC2007/JPEGImages/1.jpg"]
+
+    def test_annotations_beside_their_pictures(self, tmp_path: Path) -> None:
+        for split in ("train", "valid"):
+            put(tmp_path / split / "1.xml", voc("1.jpg", "cat"))
+            put(tmp_path / split / "1.jpg")
+        _, data = both(tmp_path, "voc")
+        assert data.names == ["train/1.jpg", "valid/1.jpg"]
+
+    def test_difficult_objects_are_left_out_of_an_evaluation(self, tmp_path: Path) -> None:
+        put(tmp_path / "Annotations/1.xml", voc("1.jpg", "cat", difficult="1"))
+        put(tmp_path / "JPEGImages/1.jpg")
+        assert read_labelled(tmp_path).boxes == [[]]
+        assert count(tmp_path, "voc").facts.classes[0].count == 1
+
+    def test_no_picture_out_of_the_folder(self, tmp_path: Path) -> None:
+        put(tmp_path / "secret.jpg")
+        put(tmp_path / "d/Annotations/1.xml", voc("../secret.jpg", "cat"))
+        put(tmp_path / "d/JPEGImages/other.jpg")
+        (tmp_path / "d/JPEGImages/secret.jpg").symlink_to(tmp_path / "secret.jpg")
+        with pytest.raises(InvalidFieldError, match=r"1\.xml: its picture secret\.jpg is not in this folder"):
+            read_labelled(tmp_path / "d")
+
+
+BOX = [1, 2, 3, 4]
+CAPTIONS = json.dumps(
+    {
+        "images": [{"id": i, "file_name": f"{i}.jpg"} for i in range(3)],
+        "annotations": [{"id": i, "image_id": i, "caption": "a picture"} for i in range(3)],
+    }
+)
+KEY_POINTS = coco(
+    [f"{i}.jpg" for i in range(3)], (0, 1, BOX), categories=[{"id": 1, "name": "person", "keypoints": ["nose"]}]
+)
+INSTANCES = coco([f"{i}.jpg" for i in range(3)], (0, 1, BOX), (1, 2, BOX))
+
+
+class TestCoco:
+    def test_cocos_own_layout_counts_an_image_once(self, tmp_path: Path) -> None:
+        for split in ("train2017", "val2017"):
+            put(tmp_path / f"annotations/captions_{split}.json", CAPTIONS)
+            put(tmp_path / f"annotations/instances_{split}.json", INSTANCES)
+            put(tmp_path / f"annotations/person_keypoints_{split}.json", KEY_POINTS)
+            for i in range(3):
+                put(tmp_path / split / f"{i}.jpg")
+        counted, data = both(tmp_path, "coco")
+        assert (counted.facts.number_of_samples, counted.repeated) == (6, "")
+        assert data.names[0] == "train2017/0.jpg"
+
+    def test_captions_alone_are_samples_without_a_class(self, tmp_path: Path) -> None:
+        put(tmp_path / "annotations/captions_val2017.json", CAPTIONS)
+        facts = count(tmp_path, "coco").facts
+        assert (facts.number_of_samples, facts.classes, facts.number_broken) == (3, [], 0)
+
+    def test_files_that_list_the_same_images_are_named(self, tmp_path: Path) -> None:
+        put(tmp_path / "all.json", INSTANCES)
+        put(tmp_path / "part.json", coco(["1.jpg", "9.jpg"]))
+        for i in (0, 1, 2, 9):
+            put(tmp_path / f"{i}.jpg")
+        counted = count(tmp_path, "coco")
+        assert counted.facts.number_of_samples == 5
+        assert counted.repeated.startswith("all.json and part.json list 1 of the same samples, which count twice")
+        with pytest.raises(InvalidFieldError, match=r"part\.json list 1 of the same samples"):
+            read_labelled(tmp_path)
+
+    def test_pictures_of_one_name_in_two_folders_are_two_samples(self, tmp_path: Path) -> None:
+        """open-mmlab/mmpose#1643: training and validation with the same ids, in separate folders."""
+        for split in ("train", "valid"):
+            put(tmp_path / split / "_annotations.coco.json", coco(["1.jpg"], (0, 1, BOX)))
+            put(tmp_path / split / "1.jpg")
+        counted, data = both(tmp_path, "coco")
+        assert (counted.repeated, data.names) == ("", ["train/1.jpg", "valid/1.jpg"])
+
+    @pytest.mark.parametrize("crowd", [True, 1, "1"])
+    def test_crowds_by_any_flag_are_left_out_of_an_evaluation(self, tmp_path: Path, crowd: object) -> None:
+        """facebookresearch/detectron2#1966: flags of other programs."""
+        put(tmp_path / "1.jpg")
+        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, {"bbox": BOX, "iscrowd": crowd}), (0, 2, BOX)))
+        data = read_labelled(tmp_path)
+        assert [[box.label for box in boxes] for boxes in data.boxes or ()] == [["dog"]]
+
+    @pytest.mark.parametrize("crowd", [False, 0, "0", None])
+    def test_a_flag_that_is_not_set(self, tmp_path: Path, crowd: object) -> None:
+        put(tmp_path / "1.jpg")
+        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, {"bbox": BOX, "iscrowd": crowd})))
+        both(tmp_path, "coco")
+
+    def test_the_empty_box_of_cocos_own_file_costs_no_other(self, tmp_path: Path) -> None:
+        """visionml/pytracking#18: annotation 2206849 of train2014 has no height."""
+        put(tmp_path / "1.jpg")
+        flat = {"bbox": [9.98, 188.56, 5.54, 0.0], "area": 0.0, "iscrowd": 0}
+        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, flat), (0, 2, BOX)))
+        assert [len(boxes) for boxes in read_labelled(tmp_path).boxes or ()] == [1]
+        facts = count(tmp_path, "coco").facts
+        assert [entry.reason for entry in facts.broken] == ["its bbox is empty: width 5.54, height 0"]
+
+    @pytest.mark.parametrize("fields", [{}, {"bbox": None}, {"bbox": []}])
+    def test_an_annotation_without_a_box_is_a_class_and_no_object(self, tmp_path: Path, fields: dict[str, Any]) -> None:
+        put(tmp_path / "1.jpg")
+        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, fields)))
+        facts = count(tmp_path, "coco").facts
+        assert (facts.number_of_samples, facts.number_broken, facts.classes[0].count) == (1, 0, 1)
+        assert read_labelled(tmp_path).boxes == [[]]
+
+    @pytest.mark.parametrize("entry", [5, {"image_id": 0, "category_id": 2, "bbox": [1, 2, float("nan"), 4]}])
+    def test_one_irregular_entry_among_thousands(self, tmp_path: Path, entry: object) -> None:
+        regular = json.loads(coco(["1.jpg"], *[(0, 1, BOX)] * 5000))
+        regular["annotations"].insert(2500, entry)
+        put(tmp_path / "a.json", json.dumps(regular))
+        facts = count(tmp_path, "coco").facts
+        assert (facts.classes[0].count, facts.number_broken) == (5000, 1)
+        assert facts.broken[0].name.startswith("a.json: annotations[2500]")
+
+    def test_objects_inside_of_annotations(self, tmp_path: Path) -> None:
+        masks = [{"size": [4, 4], "counts": "a},{b"}] * 9
+        boxes = [(0, 1, {"bbox": BOX, "segments_info": masks, "text": "}]"}) for _ in range(3000)]
+        put(tmp_path / "a.json", coco(["1.jpg"], *boxes))
+        facts = count(tmp_path, "coco").facts
+        assert (facts.number_of_samples, facts.classes[0].count, facts.number_broken) == (1, 3000, 0)
+
+
+class TestTables:
+    def test_a_folder_of_tables(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.csv", "x,label\n1,a\n2,b\n")
+        put(tmp_path / "b/c.tsv", "x\tlabel\n3\ta\n")
+        put(tmp_path / ".ipynb_checkpoints/a-checkpoint.csv", "x,label\n1,a\n")
+        _, data = both(tmp_path, "csv")
+        assert data.names == ["a.csv[0]", "a.csv[1]", "b/c.tsv[0]"]
+
+    def test_a_copy_of_a_table_is_named(self, tmp_path: Path) -> None:
+        for name in ("data.csv", "data (1).csv"):
+            put(tmp_path / name, "x,label\n1,a\n2,b\n")
+        assert count(tmp_path, "csv").repeated == (
+            "data (1).csv and data.csv list the same samples, which count twice: remove one of the files"
+        )
