@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -66,10 +66,12 @@ class ProcessSpec:
 
     @property
     def has_share(self) -> bool:
-        """Whether it is a worker of a training that is promised a share of a core, and keeps the share itself."""
-        if not self.trains or not self.reports:
+        """Whether it is a process of a training that is promised a share of a core."""
+        try:
+            job = msgspec.json.decode(self.env.get("TRAINING", ""), type=dict[str, Any])
+        except msgspec.DecodeError:  # a variable of that name of a user's own script
             return False
-        return bool(msgspec.json.decode(self.env["TRAINING"]).get("cpuShare", CPU_SHARE))
+        return bool(job.get("cpuShare", CPU_SHARE))
 
     def same_sessions(self, other: ProcessSpec) -> bool:
         """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras.
