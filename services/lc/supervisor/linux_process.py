@@ -184,6 +184,7 @@ def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
         pid=pid,
         ticks=ticks,
         boot=boot_id(),
+        code=start.spec.code,
     )
 
 
