@@ -443,7 +443,7 @@ def _drift_condition(
     drifting = sum(info.drifting for info in counted)
     reason = DRIFT_BEGUN if drifting else DRIFT_OVER
     condition = Condition(type=DRIFT, reason=reason, message=_drift_message(drifting, agreement))
-    return _beside_phase(condition, earlier, generation, now, is_active=drifting > 0)
+    return _with_times(condition, earlier, generation, now, is_active=drifting > 0)
 
 
 def _overload_condition(
@@ -458,10 +458,10 @@ def _overload_condition(
     taken, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
     message = f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
     condition = Condition(type=OVERLOAD, reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER, message=message)
-    return _beside_phase(condition, earlier, generation, now, is_active=bool(overloaded))
+    return _with_times(condition, earlier, generation, now, is_active=bool(overloaded))
 
 
-def _beside_phase(
+def _with_times(
     condition: Condition, earlier: Sequence[Condition], generation: int, now: str, *, is_active: bool
 ) -> Condition | None:
     """Return a condition that is independent of the phase, with its status and times; None: it was never active."""
