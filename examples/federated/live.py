@@ -123,7 +123,7 @@ class LiveJob:
                     programs.command("worker", program), env={**os.environ, **told}, stdout=log, stderr=log
                 )
             has_share = bool(self.spec.get("cpuShare", CPU_SHARE))
-            give_low_priority(self.processes[name].pid, has_share=has_share)  # as an LC does
+            give_low_priority(self.processes[name].pid, has_share=has_share, keeps_share=True)  # as an LC does
 
     async def _follow(
         self, news: asyncio.Queue[TrainingRound], opened: Callable[[TrainingRound], None]

@@ -26,6 +26,16 @@ NEPTUNE = "neptune.io/v1alpha1"
 MAX_NODES_IN_BODY = 100_000
 #: most errors that are explained of one part of a body: a hostile one must not cost more
 MOST_ERRORS = 50
+#: msgspec's text for a value that is outside of limits: the kind of the value
+OF_LIMIT = re.compile(r"Expected `(\w+)`(?: of length)? [<>].*")
+#: the words of a schema for the least value, for a value below all, and for the greatest one
+LIMITS = (
+    ("minimum", "minLength", "minItems", "minProperties"),
+    ("exclusiveMinimum",),
+    ("maximum", "maxLength", "maxItems", "maxProperties"),
+)
+#: what is counted in texts, lists and mappings
+UNITS = {"str": "characters", "array": "items", "object": "entries"}
 NESTED = (dict, list)
 #: the order of a kind that refers to others
 LAST = 9
@@ -299,6 +309,9 @@ def _explain(text: str, value: object, wanted: Any, path: str) -> InvalidFieldEr
     if reason.startswith("Invalid enum value"):
         words = [word for part in _schemas_at(wanted, [name for name, _ in steps]) for word in part.get("enum", [])]
         fix = f"write one of {', '.join(map(str, words))}" if words else fix
+    elif limit := OF_LIMIT.fullmatch(reason):
+        schemas = _schemas_at(wanted, [name for name, _ in steps])
+        fix = next(filter(None, (_limits(limit[1], schema) for schema in schemas)), fix)
     if "`str`" in reason and isinstance(here, int | float | bool):
         fix += " (put it in quotes)"
     return InvalidFieldError(field, here, fix)
@@ -319,6 +332,21 @@ def _metas(wanted: Any) -> Iterator[Meta]:
             yield part
         else:
             yield from _metas(part)
+
+
+def _limits(kind: str, schema: Mapping[str, Any]) -> str:
+    """Return what to write for a value, text, list or mapping within limits; empty if the schema has none."""
+    low, above, high = (next((schema[key] for key in keys if key in schema), None) for keys in LIMITS)
+    number, count = {
+        (True, False, True): (f"from {low} to {high}", f"{low} to {high}"),
+        (True, False, False): (f"of {low} or more", f"{low} or more"),
+        (False, True, True): (f"above {above}, and up to {high}", ""),
+        (False, True, False): (f"above {above}", ""),
+        (False, False, True): (f"of {high} or less", f"at most {high}"),
+    }.get((low is not None, above is not None, high is not None), ("", ""))
+    if kind in UNITS:
+        return count and f"write {count} {UNITS[kind]}"
+    return number and f"write a number {number}"
 
 
 def _fields_at(wanted: Any, path: Iterable[str]) -> set[str]:

@@ -22,6 +22,7 @@ from halimede.errors import BusError, DisconnectedError
 from halimede.messages import BlobChunk, BlobRequest
 from halimede.models import Cache, Fetched
 from halimede.models.errors import FetchError, FetchReason, redact
+from halimede.models.external_data import DataFilesError
 from halimede.models.fetcher import Progress
 from halimede.models.source_types import SourceOpener, Stream, TransferLimits
 
@@ -276,7 +277,8 @@ async def with_fallback(
             return await fetch(where, digest, cache, progress, openers=openers, **more)
         except FetchError as error:
             opener = openers.get(SCHEME)
-            if error.reason is not FetchReason.DIGEST_MISMATCH or not isinstance(opener, BusOpener):
+            has_content = isinstance(error, DataFilesError)  # it is as its digest says
+            if error.reason is not FetchReason.DIGEST_MISMATCH or has_content or not isinstance(opener, BusOpener):
                 raise
             who = opener.distrust(digest)
             if not who:

@@ -316,14 +316,24 @@ class ReconnectingBus(Bus):
     async def _settle(self, link: Transport, filter_: str, reason: int) -> int:
         """Record the answer to a subscription of an existing connection; return the broker's final answer.
 
-        If the connection ends because the broker is not ready, the next ones send the subscription again.
+        If the connection ends because the broker is not ready, the next ones send the subscription again; without a
+        next one (``once``), the first answer counts.
         """
         if link is not self._usable:
-            await self._wait_ready()
+            await self._wait_ready_or_over()
         if link is self._usable and self._readiness.must_end({**self._readiness.answers, filter_: reason}):
             link.abort(UNREADY)
-            await self._wait_ready()
+            await self._wait_ready_or_over()
         return self._readiness.answers.get(filter_, reason)
+
+    async def _wait_ready_or_over(self) -> None:
+        """Wait until a connection is usable, or until there will be none."""
+        tasks = [asyncio.ensure_future(event) for event in (self._wait_ready(), self.over.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _unsubscribe(self, link: Transport, filter_: str) -> bool:
         """Unsubscribe; return whether the broker has answered."""

@@ -37,6 +37,14 @@ MAX_LOCATION = 1024
 MEMORY_MARK = "_ORT_MEM_ADDR_"
 
 
+class DataFilesError(FetchError):
+    """The data files of a model cannot be fetched with it. ``model``: the model file, which is here without them."""
+
+    def __init__(self, model: Fetched, error: FetchError) -> None:
+        self.model = model
+        super().__init__(error.reason, str(error), temporary=error.temporary, status=error.status)
+
+
 async def fetch_model(
     url: str,
     sha256: str,
@@ -49,7 +57,8 @@ async def fetch_model(
 ) -> Fetched:
     """Return the ONNX model of ``url`` as ``fetch`` does; with its external data, if it has any, as a tar.
 
-    Raises FetchError. The digest of a spec covers one file, so a model with data files must not have one.
+    Raises FetchError, of which DataFilesError has the model file. The digest of a spec covers one file, so a model with
+    data files must not have one.
     """
     limits = limits or TransferLimits()
     common: dict[str, Any] = {"policy": policy, "openers": openers}
@@ -58,29 +67,42 @@ async def fetch_model(
         names = await in_thread(data_files, fetched.path)
         if not names or not all(is_inside(location) for location in names):
             return fetched  # the trial of a model that names files outside of its folder refuses it
-        if len(names) > MAX_FILES:
-            text = f"{redact(url)} has its weights in more than {MAX_FILES} files beside it"
-            raise FetchError(FetchReason.TOO_LARGE, f"{text}: {advice(names)}")
-        if sha256:
-            text = f"spec.sha256 covers only the model file, and not its weights in {_listed(names)}"
-            raise FetchError(FetchReason.DIGEST_MISMATCH, f"{redact(url)}: {text}: {advice(names)}")
-        files, size, fresh = {MODEL: fetched.path}, fetched.size, fetched.fresh
-        for location in names:
-            if (folder := local_path(url)) is not None:
-                await in_thread(_check_path, folder.parent, location)
-            sibling, remaining = sibling_url(url, location), replace(limits, max_bytes=limits.max_bytes - size)
-            try:
-                data = await fetch(sibling, "", cache, progress, limits=remaining, **common)
-            except FetchError as error:
-                text = f"{redact(url)} has its weights in {location!r} beside it: {error}: {advice(names)}"
-                raise FetchError(error.reason, text, temporary=error.temporary, status=error.status) from error
-            files[location] = data.path
-            size, fresh = size + data.size, fresh and data.fresh
+        files = {MODEL: fetched}
         try:
-            packed = await in_thread(_keep, cache, files)
+            _check_names(url, sha256, names)
+            for location in names:
+                remaining = replace(limits, max_bytes=limits.max_bytes - sum(file.size for file in files.values()))
+                files[location] = await _fetch_data(url, names, location, cache, progress, limits=remaining, **common)
+        except FetchError as error:
+            raise DataFilesError(fetched, error) from error
+        try:
+            packed = await in_thread(_keep, cache, {location: file.path for location, file in files.items()})
         except OSError as error:
             raise disk_error(f"the model cache {cache.root}", error) from error
-    return replace(packed, fresh=fresh)
+    return replace(packed, fresh=all(file.fresh for file in files.values()))
+
+
+def _check_names(url: str, sha256: str, names: Sequence[str]) -> None:
+    """Raise FetchError if no such model may have these data files."""
+    if len(names) > MAX_FILES:
+        text = f"{redact(url)} has its weights in more than {MAX_FILES} files beside it"
+        raise FetchError(FetchReason.TOO_LARGE, f"{text}: {advice(names)}")
+    if sha256:
+        text = f"spec.sha256 covers only the model file, and not its weights in {_listed(names)}"
+        raise FetchError(FetchReason.DIGEST_MISMATCH, f"{redact(url)}: {text}: {advice(names)}")
+
+
+async def _fetch_data(
+    url: str, names: Sequence[str], location: str, cache: Cache, progress: Progress | None, **more: Any
+) -> Fetched:
+    """Fetch one of the data files of a model. Raises FetchError."""
+    if (path := local_path(url)) is not None:
+        await in_thread(_check_path, path.parent, location)
+    try:
+        return await fetch(sibling_url(url, location), "", cache, progress, **more)
+    except FetchError as error:
+        text = f"{redact(url)} has its weights in {location!r} beside it: {error}: {advice(names)}"
+        raise FetchError(error.reason, text, temporary=error.temporary, status=error.status) from error
 
 
 def data_files(path: Path) -> list[str]:

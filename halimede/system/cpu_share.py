@@ -2,7 +2,9 @@
 
 They compute when no other process needs the processor (``SCHED_IDLE``). If they wait for a core and get less than the
 share, their weight is raised until they get it, and lowered again as soon as they get more. They always have less
-weight than processes of the usual niceness, and do not preempt them when they wake up (``SCHED_BATCH``).
+weight than processes of the usual niceness, and do not preempt them when they wake up (``SCHED_BATCH``). A process that
+may not raise its priority never becomes idle, since it could not leave that again: it has the same low weight all the
+time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from halimede.system.child_process import stat_fields
-from halimede.system.process_limits import LEAST_PRIORITY
+from halimede.system.process_limits import LEAST_PRIORITY, START_PRIORITY, can_raise_priority
 
 #: seconds from one adjustment to the next, over which the share is promised, and until a changed figure is reported
 PERIOD_S, WINDOW_S, REPORT_S = 2.0, 60.0, 10.0
@@ -51,18 +53,20 @@ class Period:
 class ShareKeeper:
     """Decides at which level processes run, and whether they get their share of a core. Pure.
 
-    Periods in which they neither needed nor used the share do not count.
+    Periods in which they neither needed nor used the share do not count. ``can_raise``: whether this process may raise
+    their level again.
     """
 
     share: float
     level: int = IDLE_LEVEL
+    can_raise: bool = True
     _window: deque[Period] = field(default_factory=deque)
 
     def observe(self, period: Period) -> None:
         """Count a period, and set the level for the next one."""
         target_s = self.share * period.seconds
         if not period.waits and period.computed_s < target_s:
-            self.level = min(IDLE_LEVEL, self.level + 1)
+            self.level = min(self.weakest_level, self.level + 1)
             return
         self._window.append(period)
         while self.window_s - self._window[0].seconds >= WINDOW_S:
@@ -71,13 +75,18 @@ class ShareKeeper:
             target_s *= CATCH_UP
         levels = math.log(max(period.computed_s, 0.01) / target_s) / math.log(NICE_FACTOR)
         levels = max(-MOST_LEVELS, min(MOST_LEVELS, round(levels)))
-        self.level = max(self.strongest_level, min(IDLE_LEVEL, self.level + levels))
+        self.level = max(self.strongest_level, min(self.weakest_level, self.level + levels))
 
     @property
     def strongest_level(self) -> int:
         """The niceness whose weight is enough for the share among the competitors; usual processes have 0."""
         level = round(-math.log(MOST_COMPETITORS * self.share) / math.log(NICE_FACTOR))
         return max(0, min(IDLE_LEVEL, level))
+
+    @property
+    def weakest_level(self) -> int:
+        """The level while they get enough: idle only if there is a return."""
+        return IDLE_LEVEL if self.can_raise else max(START_PRIORITY, self.strongest_level)
 
     @property
     def window_s(self) -> float:
@@ -107,6 +116,7 @@ class CpuShare:
 
     async def run(self) -> None:
         """Observe and adjust the processes."""
+        self._keeper.can_raise = can_raise_priority()  # before the first adjustment
         began, computed_s = time.monotonic(), _observe(self._waited_s).computed_s
         reported = began
         while True:

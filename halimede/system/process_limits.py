@@ -21,6 +21,8 @@ CLOCK_FACTOR = 4
 #: niceness of the processes of a training: no frame waits for them; and of those with a promised share of a core while
 #: they start, until they keep that share themselves
 LEAST_PRIORITY, START_PRIORITY = 19, 10
+#: ``RLIMIT_NICE`` permits a niceness down to this number minus the limit
+NICENESS_RANGE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +76,47 @@ def limited_time(seconds: float, clock_s: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def run_when_idle(cores: int) -> None:
+def run_in_background(cores: int, *, has_share: bool) -> None:
     """Run only while no other process needs the processor, on at most so many cores.
 
+    ``has_share``: it is promised a share of a core. If nobody could raise its priority again, it keeps its niceness.
     Where the kernel schedules sessions (``sched_autogroup``), that holds for processes of this session: so a parent
     starts this process in its own session.
     """
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[-max(1, cores) :])
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    idle = not has_share or can_raise_priority()
+    os.sched_setscheduler(0, os.SCHED_IDLE if idle else os.SCHED_BATCH, os.sched_param(0))
 
 
-def give_low_priority(pid: int, *, has_share: bool) -> None:
+def give_low_priority(pid: int, *, has_share: bool, keeps_share: bool) -> None:
     """Let a new process of a training, and all that it starts, go after the others of its session.
 
-    ``has_share``: it is promised a share of a core. It may have ended already.
+    ``has_share``: it is promised a share of a core; ``keeps_share``: it keeps the share itself as soon as it has
+    started. It may have ended already.
     """
     with contextlib.suppress(ProcessLookupError):
-        niceness = START_PRIORITY if has_share else LEAST_PRIORITY
+        has_start = has_share and (keeps_share or not can_raise_priority())
+        niceness = START_PRIORITY if has_start else LEAST_PRIORITY
         os.setpriority(os.PRIO_PROCESS, pid, max(niceness, os.getpriority(os.PRIO_PROCESS, pid)))
+
+
+def can_raise_priority() -> bool:
+    """Whether this process may bring itself, and those that it starts, back to ``START_PRIORITY`` from a lower one.
+
+    The limit of niceness permits it, or a capability: not each process that has the capability may use it (in a user
+    namespace it may not), so the calling thread tries it.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
+    if limit == resource.RLIM_INFINITY or limit >= NICENESS_RANGE - START_PRIORITY:
+        return True
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, min(START_PRIORITY, niceness - 1))
+    except PermissionError:
+        return False
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    return True
 
 
 def memory(name: str) -> int:

@@ -2,8 +2,8 @@
 
 Its standard input is a connection to the worker. For each task it receives three files: the TrainingTask, and those for
 the TrainingResult and for messages. It keeps the trainer's libraries and the samples, and forks for each task: so a
-step starts at once, has limits of its own, and leaves nothing for the next one. The trainer runs when no other process
-needs the processor, within limits of memory, time and output. Where the kernel has Landlock, it can write no file and
+step starts at once, has limits of its own, and leaves nothing for the next one. The trainer runs after other processes,
+within limits of memory, time and output. Where the kernel has Landlock, it can write no file and
 use no TCP. All ends with the worker.
 """
 
@@ -33,7 +33,7 @@ from halimede.system.process_limits import (
     limit_memory,
     limit_process,
     limited_time,
-    run_when_idle,
+    run_in_background,
 )
 from halimede.training.candidate import compare_step
 from halimede.training.child_messages import FILES, STATUS, TrainingResult, TrainingTask
@@ -52,11 +52,11 @@ PART_OF_MEMORY = 8
 
 def main() -> None:
     """Carry out tasks until the worker closes the connection."""
-    parent, cores, memory_bytes, written_bytes = map(int, sys.argv[1:])
+    parent, cores, has_share, memory_bytes, written_bytes = map(int, sys.argv[1:])
     if not end_with_parent(parent):
         return
     adopt_orphans()
-    run_when_idle(cores)
+    run_in_background(cores, has_share=bool(has_share))
     forbid_writing()
     limit_memory(memory_bytes)
     limit_files(written_bytes)

@@ -114,7 +114,7 @@ class TrainingProcess:
             self._connection, theirs = socket.socketpair()
             self._connection.settimeout(0)
             with theirs:
-                self._child = _start(task, theirs, errors)
+                self._child = _start(task, theirs, errors, has_share=bool(self._settings.job.cpu_share))
         return self._child, self._connection
 
     def close(self) -> None:
@@ -144,8 +144,10 @@ async def _exchanged(connection: socket.socket, files: list[int]) -> bytes:
     return b""
 
 
-def _start(task: TrainingTask, connection: socket.socket, errors: BinaryIO) -> subprocess.Popen[bytes]:
-    arguments = map(str, [os.getpid(), task.cores, task.memory_bytes, MOST_BYTES])
+def _start(
+    task: TrainingTask, connection: socket.socket, errors: BinaryIO, *, has_share: bool
+) -> subprocess.Popen[bytes]:
+    arguments = map(str, [os.getpid(), task.cores, int(has_share), task.memory_bytes, MOST_BYTES])
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "halimede.training.child", *arguments],
         stdin=connection.fileno(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,8 +16,8 @@ from halimede.names import Key
 STEP_S, WINDOW_S = 5.0, 60.0
 #: samples of one node's counts: both ends of the window
 SAMPLES = int(WINDOW_S / STEP_S) + 1
-#: consecutive samples, each of a new report, that prove that a node reports now
-SAMPLES_OF_CLOCK = 3
+#: seconds by which the times between two reports may differ by the clocks of GM and node: each is known to a step
+TOLERANCE_S = 2 * STEP_S
 
 
 class CountSample(NamedTuple):
@@ -37,60 +38,87 @@ class AnswerTotals:
     degraded: int = 0
 
 
+class CountPoint(NamedTuple):
+    """The counts at one step, and the seconds of the node's clock at their counting; NaN if it names no time."""
+
+    answered: int
+    degraded: int
+    counted_s: float
+
+
+@dataclass(slots=True)
+class CountHistory:
+    """The last counts of a service on a node, and by how much the node's clock is ahead.
+
+    ``received_s``: when the last report came, by GM's clock. ``offset_s`` is None unless as much time passed on both
+    clocks between the last two reports: after an outage a node sends an old report again.
+    """
+
+    points: deque[CountPoint] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    counted_at: str = ""
+    received_s: float = 0.0
+    offset_s: float | None = None
+
+    def add(self, sample: CountSample, now_s: float) -> None:
+        """Add the counts of this step; they are those of the step before if no report came since."""
+        counted_s = before_s = self.points[-1].counted_s if self.points else math.nan
+        if sample.counted_at != self.counted_at:
+            counted_s = _seconds(sample.counted_at)
+            agrees = abs((counted_s - before_s) - (now_s - self.received_s)) <= TOLERANCE_S
+            self.offset_s = counted_s - now_s if agrees else None
+            self.counted_at, self.received_s = sample.counted_at, now_s
+        elif now_s - self.received_s > WINDOW_S:
+            self.offset_s = None
+        self.points.append(CountPoint(sample.answered, sample.degraded, counted_s))
+
+
 class ReportWindow:
     """Keeps the last samples of each service on each node; a service or node that reports no more is dropped."""
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[Key, str], deque[CountSample]] = {}
+        self._histories: dict[tuple[Key, str], CountHistory] = {}
+        #: of the present samples; None until they are read
+        self._totals: dict[Key, AnswerTotals] | None = None
         #: seconds by which a node's clock is ahead, by node
         self.clock_offsets: dict[str, float] = {}
 
     def record(self, samples: Iterable[CountSample], now: datetime) -> None:
         """Add the present samples; ``now`` is GM's clock, against which the nodes' clocks are compared."""
-        recorded: dict[tuple[Key, str], deque[CountSample]] = {}
+        recorded: dict[tuple[Key, str], CountHistory] = {}
         offsets: dict[str, float] = {}
         for sample in samples:
-            of_node = (sample.key, sample.node)
-            history = self._samples.get(of_node) or deque(maxlen=SAMPLES)
-            history.append(sample)
-            recorded[of_node] = history
-            offset_s = _offset_s(history, now)
-            if offset_s is not None and abs(offset_s) < abs(offsets.get(sample.node, float("inf"))):
+            history = recorded[sample.key, sample.node] = (
+                self._histories.get((sample.key, sample.node)) or CountHistory()
+            )
+            history.add(sample, now.timestamp())
+            offset_s = history.offset_s
+            if offset_s is not None and abs(offset_s) < abs(offsets.get(sample.node, math.inf)):
                 offsets[sample.node] = offset_s
-        self._samples, self.clock_offsets = recorded, offsets
+        self._histories, self._totals, self.clock_offsets = recorded, None, offsets
 
-    def totals(self) -> dict[Key, AnswerTotals]:
+    def totals(self) -> Mapping[Key, AnswerTotals]:
         """Return the answers of each service in the window."""
+        if self._totals is None:
+            self._totals = self._sums()
+        return self._totals
+
+    def _sums(self) -> dict[Key, AnswerTotals]:
         totals: dict[Key, AnswerTotals] = {}
-        for (key, _), history in self._samples.items():
+        for (key, _), history in self._histories.items():
             total = totals.setdefault(key, AnswerTotals())
-            for before, after in pairwise(history):
+            for before, after in pairwise(history.points):
                 # a count that fell belongs to a worker that lost its own; one of longer than the window is not recent
                 answered, degraded = after.answered - before.answered, after.degraded - before.degraded
-                if answered > 0 and degraded >= 0 and _span_s(before, after) <= WINDOW_S:
+                is_old = after.counted_s - before.counted_s > WINDOW_S
+                if answered > 0 and degraded >= 0 and not is_old:
                     total.answered += answered
                     total.degraded += degraded
         return totals
 
 
-def _span_s(before: CountSample, after: CountSample) -> float:
-    """Return the seconds between two samples by the node's own clock."""
+def _seconds(counted_at: str) -> float:
+    """Return the seconds of a time since 1970; NaN if the text names none."""
     try:
-        span = datetime.fromisoformat(after.counted_at) - datetime.fromisoformat(before.counted_at)
-    except (ValueError, TypeError):
-        return 0.0
-    return span.total_seconds()
-
-
-def _offset_s(history: deque[CountSample], now: datetime) -> float | None:
-    """Return by how much a node's clock is ahead; None unless its last two samples are new reports.
-
-    After an outage a node sends an old report again, once.
-    """
-    times = {sample.counted_at for sample in list(history)[-SAMPLES_OF_CLOCK:]}
-    if len(times) < SAMPLES_OF_CLOCK:
-        return None
-    try:
-        return (datetime.fromisoformat(history[-1].counted_at) - now).total_seconds()
-    except (ValueError, TypeError):
-        return None
+        return datetime.fromisoformat(counted_at).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan

@@ -441,17 +441,9 @@ def _drift_condition(
     ``counted`` are the workers' reports, ``agreement`` the share of answers that agree with the cloud's.
     """
     drifting = sum(info.drifting for info in counted)
-    return _with_transition_time(
-        Condition(
-            type=DRIFT,
-            status="True" if drifting else "False",
-            observed_generation=generation,
-            last_heartbeat_time=now,
-            reason=DRIFT_BEGUN if drifting else DRIFT_OVER,
-            message=_drift_message(drifting, agreement),
-        ),
-        earlier,
-    )
+    reason = DRIFT_BEGUN if drifting else DRIFT_OVER
+    condition = Condition(type=DRIFT, reason=reason, message=_drift_message(drifting, agreement))
+    return _with_times(condition, earlier, generation, now, is_active=drifting > 0)
 
 
 def _overload_condition(
@@ -464,27 +456,21 @@ def _overload_condition(
     """
     overloaded = [info for info in counted if info.overloaded]
     taken, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
-    return _with_transition_time(
-        Condition(
-            type=OVERLOAD,
-            status="True" if overloaded else "False",
-            observed_generation=generation,
-            last_heartbeat_time=now,
-            reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER,
-            message=f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard",
-        ),
-        earlier,
-    )
+    message = f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
+    condition = Condition(type=OVERLOAD, reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER, message=message)
+    return _with_times(condition, earlier, generation, now, is_active=bool(overloaded))
 
 
-def _with_transition_time(condition: Condition, earlier: Sequence[Condition]) -> Condition | None:
-    """Return a condition that is independent of the phase, with its transition time; None: it was never active."""
-    before = next((other for other in earlier if other.type == condition.type), None)
-    if before is None and condition.status == "False":
+def _with_times(
+    condition: Condition, earlier: Sequence[Condition], generation: int, now: str, *, is_active: bool
+) -> Condition | None:
+    """Return a condition that is independent of the phase, with its status and times; None: it was never active."""
+    before, status = next((other for other in earlier if other.type == condition.type), None), str(is_active)
+    if before is None and not is_active:
         return None
-    same = before is not None and before.status == condition.status
-    began = before.last_transition_time if before and same else condition.last_heartbeat_time
-    return msgspec.structs.replace(condition, last_transition_time=began)
+    began = before.last_transition_time if before and before.status == status else now
+    times = {"last_heartbeat_time": now, "last_transition_time": began}
+    return msgspec.structs.replace(condition, status=status, observed_generation=generation, **times)
 
 
 def _drift_message(drifting: int, agreement: Estimate | None) -> str:

@@ -241,6 +241,7 @@ class _Components:
                 changed=self._worker_changed,
                 missing=self.preparer.missing,
                 connected=lambda: bus.connected,
+                adopted=self.code.adopt,
             )
             self.logs = Logs(folders, bus)
         self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)

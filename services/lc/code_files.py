@@ -1,7 +1,8 @@
 """Watches the Python files that services name, so that a worker with an edited file is replaced.
 
 A worker imports its mining rule, or runs its script, when it starts. The digest of these files is part of its process,
-as its environment is: a change makes another process, which takes over as after a change of its template.
+as its environment is: a change makes another process, which takes over as after a change of its template. The record of
+a process has it, so that a file that is missing when the LC starts does not count as changed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from halimede.models.origin_watch import FILE_PERIOD_S, QUIET_S, paused
 from halimede.models.source_registry import file_mark
 from halimede.names import Key
 from services.lc.models.lookup import ParsedResource
+from services.lc.store import ProcessRecord
 
 log = structlog.get_logger()
 #: the largest file: a larger one is no script, and not watched
@@ -43,6 +45,10 @@ class CodeFiles:
     def recheck(self) -> None:
         """Check all files now."""
         self._recheck.set()
+
+    def adopt(self, record: ProcessRecord) -> None:
+        """Take over the digests of a running worker; a file that is there is read all the same."""
+        self.digests.update(record.code)
 
     async def set_required(self, items: Mapping[Key, ParsedResource]) -> None:
         """Watch the files of these services from now on; read those that are new."""
@@ -65,7 +71,10 @@ class CodeFiles:
     async def _is_changed(self, file: str) -> bool:
         """Read a file again if it has changed, and no longer does; return whether its digest is another one."""
         mark = await in_thread(_mark, file)
-        if mark in {"", self._marks.get(file, "")}:
+        if mark == self._marks.get(file, ""):
+            return False
+        if not mark:
+            self._set(file, "", "")
             return False
         await asyncio.sleep(QUIET_S)
         read, digest = await in_thread(_read, file)
@@ -80,6 +89,8 @@ class CodeFiles:
         return True
 
     def _set(self, file: str, mark: str, digest: str) -> None:
+        if not mark and file in self.digests:
+            log.warning("code of a service is missing: its workers keep the code that they have", file=file)
         self._marks[file] = mark
         if digest:  # otherwise it is missing at this moment: workers keep the code that they have
             self.digests[file] = digest

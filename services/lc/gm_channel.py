@@ -186,7 +186,7 @@ class GmChannel:
             await asyncio.sleep(LEAST_S)
 
     async def watch_store(self) -> None:
-        """Check that the store is intact and writable, and publish any trouble in the presence, until cancelled."""
+        """Check that the store is intact and writable, and publish changed troubles, until cancelled."""
         while True:
             await asyncio.sleep(STORE_S)
             self.presence.name_trouble(self._store.trouble())
@@ -404,6 +404,8 @@ class OwnPresence:
         #: whether the birth must be published again
         self._again = False
         self._trouble = ""
+        #: what the last birth named as refused
+        self._named: list[str] = []
 
     @property
     def alone(self) -> bool:
@@ -418,8 +420,8 @@ class OwnPresence:
         return Announcement(self._birth(), self._packet(will), self._birth)
 
     def name_trouble(self, trouble: str) -> None:
-        """Publish a trouble for operators, if it has changed."""
-        if trouble != self._trouble:
+        """Publish a trouble for operators, and what the broker refuses, if either has changed."""
+        if trouble != self._trouble or self._refused() != self._named:
             self._trouble = trouble
             self._restore_birth()
 
@@ -464,7 +466,11 @@ class OwnPresence:
             self._again = True
             self._overwritten()
 
+    def _refused(self) -> list[str]:
+        return refused_names(self.connections, birth=topics.PRESENCE.at(node=self._node).text)
+
     def _birth(self) -> Packet:
+        self._named = self._refused()
         birth = Presence(
             node=self._node,
             epoch=self.epoch,
@@ -476,7 +482,7 @@ class OwnPresence:
             http=self.http,
             store=self._store.identity,
             trouble=self._trouble,
-            refused=refused_names(self.connections, birth=topics.PRESENCE.at(node=self._node).text),
+            refused=self._named,
         )
         return self._packet(birth)
 

@@ -135,7 +135,8 @@ class NodeResource:
 class ProcessRecord(msgspec.Struct, frozen=True):
     """A worker process, identified by pid, boot and start ticks.
 
-    ``http`` and ``period_s`` come from its first report: with them a later LC notices that it hangs.
+    ``http`` and ``period_s`` come from its first report: with them a later LC notices that it hangs. ``code``: the
+    digests of the Python files that it was started with, by path.
     """
 
     namespace: str
@@ -149,6 +150,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     boot: str
     http: str = ""
     period_s: float = 0.0
+    code: dict[str, str] = {}
 
     @property
     def worker(self) -> Worker:

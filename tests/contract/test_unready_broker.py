@@ -25,6 +25,7 @@ from tests.contract.test_bus_recovery import Epochs
 from tests.inbox import Inbox
 from tests.refusing_broker import RefusingBroker
 from tests.simulated import eventually
+from tests.waiting import patience
 
 PATIENCE = 40.0
 #: connections of a client to which everything is refused
@@ -199,3 +200,16 @@ async def test_a_first_filter_that_stays_refused_is_an_error_of_its_caller(
         await bus.subscribe(topics.SYNC.filter(node=unique), Inbox[m.Sync]())
     assert front.connects[unique] == 1 + MOST_UNREADY
     assert bus.refused == {}
+
+
+async def test_a_client_of_one_connection_that_is_refused_does_not_wait_for_another(
+    connect: Connect, front: RefusingBroker, unique: str
+) -> None:
+    front.refuses = lambda *_: True
+    bus = await connect(unique)
+    bus.once = True
+    await bus.wait_connected(PATIENCE)
+    async with asyncio.timeout(patience(PATIENCE)):
+        with pytest.raises(RefusedError, match="not authorised"):
+            await bus.subscribe(topics.SYNC.filter(node=unique), Inbox[m.Sync]())
+    assert front.connects[unique] == 1

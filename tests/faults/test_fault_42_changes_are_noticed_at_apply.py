@@ -5,6 +5,7 @@ A resource that is applied again unchanged makes its nodes check its files at on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from halimede.api.code_files import code_files
 from halimede.api.placement import placements
 from halimede.messages import ModelFacts
 from halimede.models import AddressPolicy, Cache, fetch
+from halimede.models.origin_watch import FILE_PERIOD_S
 from halimede.names import Key
 from services.lc.models.preparer import InstalledModel, UnusableError
 from services.lc.planning.resource_state import RequiredFile
@@ -186,6 +188,29 @@ async def test_fault_42_a_worker_with_an_edited_script_is_replaced(tmp_path: Pat
         script.write_text("second = 2\n")
         await eventually(lambda: not process.alive and len(node.launcher.alive) == 1, 60)
         await eventually(lambda: node.gm.statuses[HELMET].code[str(script)] != first, 60)
+
+
+@simulated
+async def test_fault_42_a_script_that_is_missing_at_a_restart_of_the_lc_restarts_no_worker(tmp_path: Path) -> None:
+    script, node = tmp_path / "x.py", World(tmp_path)
+    script.write_text("first = 1\n")
+    body = service(edge={"command": ["python", "x.py"], "workingDir": str(tmp_path)})
+    async with node.gm.running():
+        async with node.lc(killed=True):
+            await node.gm.insert(model(), body)
+            await eventually(lambda: node.launcher.alive and HELMET in node.gm.statuses)
+            (process,) = node.launcher.alive
+            first = node.gm.statuses[HELMET].code
+        script.unlink()
+        node.gm.statuses.clear()
+        async with node.lc():
+            await eventually(lambda: HELMET in node.gm.statuses and node.gm.statuses[HELMET].code == first, 60)
+            assert node.launcher.started == [process]
+            script.write_text("first = 1\n")
+            await asyncio.sleep(2 * FILE_PERIOD_S)
+            assert node.launcher.started == [process]
+            script.write_text("second = 2\n")
+            await eventually(lambda: not process.alive and len(node.launcher.alive) == 1, 60)
 
 
 async def test_fault_42_an_apply_makes_the_node_read_scripts_at_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A Model that halimede cannot run is never Ready, and content that fails never re
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from tests.hostile_models import adding, harmless, outside
 from tests.integration.lc_world import HELMET, SMALL, World, model, service
 from tests.origins import Handler, serving
 from tests.simulated import eventually, simulated
-from tests.unit.lc.test_model_preparation import want
+from tests.unit.lc.test_model_preparation import served, want
 from tests.unit.lc.test_plan import decide
+from tests.waiting import eventually as in_time
 
 WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
 LOOPBACK = AddressPolicy.parse("loopback", "allow")
@@ -122,7 +124,7 @@ async def test_fault_42_weights_left_behind_are_missed_at_apply_and_on_the_node(
     path = with_data(tmp_path)
     (tmp_path / "small.onnx.data").unlink()
     with pytest.raises(FetchError, match=r"pack all of them into an archive \(tar -czf") as caught:
-        await ModelFiles()(want(path), Cache(tmp_path / "cache"), lambda *_: None)
+        await ModelFiles()(served(path, "onnx"), Cache(tmp_path / "cache"), lambda *_: None)
     assert (caught.value.reason, caught.value.temporary) == (FetchReason.NOT_FOUND, False)
     resource = admit({**model(url=str(path)), "metadata": {"name": "small", "namespace": "default"}})
     assert "small.onnx.data, which does not exist: pack all of them" in read_local(resource).problem
@@ -162,6 +164,29 @@ async def test_fault_42_a_digest_of_one_file_does_not_stand_for_its_weights(tmp_
     digest = (await fetch(str(path), "", cache)).digest
     with pytest.raises(FetchError, match=r"covers only the model file"):
         await fetch_model(str(path), digest, cache)
+
+
+@pytest.mark.parametrize("with_digest", [False, True], ids=["left behind", "with a digest"])
+async def test_fault_42_a_services_own_code_gets_a_model_without_its_weights(tmp_path: Path, with_digest: bool) -> None:
+    path, node, own = with_data(tmp_path), World(tmp_path), service(edge=OWN_CODE)
+    node.bring = ModelFiles()
+    weights = tmp_path / "small.onnx.data"
+    content, digest = weights.read_bytes(), sha256(path.read_bytes()).hexdigest() if with_digest else ""
+    if not with_digest:
+        weights.unlink()
+    body = model(url=str(path), sha256=digest)
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(body, own)
+        status = await node.gm.reaches(SMALL, "Ready", "ModelInvalid")
+        assert "pack all of them into an archive" in status.message
+        await in_time(lambda: node.launcher.alive)
+        weights.write_bytes(content)
+        await node.gm.insert(body)
+        if not with_digest:
+            await node.gm.reaches(SMALL, "Ready", "")
+        await node.gm.insert(service(uid="u3"))
+        if with_digest:
+            await node.gm.reaches(SMALL, "Failed", "ModelInvalid")
 
 
 @simulated

@@ -121,7 +121,7 @@ class FakeLauncher:
         pid = len(self.started) + 1
         record = ProcessRecord(
             start.worker.namespace, start.worker.name, str(start.service), start.uid, start.role, start.spec.digest,
-            pid, pid, "boot",
+            pid, pid, "boot", code=start.spec.code,
         )  # fmt: skip
         process = FakeProcess(start, record)
         self.started.append(process)

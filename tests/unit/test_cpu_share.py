@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
 from halimede.system.cpu_share import IDLE_LEVEL, PERIOD_S, Period, ShareKeeper
+from halimede.system.process_limits import can_raise_priority
 
 #: weights of the kernel: of SCHED_IDLE, of a niceness of 0, and from one niceness to the next
 IDLE_WEIGHT, USUAL_WEIGHT, FACTOR = 3, 1024, 1.25
@@ -87,6 +89,77 @@ def test_seconds_in_which_it_needs_nothing_do_not_break_a_promise() -> None:
     for _ in range(100):
         keeper.observe(Period(PERIOD_S, 0.0, waits=False))
     assert not keeper.is_starved
+
+
+@pytest.mark.parametrize(("share", "levels"), [(0.05, {10}), (0.01, {18}), (0.2, {4, 5, 6, 7, 8, 9, 10})])
+def test_a_process_that_has_no_return_never_becomes_idle(share: float, levels: set[int]) -> None:
+    keeper, used = ShareKeeper(share, can_raise=False), set()
+    for i in range(100):
+        computed = PERIOD_S if i % 10 else 0.0
+        keeper.observe(Period(PERIOD_S, computed, waits=i % 2 == 0))
+        used.add(keeper.level)
+    assert used <= levels
+
+
+#: a worker of a training as an LC starts it, of an ordinary user or not, with a child that always computes
+TRAINING_WORKER = """
+import asyncio, os, resource, sys, time
+from halimede.system import cpu_share
+from halimede.system.process_limits import can_raise_priority, give_low_priority, run_in_background
+is_ordinary, share = sys.argv[1] == "True", float(sys.argv[2])
+if is_ordinary:
+    resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+if is_ordinary and not os.geteuid():
+    os.setuid(65534)
+cpu_share.PERIOD_S = 0.1
+give_low_priority(os.getpid(), has_share=bool(share), keeps_share=True)
+ready, is_ready = os.pipe()
+if not (child := os.fork()):
+    run_in_background(1, has_share=bool(share))
+    os.write(is_ready, b".")
+    while os.getppid() != 1: pass
+    os._exit(0)
+os.read(ready, 1)
+async def main():
+    keeper = cpu_share.CpuShare(share)
+    task = asyncio.create_task(keeper.run())
+    end = time.monotonic() + 2
+    policies = set()
+    while time.monotonic() < end:
+        policies.add(os.sched_getscheduler(child))
+        await asyncio.sleep(0.05)
+    task.cancel()
+    return policies
+policies = asyncio.run(main()) if share else {os.sched_getscheduler(child)}
+print(can_raise_priority(), os.SCHED_IDLE in policies, os.getpriority(os.PRIO_PROCESS, child))
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_ordinary", "share", "expected"),
+    [(True, 0.05, "False False 10"), (False, 0.05, "True True"), (True, 0, "False True 19")],
+    ids=["no return", "with the right", "no share"],
+)
+def test_a_training_of_an_ordinary_user_keeps_a_niceness_that_gives_it_its_share(
+    is_ordinary: bool, share: float, expected: str
+) -> None:
+    if not is_ordinary and os.geteuid():
+        pytest.skip("only root may raise priorities everywhere")
+    arguments = [sys.executable, "-c", TRAINING_WORKER, str(is_ordinary), str(share)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout.startswith(expected), ended
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(9, False), (10, True), (resource.RLIM_INFINITY, True)])
+def test_a_limit_of_niceness_is_a_right_to_raise_it(
+    monkeypatch: pytest.MonkeyPatch, limit: int, expected: bool
+) -> None:
+    def setpriority(which: int, who: int, niceness: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(os, "setpriority", setpriority)
+    assert can_raise_priority() is expected
 
 
 def test_a_process_without_the_right_to_raise_its_priority_says_so() -> None:

@@ -104,7 +104,7 @@ class LocalCluster:
         return self._database.failures
 
     def check(self) -> str:
-        """Write to the store, first the statuses that are only in memory; return why that fails."""
+        """Write the statuses that are only in memory; return why that, or another write, would fail."""
         try:
             self._write_rest()
         except StoreError as error:

@@ -163,16 +163,26 @@ class Database:
             self.trouble = ""
         except sqlite3.Error as error:
             self.failures += 1
-            self.trouble = f"the store {self.path} cannot be written: {error}: free space on its disk, or repair it"
+            self.trouble = _not_written(self.path, str(error))
             raise StoreError(self.trouble) from error
 
     def check(self) -> str:
-        """Write to the store; return why that fails, empty when it succeeds."""
-        with suppress(StoreError), self.transaction() as connection:
-            # a new value each time: SQLite skips a write that changes nothing
-            connection.execute(
-                "INSERT INTO meta VALUES ('checks', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
-            )
+        """Return why a write would fail now, empty if it would not.
+
+        It writes only after a write that failed, to see whether that is mended: readiness probes and pages call it.
+        """
+        try:
+            obstacle = sqlite.disk_obstacle(self.path) if self._connection else ""
+        except sqlite3.OperationalError as error:
+            obstacle = str(error)
+        if obstacle:
+            return _not_written(self.path, obstacle)
+        if self.trouble:
+            with suppress(StoreError), self.transaction() as connection:
+                # a new value each time: SQLite skips a write that changes nothing
+                connection.execute(
+                    "INSERT INTO meta VALUES ('checks', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
+                )
         return self.trouble
 
     def damage(self) -> str:
@@ -301,6 +311,10 @@ class Database:
             connection.close()
             raise
         return connection
+
+
+def _not_written(path: Path, why: str) -> str:
+    return f"the store {path} cannot be written: {why}: free space on its disk, or repair it"
 
 
 def _not_opened(path: Path, why: object) -> str:

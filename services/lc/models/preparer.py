@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -30,7 +31,7 @@ from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, reda
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
 from halimede.models.cache import UrlRecord, in_thread
-from halimede.models.external_data import fetch_model
+from halimede.models.external_data import DataFilesError, fetch_model
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, not_installed, try_model
 from halimede.models.origin_watch import origin_changed, paused
@@ -181,6 +182,8 @@ class Preparer:
             return LONGEST_DELAY
         await self._finish(want, brought)
         self._room.came()
+        if brought.is_incomplete:
+            return _patience(MENDED_DELAY, loop.time() - began)
         return LONGEST_DELAY if brought.lack else None
 
     async def _bring(self, want: RequiredFile) -> InstalledModel:
@@ -328,7 +331,7 @@ class InstalledModel:
 
     ``lack``: why only a user's estimator can use it here; empty if halimede can. ``invalid``: why it failed its trial,
     after which only a user's own code may use it. ``warning``: what its trial warns of. ``fresh``: whether its origin
-    has answered.
+    has answered. ``is_incomplete``: whether its data files are missing.
     """
 
     path: Path
@@ -337,6 +340,7 @@ class InstalledModel:
     invalid: str = ""
     warning: str = ""
     fresh: bool = True
+    is_incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,18 +368,13 @@ class ModelFiles:
         lack = _lack(want) if form else ""
         if lack and not want.own_code:
             raise FetchError(FetchReason.NOT_INSTALLED, lack)
-        if want.source and self.copy:
-            fetched = await self.copy(want, want.sha256, cache, progress)
-        else:
-            fetched = await with_fallback(
-                fetch_model if form is ONNX else fetch,
-                want.url,
-                want.sha256,
-                cache,
-                progress,
-                openers=self.openers,
-                policy=self.policy,
-            )
+        try:
+            fetched = await self._fetch(want, fetch_model if form is ONNX else fetch, cache, progress)
+        except DataFilesError as error:
+            if error.temporary or not want.own_code:
+                raise
+            described = facts(error.model, Trial(ok=True, skipped=True))
+            return InstalledModel(error.model.path, described, lack, str(error), is_incomplete=True)
         log.info("model fetched", key=str(want.key), url=redact(want.url), digest=fetched.digest, size=fetched.size)
         with cache.using(fetched.digest):
             as_it_is = InstalledModel(
@@ -392,6 +391,14 @@ class ModelFiles:
             trial = await self._try(want, fetched, path, cache)
             invalid = "" if trial.ok else trial.message
             return InstalledModel(path, facts(fetched, trial), lack, invalid, trial.warning, fetched.fresh)
+
+    async def _fetch(
+        self, want: RequiredFile, from_origin: Callable[..., Awaitable[Fetched]], cache: Cache, progress: Progress
+    ) -> Fetched:
+        if want.source and self.copy:
+            return await self.copy(want, want.sha256, cache, progress)
+        more: dict[str, Any] = {"openers": self.openers, "policy": self.policy}
+        return await with_fallback(from_origin, want.url, want.sha256, cache, progress, **more)
 
     async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"

@@ -52,7 +52,7 @@ from services.lc.paths import NodePaths, Worker
 from services.lc.planning.resource_state import Lack, Phase, Preparation, RequiredFile, ResourceState, broke
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
 from services.lc.store import NodeResource
-from services.lc.supervisor.process import SERVER, WORKER, ProcessSpec, Role, Start
+from services.lc.supervisor.process import CODE_DIGESTS, SERVER, WORKER, ProcessSpec, Role, Start
 from services.lc.supervisor.worker_rollout import WISH
 
 #: default address of a worker's health and metrics, unless its template sets one: a free port on loopback
@@ -232,7 +232,7 @@ class NodeContext:
         if "model" in placement.needs:
             facts["MODEL_FILE"] = f"{folder}/{WISH}"
         if code := self._code(service, placement):
-            facts["CODE_DIGESTS"] = ",".join(code.values())
+            facts[CODE_DIGESTS] = msgspec.json.encode(code).decode()
         if self.credentials:
             facts["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(placement.role))
         return WorkerEnvironment(

@@ -184,6 +184,7 @@ def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
         pid=pid,
         ticks=ticks,
         boot=boot_id(),
+        code=start.spec.code,
     )
 
 
@@ -193,7 +194,7 @@ def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
     try:
         pidfd = os.pidfd_open(child.pid)
         if start.spec.trains:  # before its imports, which take most of the time of a short training
-            give_low_priority(child.pid, has_share=start.spec.has_share)
+            give_low_priority(child.pid, has_share=start.spec.has_share, keeps_share=start.spec.reports)
         if memory is not None:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -22,9 +22,12 @@ from services.lc.paths import Worker
 from services.lc.store import ProcessRecord
 
 Role = WorkerRole
+T = TypeVar("T")
 
 #: variables that name the model, for scripts that do not read the desired-state file
 MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
+#: variable with the digests of the Python files that a worker's spec names: of an edited file they are another process
+CODE_DIGESTS = "CODE_DIGESTS"
 #: variables on which the sessions of a worker with the broker depend (``halimede.worker.sources.camera_topics``)
 SESSIONS = ("NAMESPACE", "WORKER_NAME", "SERVICE_UID", "SOURCE", "HALIMEDE_BROKER", "HALIMEDE_CREDENTIALS")
 #: arguments of Python that run a worker and a model server of this package
@@ -66,10 +69,21 @@ class ProcessSpec:
 
     @property
     def has_share(self) -> bool:
-        """Whether it is a worker of a training that is promised a share of a core, and keeps the share itself."""
-        if not self.trains or not self.reports:
-            return False
-        return bool(msgspec.json.decode(self.env["TRAINING"]).get("cpuShare", CPU_SHARE))
+        """Whether it is a process of a training that is promised a share of a core."""
+        job = self._variable("TRAINING", dict[str, Any])
+        return job is not None and bool(job.get("cpuShare", CPU_SHARE))
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The digests of the Python files that its spec names, by path."""
+        return self._variable(CODE_DIGESTS, dict[str, str]) or {}
+
+    def _variable(self, name: str, type_: type[T]) -> T | None:
+        """Return the value of a variable in JSON; None if there is none, or if it is one of a user's own script."""
+        try:
+            return msgspec.json.decode(self.env.get(name, ""), type=type_)
+        except msgspec.DecodeError:
+            return None
 
     def same_sessions(self, other: ProcessSpec) -> bool:
         """Whether a worker with either spec has the same sessions with the broker, for frames of the same cameras.

@@ -26,7 +26,7 @@ from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
 from services.lc.planning.resource_state import ResourceState
 from services.lc.status_reporter import compose
-from services.lc.store import NodeStore
+from services.lc.store import NodeStore, ProcessRecord
 from services.lc.supervisor.process import (
     CANNOT_START,
     MISSING_ON_NODE,
@@ -65,7 +65,7 @@ class Supervisor:
     """The workers of a node. ``changed`` is called with a service after each state change of its workers.
 
     ``missing`` is called with a model's path if the file has vanished since it was prepared. ``connected``: whether
-    workers' reports can arrive.
+    workers' reports can arrive. ``adopted`` is called with the record of each worker that already runs.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Supervisor:
         changed: Callable[[Key], None],
         missing: Callable[[Path], None],
         connected: Callable[[], bool],
+        adopted: Callable[[ProcessRecord], None],
     ) -> None:
         self._folders = folders
         self._launcher = launcher
@@ -85,6 +86,7 @@ class Supervisor:
         self._tasks = tasks
         self._changed = changed
         self._missing = missing
+        self._adopted = adopted
         self._entries: dict[Worker, WorkerState] = {}
         self._rollouts = RolloutKeeper(folders, missing)
         self._silence = SilenceWatch(self._entries, connected, changed)
@@ -107,6 +109,7 @@ class Supervisor:
                 adopted=True,
             )
             log.info("worker adopted", worker=str(record.worker), pid=record.pid)
+            self._adopted(record)
             self._supervise(entry, process)
         for record in known:
             if record.worker not in self._entries:

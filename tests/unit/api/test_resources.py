@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from halimede import api
-from halimede.api.base import MOST_ERRORS
+from halimede.api.base import MOST_ERRORS, convert
 from halimede.api.neptune import ORIGIN, to_sedna
 from halimede.api.placement import HOSTNAME, matches, placements
 from halimede.api.schema import SHAPE
@@ -107,13 +108,33 @@ def test_the_seeds_form_becomes_a_service_in_sednas_form() -> None:
 
 
 @pytest.mark.parametrize(
+    ("type_", "value", "fix"),
+    [
+        (Annotated[float, Meta(ge=0, le=1)], 5, "write a number from 0 to 1"),
+        (Annotated[float, Meta(gt=0)], 0, "write a number above 0"),
+        (Annotated[float, Meta(gt=0, le=9)], 10, "write a number above 0, and up to 9"),
+        (Annotated[int, Meta(le=2**53)], 2**54, "write a number of 9007199254740992 or less"),
+        (Annotated[str, Meta(max_length=3)], "four", "write at most 3 characters"),
+        (Annotated[list[int], Meta(min_length=1, max_length=2)], [], "write 1 to 2 items"),
+        (Annotated[dict[str, int], Meta(min_length=1)], {}, "write 1 or more entries"),
+    ],
+)
+def test_a_value_outside_of_its_limits_is_named_with_them(type_: Any, value: object, fix: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        convert(value, type_, "spec.field")
+    assert (caught.value.field, caught.value.fix) == ("spec.field", fix)
+    with pytest.raises(InvalidFieldError, match=rf"spec\.field\[1\]: .* is not accepted: {fix}"):
+        convert([None, value], list[type_ | None], "spec.field")
+
+
+@pytest.mark.parametrize(
     ("path", "value", "field", "fix"),
     [
         ("spec.edgeWorker.modle", {"name": "x"}, "spec.edgeWorker.modle", "did you mean model?"),
         ("spec.cloudWorker", None, "spec.cloudWorker", "it is required"),
         ("spec.edgeWorker.deadlineMs", "1s", "spec.edgeWorker.deadlineMs", "expected `int`"),
-        ("spec.edgeWorker.deadlineMs", 0, "spec.edgeWorker.deadlineMs", ">= 1"),
-        ("spec.edgeWorker.template.spec.containers", [], "spec.edgeWorker.template.spec.containers", "length >= 1"),
+        ("spec.edgeWorker.deadlineMs", 0, "spec.edgeWorker.deadlineMs", "write a number "),
+        ("spec.edgeWorker.template.spec.containers", [], "spec.edgeWorker.template.spec.containers", "write 1 "),
         (
             "spec.edgeWorker.hardExampleMining.parameters.0.value",
             0.9,

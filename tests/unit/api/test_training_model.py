@@ -39,7 +39,7 @@ NODE = "spec.trainers.0.template.spec.nodeName"
         ("spec.target.value", float("nan"), "spec.target.value", ""),
         ("spec.target.metrics", "accuracy", "spec.target.metrics", "did you mean metric"),
         ("spec.compression.topk", 0.1, "spec.compression.topk", "did you mean topK"),
-        ("spec.limits.hours.end", 30, "spec.limits.hours.end", "<= 24"),
+        ("spec.limits.hours.end", 30, "spec.limits.hours.end", "to 24"),
         ("spec.round", 5, "spec.round", "did you mean rounds"),
     ],
 )

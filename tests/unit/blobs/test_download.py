@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +14,8 @@ from halimede.blobs.uris import url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
-from halimede.models import Cache, FetchError, FetchReason, fetch
+from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
+from halimede.models.external_data import DataFilesError
 from halimede.models.source_types import TransferLimits
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, read, some_bytes, world
@@ -72,6 +74,18 @@ async def test_what_is_known_already_is_not_sent(tmp_path: Path) -> None:
         opener = BusOpener(await made.client())
         async with opener(url("gm", DIGEST), DIGEST, TransferLimits(), 0) as stream:
             assert stream.blocks is None
+
+
+async def test_a_model_that_lacks_its_data_files_discredits_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fetch_model(*_: Any, **__: Any) -> Fetched:
+        error = FetchError(FetchReason.DIGEST_MISMATCH, "spec.sha256 covers only the model file")
+        raise DataFilesError(Fetched(Path("/m"), DIGEST, 1), error)
+
+    monkeypatch.setattr(BusOpener, "distrust", lambda *_: "edge0")
+    with pytest.raises(DataFilesError):
+        await with_fallback(
+            fetch_model, url("edge0", DIGEST), "", Cache(Path("/c")), openers={"bus": BusOpener(cast("Any", None))}
+        )
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from halimede.names import Key
+from services.gm import report_window
 from services.gm.report_window import SAMPLES, STEP_S, CountSample, ReportWindow
 
 KEY = Key("jointinferenceservices", "default", "helmet")
@@ -63,6 +66,42 @@ def test_a_clock_is_off_only_by_reports_that_come_now() -> None:
     for step in range(3):
         record(window, step, sample(step, step, 0, offset_s=-3 * DAY_S), sample(0, 5, 0, "edge1", -9 * DAY_S))
     assert window.clock_offsets == {"edge0": -3 * DAY_S}
-    # an old report that is sent again after an outage, and then a new one
-    record(window, 3, sample(3, 3, 0), sample(3, 5, 0, "edge1"))
+    # a report of the clock that was set since, and an old one that is sent again after an outage
+    record(window, 3, sample(3, 3, 0), sample(1, 5, 0, "edge1", -8 * DAY_S))
+    assert window.clock_offsets == {}
+    record(window, 4, sample(4, 4, 0), sample(4, 5, 0, "edge1"))
     assert window.clock_offsets == {"edge0": 0.0}
+
+
+@pytest.mark.parametrize("steps", [2, 6])
+def test_a_clock_of_rare_reports_is_off_until_none_came_for_a_minute(steps: int) -> None:
+    window = ReportWindow()
+    for step in range(4 * steps):
+        record(window, step, sample(step - step % steps, step, 0, offset_s=DAY_S))
+        assert window.clock_offsets == ({"edge0": DAY_S} if step >= steps else {})
+    for step in range(4 * steps, 4 * steps + SAMPLES):
+        record(window, step, sample(3 * steps, 0, 0, offset_s=DAY_S))
+    assert window.clock_offsets == {}
+
+
+def test_a_time_is_read_once_and_the_sums_until_the_next_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, seconds = [], report_window._seconds
+
+    def counted(text: str) -> float:
+        read.append(text)
+        return seconds(text)
+
+    monkeypatch.setattr(report_window, "_seconds", counted)
+    window = ReportWindow()
+    for step in range(SAMPLES):
+        record(window, step, sample(step // 2, step, 0))
+        assert window.totals() is window.totals()
+    assert len(read) == len(set(read))
+
+
+def test_counts_of_a_report_that_names_no_time_are_recent() -> None:
+    window = ReportWindow()
+    for step in range(3):
+        record(window, step, CountSample(KEY, "edge0", 10 * step, step, "soon"))
+    assert totals(window) == (20, 2)
+    assert window.clock_offsets == {}

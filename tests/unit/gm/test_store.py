@@ -299,15 +299,25 @@ async def test_statuses_go_on_from_memory_while_the_store_cannot_be_written_and_
         }  # fmt: skip
 
 
-async def test_a_check_of_the_store_writes_to_it(tmp_path: Path) -> None:
+async def test_a_check_of_the_store_writes_only_after_a_write_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, key = tmp_path / "store.db-wal", Key("models", "default", "small")
     async with LocalCluster(tmp_path / "store.db") as cluster:
-        written = (tmp_path / "store.db-wal").read_bytes()
+        await cluster.apply(parse(model("small")))
+        written = log.read_bytes()
         assert cluster.check() == ""
-        assert (tmp_path / "store.db-wal").read_bytes() != written, "what writes nothing finds no full disk"
+        assert log.read_bytes() == written
         refuse(cluster, refuse=True)
+        stored = cluster.get(key)
+        assert stored
+        await cluster.write_status(stored, Status(phase="Pending"))
         assert "cannot be written" in cluster.check()
         refuse(cluster, refuse=False)
         assert cluster.check() == ""
+        assert log.read_bytes() != written, "the status that was only in memory"
+        monkeypatch.setattr("halimede.system.sqlite.LEAST_FREE_BYTES", 2**62)
+        assert "database or disk is full: free space" in cluster.check()
 
 
 def remove(path: Path) -> None:

@@ -387,9 +387,9 @@ def test_reports_on_the_service_concern_the_training() -> None:
         ("spec.loop.service.name", "other", "spec.trainers[0].hardSamples.service", "name that service"),
         ("spec.trainers.1.hardSamples", None, "spec.trainers[1]", "hardSamples"),
         ("spec.loop.run", {"round": 1}, "spec.loop.run", "GM sets it"),
-        ("spec.loop.canary.percent", 100, "spec.loop.canary.percent", "<= 99"),
+        ("spec.loop.canary.percent", 100, "spec.loop.canary.percent", "to 99"),
         ("spec.loop.canary.percents", 10, "spec.loop.canary.percents", "did you mean percent"),
-        ("spec.loop.labelled", 0, "spec.loop.labelled", ">= 1"),
+        ("spec.loop.labelled", 0, "spec.loop.labelled", "of 1 or more"),
         ("spec.loop.service", None, "spec.loop.service", "required"),
     ],
 )

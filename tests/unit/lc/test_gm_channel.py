@@ -138,6 +138,19 @@ async def test_a_store_in_trouble_is_named_in_the_presence_until_it_is_well(tmp_
 
 
 @simulated
+async def test_what_a_connection_is_refused_is_published_as_it_changes(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.presences)
+        for refused in ({"halimede/blobs": "not authorised"}, {}):
+            node.bus.refused = refused
+            await eventually(lambda refused=refused: node.gm.presences[-1].refused == list(refused), 20)  # type: ignore[misc]
+        assert node.gm.presences[-1].epoch == node.gm.presences[0].epoch
+        count = len(node.gm.presences)
+        await asyncio.sleep(30)
+        assert len(node.gm.presences) == count
+
+
+@simulated
 async def test_what_was_deleted_while_the_node_was_away_is_removed_after_its_sync(tmp_path: Path) -> None:
     async with world(tmp_path, inserted=True) as node:
         node.bus.cut()

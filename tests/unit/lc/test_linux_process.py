@@ -115,20 +115,22 @@ async def test_a_worker_with_a_share_of_a_core_starts_before_it_keeps_the_share(
     assert os.getpriority(os.PRIO_PROCESS, process.record.pid) == niceness
 
 
-@pytest.mark.parametrize(
-    ("training", "program", "has_share"),
-    [
-        ("{}", ("-m", "halimede", "worker"), True),
-        ('{"cpuShare": 0.2}', ("-m", "halimede", "worker"), True),
-        ('{"cpuShare": 0}', ("-m", "halimede", "worker"), False),
-        ("{}", ("train.py",), False),
-    ],
-    ids=["default", "own", "none", "script"],
-)
-def test_workers_of_a_training_have_a_share_unless_it_is_0(
-    training: str, program: tuple[str, ...], has_share: bool
+async def test_a_script_whose_priority_nobody_can_raise_starts_where_it_gets_its_share(
+    running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ProcessSpec((sys.executable, *program), {"TRAINING": training}, "/").has_share == has_share
+    monkeypatch.setattr("halimede.system.process_limits.can_raise_priority", lambda: False)
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    for training, least in (("{}", 10), ('{"cpuShare": 0}', 19)):
+        process = running.python("import time; time.sleep(60)", env={"TRAINING": training})
+        assert os.getpriority(os.PRIO_PROCESS, process.record.pid) == max(least, niceness)
+
+
+@pytest.mark.parametrize(
+    ("training", "has_share"),
+    [("{}", True), ('{"cpuShare": 0.2}', True), ('{"cpuShare": 0}', False), ("own", False), ("[]", False)],
+)
+def test_processes_of_a_training_have_a_share_unless_it_is_0(training: str, has_share: bool) -> None:
+    assert ProcessSpec((sys.executable, "train.py"), {"TRAINING": training}, "/").has_share == has_share
 
 
 async def test_what_a_worker_started_ends_with_it(running: Running) -> None:

@@ -203,7 +203,9 @@ async def test_a_stop_that_comes_with_news_is_not_lost(
     with NodeStore(tmp_path / "store.db") as store:
         async with asyncio.TaskGroup() as tasks:
             folders = NodePaths(tmp_path, "edge0")
-            supervisor = Supervisor(folders, FakeLauncher(), store, tasks, changed=print, missing=print, connected=bool)
+            supervisor = Supervisor(
+                folders, FakeLauncher(), store, tasks, changed=print, missing=print, connected=bool, adopted=print
+            )
             reporter = NodeStatusReporter("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
             # counts wait for their turn
             monkeypatch.setattr(reporter, "_round", lambda: asyncio.sleep(0, 60.0))
