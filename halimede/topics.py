@@ -287,7 +287,7 @@ GM_PRESENCE = Topic(
     retain=True,
     publishers=(Role.GM,),
     subscribers=(Role.LC, Role.GM, Role.OPERATOR),
-    doc="Birth and will of GM, with its epoch. A GM subscribes to it, and so detects a second GM.",
+    doc="Birth and will of GM, with its epoch. A second GM detects the first by it.",
 )
 API_REQUEST = Topic(
     "api-request",
@@ -303,7 +303,7 @@ API_REPLY = Topic(
     m.ApiReply,
     publishers=(Role.GM,),
     subscribers=(Role.OPERATOR,),
-    doc="GM's answer to the client that asked.",
+    doc="GM's answer to a request.",
 )
 LOGS_REQUEST = Topic(
     "logs-request",
@@ -311,7 +311,7 @@ LOGS_REQUEST = Topic(
     m.LogsRequest,
     publishers=(Role.OPERATOR,),
     subscribers=(Role.LC,),
-    doc="Asks a node for a part of the log of one of its workers.",
+    doc="Requests a part of the log of a worker.",
 )
 LOGS_REPLY = Topic(
     "logs-reply",
@@ -441,7 +441,7 @@ TRAINING_REQUEST = Topic(
     qos=0,
     publishers=(Role.EDGE, Role.CLOUD, Role.GM),
     subscribers=(Role.EDGE, Role.CLOUD),
-    doc="Asks the aggregator or a trainer for a piece of a tensor file, as `blob-request` does. GM asks for the model.",
+    doc="Requests a piece of a tensor file, as `blob-request` does, from the aggregator or a trainer.",
 )
 TRAINING_CHUNK = Topic(
     "training-chunk",
@@ -451,7 +451,7 @@ TRAINING_CHUNK = Topic(
     qos=0,
     publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.EDGE, Role.CLOUD, Role.GM),
-    doc="The requested piece of a tensor file, with the request's correlation data. The client checks the digest.",
+    doc="The piece of a tensor file, with the request's correlation data. The client checks the digest.",
 )
 
 # --- Unreadable messages ----------------------------------------------------------------------------------------------

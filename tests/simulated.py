@@ -66,6 +66,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def suspend(self, seconds: float) -> None:
+        """Let time pass in which nothing runs, as for a process that is stopped."""
+        self._jumping.now += seconds
+
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
         self._jumping.busy_threads += 1
@@ -79,6 +83,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def _thread_done(self, _: asyncio.Future[Any]) -> None:
         self._jumping.busy_threads -= 1
+
+
+def suspend(seconds: float) -> None:
+    """Suspend the simulation that runs: see ``SimulatedLoop.suspend``."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    loop.suspend(seconds)
 
 
 def simulate(main: Coroutine[Any, Any, T]) -> T:

@@ -183,6 +183,8 @@ class GmPresence(Message, kw_only=True):
     http: Short = ""
     #: filters and topics that the broker refuses to it
     refused: Annotated[list[Text], Meta(max_length=20)] = []
+    #: the number of its connection since its start: a node sends a sync on each one
+    connection: NonNegative = 0
 
 
 class DeadLetter(Message, kw_only=True):

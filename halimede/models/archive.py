@@ -88,6 +88,20 @@ async def unpack(cache: Cache, fetched: Fetched, *, limits: ArchiveLimits | None
         raise disk_error(f"the model cache {cache.root}", error) from error
 
 
+def is_intact(cache: Cache, path: Path) -> bool:
+    """Whether a path still has what was cached for it, by sizes and times: no content is read.
+
+    A path outside of the cache must only exist. Blocks, for a time that depends on the number of unpacked files.
+    """
+    digest = cache.digest(path)
+    try:
+        if not digest:
+            return path.exists()
+        return cache.is_unchanged(digest) if path == cache.path(digest) else _is_unpacked(cache, digest)
+    except OSError:  # it is being removed, or its disk fails
+        return False
+
+
 def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
     """Return the model in an unpacked folder: ``model.onnx``, else the one ONNX file; likewise of other formats.
 
@@ -125,11 +139,10 @@ def _shown(path: Path) -> bool:
 
 
 def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threading.Event) -> Path:
-    target = cache.root / "unpacked" / fetched.digest
-    record = cache.root / "index" / f"unpacked-{fetched.digest}.json"
+    target, record = cache.unpacked(fetched.digest), cache.unpacked_record(fetched.digest)
     kind = kind_of(fetched.path)
     content = target / SINGLE if kind == "gz" else target
-    if target.is_dir() and _recorded(record) == _files(target):
+    if _is_unpacked(cache, fetched.digest):
         return content
     shutil.rmtree(target, ignore_errors=True)
     new = target.with_name(f".{fetched.digest}.new")
@@ -149,6 +162,11 @@ def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threa
         shutil.rmtree(new, ignore_errors=True)
         raise
     return content
+
+
+def _is_unpacked(cache: Cache, digest: str) -> bool:
+    folder = cache.unpacked(digest)
+    return folder.is_dir() and _recorded(cache.unpacked_record(digest)) == _files(folder)
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:

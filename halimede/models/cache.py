@@ -91,6 +91,30 @@ class Cache:
         """Return the path of the file of a digest, whether it exists or not."""
         return self.root / "sha256" / digest
 
+    def unpacked(self, digest: str) -> Path:
+        """Return the path of the unpacked folder of an archive, whether it exists or not."""
+        return self.root / "unpacked" / digest
+
+    def unpacked_record(self, digest: str) -> Path:
+        """Return the path of the record of an unpacked folder."""
+        return self._index(f"unpacked-{digest}.json")
+
+    def digest(self, path: Path) -> str:
+        """Return the digest of the cached content of a path, empty if it is not in the cache."""
+        with contextlib.suppress(ValueError):
+            parts = path.relative_to(self.root).parts
+            if len(parts) > 1 and parts[0] in {"sha256", "unpacked"}:
+                return parts[1]
+        return ""
+
+    def is_unchanged(self, digest: str) -> bool:
+        """Whether the file of a digest has the size and time with which it was verified; its content is not read."""
+        try:
+            stat = self.path(digest).stat()
+        except OSError:
+            return False
+        return self._read(self._file_record(digest), FileRecord) == FileRecord(stat.st_size, stat.st_mtime_ns)
+
     async def find(self, digest: str) -> Fetched | None:
         """Return the cached file of a digest, or None. A file that was changed is removed."""
         return await in_thread(self._find, digest)
@@ -98,7 +122,7 @@ class Cache:
     def digests(self) -> dict[str, int]:
         """Return the bytes on disk of each digest, including unpacked folders. Blocks: call it in a thread."""
         found = dict.fromkeys((*_names(self.root / "sha256"), *_names(self.root / "unpacked")), 0)
-        return {digest: _size(self.path(digest)) + _size(self._unpacked(digest)) for digest in found}
+        return {digest: _size(self.path(digest)) + _size(self.unpacked(digest)) for digest in found}
 
     def touch(self, digest: str) -> None:
         """Record that a digest is used now. Not needed after ``find``, ``fetch`` or ``unpack``.
@@ -221,15 +245,13 @@ class Cache:
     def _find(self, digest: str) -> Fetched | None:
         path = self.path(digest)
         try:
-            stat = path.stat()
+            if self.is_unchanged(digest):
+                self.touch(digest)
+                return Fetched(path, digest, path.stat().st_size)
+            with path.open("rb") as file:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             return None
-        seen = self._read(self._file_record(digest), FileRecord)
-        if seen and (seen.size, seen.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
-            self.touch(digest)
-            return Fetched(path, digest, stat.st_size)
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual == digest:
             return self._record(path)
         path.unlink(missing_ok=True)
@@ -242,7 +264,7 @@ class Cache:
         return Fetched(path, path.name, stat.st_size)
 
     def _take_away(self, digest: str) -> bool:
-        content, unpacked = self.path(digest), self._unpacked(digest)
+        content, unpacked = self.path(digest), self.unpacked(digest)
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self._idle(digest))  # no download of it is running
@@ -254,7 +276,7 @@ class Cache:
             content.unlink(missing_ok=True)
             if unpacked.exists():
                 unpacked.replace(unpacked.with_name(f".{os.urandom(8).hex()}.gone"))
-            for record in (self._file_record(digest), self._index(f"unpacked-{digest}.json"), self._mark(digest)):
+            for record in (self._file_record(digest), self.unpacked_record(digest), self._mark(digest)):
                 record.unlink(missing_ok=True)
         # the grants of guarded content stay: meanwhile it may be downloaded again
         return True
@@ -283,9 +305,6 @@ class Cache:
             with contextlib.suppress(OSError):
                 return path.stat().st_mtime_ns
         return 0
-
-    def _unpacked(self, digest: str) -> Path:
-        return self.root / "unpacked" / digest
 
     def _index(self, name: str) -> Path:
         return self.root / "index" / name

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from halimede.models.cache import Cache, in_thread
@@ -23,35 +26,51 @@ QUIET_S = 1.0
 MOST_BYTES = 64_000_000
 
 
-async def origin_changed(url: str, cache: Cache, recheck: asyncio.Event) -> None:
-    """Return when the content of a URL differs from its cached content, or when its server should be asked again.
+@dataclass(frozen=True, slots=True)
+class OriginWatch:
+    """The cached content of a URL and its origin. ``files``: the marks that files of the node had when it was cached.
 
-    ``recheck`` is set to check at once.
+    ``ask_at``: the loop time at which a server should be asked again.
     """
+
+    files: Mapping[Path, str] = field(default_factory=dict)
+    ask_at: float = math.inf
+
+    async def has_changed(self, *, at_once: bool) -> bool:
+        """Whether the content of the URL differs from its cached content, or its server should be asked again.
+
+        ``at_once``: a server is asked before its time. A file that is being written is awaited.
+        """
+        if self.ask_at < math.inf:
+            return at_once or asyncio.get_running_loop().time() >= self.ask_at
+        marks = await in_thread(_marks, self.files)
+        while any(mark not in {"", self.files[file]} for file, mark in marks.items()):
+            before = marks
+            await asyncio.sleep(QUIET_S)
+            marks = await in_thread(_marks, self.files)
+            if marks == before:
+                return True
+        return False
+
+
+async def watch_origin(url: str, cache: Cache) -> OriginWatch:
+    """Return the watch for the content of a URL that is cached now."""
     path = local_path(url)
-    if path is None:
-        record = cache.recall(asker(url).key)
-        await (paused(SERVER_PERIOD_S, recheck) if record and record.mark else asyncio.Event().wait())
-        return
-    files = await in_thread(_files, url, path, cache)
-    if not files:
-        await asyncio.Event().wait()
-    before: dict[Path, str] | None = None
-    while True:  # the pause comes first: a file that cannot be read is not tried all the time
-        await (asyncio.sleep(QUIET_S) if before else paused(FILE_PERIOD_S, recheck))
-        marks = await in_thread(_marks, files)
-        changed = any(mark not in {"", files[file]} for file, mark in marks.items())
-        if changed and marks == before:
-            return
-        before = marks if changed else None
+    if path is not None:
+        return OriginWatch(await in_thread(_files, url, path, cache))
+    record = cache.recall(asker(url).key)
+    is_marked = record is not None and record.mark
+    return OriginWatch(ask_at=asyncio.get_running_loop().time() + SERVER_PERIOD_S if is_marked else math.inf)
 
 
-async def paused(seconds: float, recheck: asyncio.Event) -> None:
-    """Sleep until the time has passed, or ``recheck`` is set, which is cleared."""
+async def paused(seconds: float, recheck: asyncio.Event) -> bool:
+    """Sleep until the time has passed, or ``recheck`` is set, which is cleared; return whether it was set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await recheck.wait()
+    is_set = recheck.is_set()
     recheck.clear()
+    return is_set
 
 
 def _files(url: str, path: Path, cache: Cache) -> dict[Path, str]:
@@ -75,7 +94,7 @@ def _data_files(url: str, path: Path, cache: Cache) -> list[str]:
     return locations(path.read_bytes()) if path.stat().st_size <= MOST_BYTES else []
 
 
-def _marks(files: dict[Path, str]) -> dict[Path, str]:
+def _marks(files: Mapping[Path, str]) -> dict[Path, str]:
     """Return the present marks; empty for a file that is missing: its cached content stays in use."""
     return {file: _mark(file) for file in files}
 

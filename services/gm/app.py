@@ -83,6 +83,7 @@ class GlobalManager:
         self.feed = DashboardFeed(bus, cluster, self._plane, editor)
         self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
         self._log = RateLimitedLogger()
+        self._connection = 0
         #: the address of both, published in GM's presence
         self.http = ""
 
@@ -135,6 +136,7 @@ class GlobalManager:
     def _announcement(self) -> Announcement:
         """Return birth and will; the bus calls this right before each connection."""
         self._plane.connecting()
+        self._connection += 1
         birth = partial(self._presence, online=True)
         return Announcement(birth(), self._presence(online=False), birth)
 
@@ -146,6 +148,7 @@ class GlobalManager:
             store=self._cluster.identity,
             http=self.http,
             refused=refused_names(self._connections, birth=GM_PRESENCE.at().text) if online else [],
+            connection=self._connection,
         )
         return Packet(
             topic=str(GM_PRESENCE.at()),

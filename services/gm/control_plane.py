@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 import structlog
 
 from halimede.bus import Bus
 from halimede.bus.ordering import MAX_INTEGER
 from halimede.errors import InvalidFieldError
-from halimede.messages import Held, NodeStatus, Sync
+from halimede.messages import Held, NodeStatus, Presence, Sync
 from halimede.names import Key
 from services.gm.cluster.port import Cluster, LostVersion, NodeSeen, WorkersChanged
 from services.gm.controllers import CONTROLLERS
@@ -33,8 +34,9 @@ from services.gm.workqueue import WorkQueue, reached
 log = structlog.get_logger()
 #: seconds in which the broker sends retained reports, after a connection and (without one) after the start
 SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
-#: seconds in which nodes must appear after GM was away: longer than their back-off
-NODE_PATIENCE = 15.0
+#: seconds in which nodes must appear after GM was away: longer than their back-off. At its end nodes may still appear,
+#: because GM has many messages to process: then it lasts until none has appeared for so many seconds
+NODE_PATIENCE, APPEAR_S = 15.0, 2.0
 #: seconds between two reconnections with a higher epoch because a node follows one: one is enough in general
 OVERTAKE_SPACING = 60.0
 #: seconds that a sync waits for the birth of its connection, which has the node's labels
@@ -113,11 +115,22 @@ class ControlPlane:
             await self._doubt.wait()
             self._doubt.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(NODE_PATIENCE):
+                async with asyncio.timeout(NODE_PATIENCE - APPEAR_S):
                     await self._doubt.wait()
-                    continue
-            for node in self.nodes.unconfirmed() if self._bus.connected else []:
-                await self.node_changed(node, self.nodes.lost(node))
+            before = math.inf
+            while not self._doubt.is_set() and len(self.nodes.unconfirmed()) < before:
+                before = len(self.nodes.unconfirmed())
+                await asyncio.sleep(APPEAR_S)
+            if self._bus.connected and not self._doubt.is_set():
+                for node in self.nodes.unconfirmed():
+                    await self.node_changed(node, self.nodes.lost(node))
+
+    async def presence(self, presence: Presence, *, retained: bool) -> None:
+        """Process a birth or will; ``retained``: the broker sent it because GM has subscribed."""
+        change = self.nodes.saw(presence, retained=retained)
+        if self.nodes.is_unconfirmed(presence.node):
+            self._doubt.set()
+        await self.node_changed(presence.node, change)
 
     async def node_changed(self, node: str, change: Change) -> None:
         """Process that a node came online, went offline, became ready or not, or got other labels."""
@@ -184,7 +197,7 @@ class ControlPlane:
         return bool(held)
 
     def connecting(self) -> None:
-        """Prepare for a new connection: presences from now on prove that a node is online."""
+        """Prepare for a new connection: from now on nodes prove that they are online."""
         self.nodes.doubt()
 
     def reconnected(self) -> None:

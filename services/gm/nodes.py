@@ -1,9 +1,12 @@
 """The nodes, from their presence: which are online, their labels, and which match a selector.
 
-Two rules exclude outdated messages. A will or birth of an earlier connection (lower epoch) is ignored. A sync, which
-the broker never retains, proves that its sender is online. An index by label avoids a walk over all nodes for a
-selector. An offline node keeps its resources: only a user can decide that it will not return. A drained node has a
-separate mark, which does not depend on its connection, and no selector matches it.
+Three rules exclude outdated messages. A will or birth of an earlier connection (lower epoch) is ignored. A sync, which
+the broker never retains, proves that its sender is online. A birth that the broker has retained may have outlived its
+node: it proves nothing, and the node must confirm it.
+
+An index by label avoids a walk over all nodes for a selector. An offline node keeps its resources: only a user can
+decide that it will not return. A drained node has a separate mark, which does not depend on its connection, and no
+selector matches it.
 
 If the cluster knows its nodes (``register``), a node may be known without a local controller, and also has the labels
 that the cluster gives it.
@@ -118,10 +121,19 @@ class Nodes(Mapping[str, Node]):
         node = self._nodes.get(name)
         return self._put(node) if node else NOTHING
 
-    def saw(self, presence: Presence) -> Change:
-        """Process a birth or will."""
+    def saw(self, presence: Presence, *, retained: bool = False) -> Change:
+        """Process a birth or will. A node that only a retained birth shows is unconfirmed.
+
+        A retained birth of a connection that has ended since changes nothing.
+        """
         old = self._nodes.get(presence.node)
-        self._unconfirmed.discard(presence.node)
+        if retained and presence.online:
+            if old is None or presence.epoch > old.epoch:
+                self._unconfirmed.add(presence.node)
+            else:
+                presence = msgspec.structs.replace(presence, online=old.online)
+        else:
+            self._unconfirmed.discard(presence.node)
         if old is not None and presence.epoch < old.epoch:
             # an outdated message, or a node that lost its epoch: then its sync has the new one
             self._doubtful[presence.node] = presence
@@ -159,6 +171,10 @@ class Nodes(Mapping[str, Node]):
     def doubt(self) -> None:
         """Mark all online nodes as unconfirmed: GM was disconnected and may have missed wills."""
         self._unconfirmed = {name for name, node in self._nodes.items() if node.online}
+
+    def is_unconfirmed(self, name: str) -> bool:
+        """Whether a node is shown as online and has sent no message since that was in doubt."""
+        return name in self._unconfirmed
 
     def unconfirmed(self) -> list[str]:
         """Return the unconfirmed nodes that have sent no message since."""

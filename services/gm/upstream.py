@@ -183,10 +183,11 @@ class Upstream:
         if presence.node != node:
             raise InvalidFieldError("node", presence.node, f"the topic is of node {node}: set that name")
         check_epoch(presence.epoch)
-        await self._offer(delivery, partial(self._take_presence, node, presence), WEIGHTY)
+        work = partial(self._take_presence, node, presence, retained=delivery.packet.retain)
+        await self._offer(delivery, work, WEIGHTY)
 
-    async def _take_presence(self, node: str, presence: Presence) -> None:
-        await self._plane.node_changed(node, self._plane.nodes.saw(presence))
+    async def _take_presence(self, node: str, presence: Presence, *, retained: bool) -> None:
+        await self._plane.presence(presence, retained=retained)
         if presence.online:
             self._plane.syncs.born(node)
             if self._plane.nodes.doubled(presence):

@@ -1,8 +1,8 @@
 """The channel to GM: checks, orders and stores GM's messages, and sends syncs of the node's resources.
 
-It does not depend on messages that the broker kept. A sync is sent on every connection, when GM comes online or has a
-new epoch, and every few minutes; sooner while GM has not answered. Messages with an epoch lower than a known one come
-from an old leader and are ignored.
+It does not depend on messages that the broker kept. A sync is sent on every connection of the node or of GM, when GM
+has a new epoch, and every few minutes; sooner while GM has not answered. Messages with an epoch lower than a known one
+come from an old leader and are ignored.
 
 A body must agree with its topic, but its spec is not validated here: an unreadable one is stored and reported, so that
 GM and its author learn of it.
@@ -125,6 +125,7 @@ class GmChannel:
         self._changed = changed
         self._repeated = repeated
         self._gm_online = False
+        self._gm_connection = 0
         self._wanted = asyncio.Event()
         self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
         #: timer of the next sync while a referenced resource is missing
@@ -274,8 +275,9 @@ class GmChannel:
             if gm.online:
                 self._wanted.set()  # the sync contains the known epoch: a GM with a lost store continues from there
             return
-        appeared = gm.online and (not self._gm_online or gm.epoch > seen)
-        self._gm_online = gm.online
+        is_same = self._gm_online and gm.epoch == seen and gm.connection == self._gm_connection
+        appeared = gm.online and not is_same
+        self._gm_online, self._gm_connection = gm.online, gm.connection
         self._store.saw_gm_epoch(gm.epoch)
         if appeared:
             self._reporter.resend()

@@ -128,7 +128,7 @@ class FakeNode:
         self.deaf = 0
         self.reports = True
         self.epoch = 0
-        self.gm_epoch = 0
+        self.gm_epoch = self._gm_connection = 0
         self._unsynced = False
         self._unreported: dict[Key, None] = {}
         self._wake = asyncio.Event()
@@ -256,8 +256,9 @@ class FakeNode:
             self.report(key)
 
     async def _gm(self, delivery: Delivery[Any]) -> None:
-        if delivery.body.online and delivery.body.epoch > self.gm_epoch:
-            self.gm_epoch = delivery.body.epoch
+        gm = delivery.body
+        if gm.online and (gm.epoch, gm.connection) > (self.gm_epoch, self._gm_connection):
+            self.gm_epoch, self._gm_connection = gm.epoch, gm.connection
             self.sync()
 
     def _heard(self, delivery: Delivery[Any], *entry: Any) -> bool:

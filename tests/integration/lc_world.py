@@ -153,11 +153,11 @@ async def fetch_at_once(url: str, sha256: str, cache: Cache, progress: Any = Non
 
 
 def cached(cache: Cache, digest: str) -> Fetched:
-    """Put a file where that of a digest would be."""
-    path = cache.path(digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"m")
-    return Fetched(path, digest, 1)
+    """Put a file where that of a digest would be, and record it as verified."""
+    part = cache.root / f"part-{digest}"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(b"m")
+    return cache.keep(part, digest)
 
 
 class FakeGm:

@@ -323,6 +323,33 @@ async def test_a_restarted_gm_has_a_higher_epoch_and_takes_nothing_away(tmp_path
 
 
 @simulated
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same GM", "one with a new store"])
+async def test_a_node_whose_birth_has_outlived_it_is_offline_after_fifteen_seconds(
+    tmp_path: Path, is_new: bool
+) -> None:
+    address = topics.PRESENCE.at(node="cloud0").text
+    async with world(tmp_path) as w:
+        async with w.node("edge0"), w.node("cloud0"), w.gm():
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+            birth = w.broker.retained(address)
+            assert birth
+        w.broker.route(Packet(address, birth, retain=True))  # as a broker keeps it that ends with the node
+        if is_new:
+            w.store = tmp_path / "new" / "store.db"
+        async with w.node("edge0"), w.gm():
+            if is_new:
+                await w.apply(model("small"), model("big"), service())
+            status = await w.reaches("Pending" if is_new else "Degraded", "NodeOffline")
+            assert "cloud0" in status.conditions[-1].message
+            await asyncio.sleep(600)
+            nodes = {node.name: node.online for node in (await w.ask("nodes")).nodes}
+            assert nodes == {"edge0": True, "cloud0": False}
+            offline = [event.about for event in (await w.ask("events")).events if event.reason == "NodeOffline"]
+            assert offline == ["node/cloud0"], "no node that is well is shown offline"
+
+
+@simulated
 async def test_a_node_that_vanished_while_gm_could_not_see_it_is_found_out(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0"):
         async with w.node("cloud0") as cloud:

@@ -55,21 +55,13 @@ class CacheJanitor:
 
     def left(self, preparation: Preparation, *, for_good: bool) -> None:
         """Record that a file is no longer needed in this form (``for_good``: not at all)."""
-        if for_good and preparation.path and (digest := self.digest(preparation.path)):
+        if for_good and preparation.path and (digest := self._cache.digest(preparation.path)):
             self._gone.add(digest)
         self._changed.set()
 
     def came(self) -> None:
         """Record that a file was added."""
         self._changed.set()
-
-    def digest(self, path: Path) -> str:
-        """Return the digest of the cached content of a path, empty if it is not in the cache."""
-        with contextlib.suppress(ValueError):
-            parts = path.relative_to(self._cache.root).parts
-            if len(parts) > 1 and parts[0] in {"sha256", "unpacked"}:
-                return parts[1]
-        return ""
 
     async def run(self) -> None:
         """Evict after each change, and periodically, until cancelled."""
@@ -109,9 +101,9 @@ class CacheJanitor:
         for digest in removed:
             log.info("unused model removed", digest=digest)
         for path in list(self._wanted()):
-            if self.digest(path) in removed:
+            if self._cache.digest(path) in removed:
                 self._missing(path)
 
     def _digests(self, used: Collection[Path | str]) -> set[str]:
-        found = (self.digest(each) if isinstance(each, Path) else each for each in used)
+        found = (self._cache.digest(each) if isinstance(each, Path) else each for each in used)
         return {digest for digest in found if digest}

@@ -6,6 +6,8 @@ retries soon after temporary failures, and later if a person must act. It never 
 Without a digest in the spec, the task then watches the origin: the size and time of a file of the node, the ETag or
 the date of a server. Changed content is brought and tried as the first was. Until it stands its trial, the content
 before stays, also across a restart: the index of the cache has the digest of the content that a URL had then.
+
+It also watches the copy on this node: one that differs from its record in the cache is prepared again.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from halimede.messages import ModelFacts
 from halimede.messages.file_facts import CONTENT_CHANGED, CONTENT_UNUSABLE, INPUT_NOT_SCALED, TrialReason
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch, redact
 from halimede.models.address_policy import AddressPolicy
-from halimede.models.archive import model_file, unpack
+from halimede.models.archive import is_intact, model_file, unpack
 from halimede.models.cache import UrlRecord, in_thread
 from halimede.models.external_data import DataFilesError, fetch_model
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, not_installed, try_model
-from halimede.models.origin_watch import origin_changed, paused
+from halimede.models.origin_watch import FILE_PERIOD_S, OriginWatch, paused, watch_origin
 from halimede.models.source_registry import asker
 from halimede.models.source_types import SourceOpener, TransferRate
 from halimede.names import Key
@@ -42,7 +44,7 @@ from halimede.system.backoff import exponential
 from halimede.system.files import write_atomic
 from halimede.tracing.latency import Distribution
 from services.lc.models.cache_janitor import CacheJanitor
-from services.lc.planning.resource_state import Phase, Preparation, RequiredFile
+from services.lc.planning.resource_state import Phase, Preparation, RequiredFile, missing_text
 
 log = structlog.get_logger()
 #: seconds: back-off of temporary failures, and interval of retries if a person must act
@@ -122,13 +124,18 @@ class Preparer:
             event.set()
 
     def missing(self, path: Path) -> None:
-        """Prepare a file again that was ready at a path and no longer exists: the cache was cleared."""
+        """Prepare a file again that was ready at a path and is missing or damaged now."""
         for key, known in list(self.preparations.items()):
             if known.phase == "Ready" and known.path == path:
-                log.warning("prepared file missing", key=str(key), path=str(path))
-                message = f"{path} was removed: LC downloads it again"
-                self._begin(Preparation(known.want, reason="ModelMissing", message=message))
-                self._changed(key)
+                self._begin_again(key)
+
+    def _begin_again(self, key: Key) -> None:
+        """Prepare a file again whose copy here is missing or damaged."""
+        known = self.preparations[key]
+        message = missing_text(known.path) if known.path else ""
+        log.warning("prepared file missing", key=str(key), message=message)
+        self._begin(Preparation(known.want, reason="ModelMissing", message=message))
+        self._changed(key)
 
     def _begin(self, preparation: Preparation) -> None:
         want = preparation.want
@@ -145,11 +152,22 @@ class Preparer:
             if delay is not None:
                 await paused(delay, recheck)
                 attempts += 1
-            elif want.sha256 or want.source:
+            elif await self._needs_new_copy(want, recheck):
+                self._begin_again(want.key)
                 return
             else:
-                await origin_changed(want.url, self._cache, recheck)
                 attempts = 1
+
+    async def _needs_new_copy(self, want: RequiredFile, recheck: asyncio.Event) -> bool:
+        """Wait until its copy here is damaged (True), or its origin may have other content (False)."""
+        watch = OriginWatch() if want.sha256 or want.source else await watch_origin(want.url, self._cache)
+        path = self.preparations[want.key].path
+        while True:
+            at_once = await paused(FILE_PERIOD_S, recheck)
+            if path and not await in_thread(is_intact, self._cache, path):
+                return True
+            if await watch.has_changed(at_once=at_once):
+                return False
 
     async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
         """Try once; return the seconds until the next attempt, None if none is needed."""

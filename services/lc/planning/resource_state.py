@@ -29,6 +29,11 @@ class Lack:
     message: str
 
 
+def missing_text(path: Path) -> str:
+    """Return the message about a file that was ready and no longer is as it was verified."""
+    return f"{path} was {'changed' if path.exists() else 'removed'}: LC downloads it again"
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceState:
     """The report of a resource, apart from its workers' reports."""

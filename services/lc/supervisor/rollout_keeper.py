@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from halimede.messages import ModelInUse, WorkerInfo
+from halimede.models import Cache
+from halimede.models.archive import is_intact
 from services.lc.paths import NodePaths
 from services.lc.supervisor.process import Start, StartError
 from services.lc.supervisor.worker_rollout import (
@@ -34,12 +37,13 @@ class RolloutKeeper:
     A worker gets a new model only while it runs and has reported that it can change models. Whatever the outcome, its
     current model counts as in use until it reports another one.
 
-    ``missing`` is called with a model's path if the file has vanished since it was prepared.
+    ``missing`` is called with a model's path if the file has vanished or changed since it was prepared.
     """
 
     def __init__(self, folders: NodePaths, missing: Callable[[Path], None]) -> None:
         self._folders = folders
         self._missing = missing
+        self._is_intact = partial(is_intact, Cache(folders.models))
 
     def begin(self, entry: WorkerState) -> None:
         """Load the rollout state of a worker that is supervised from now on."""
@@ -73,7 +77,7 @@ class RolloutKeeper:
         if start is None or start.desired_model is None:
             return start.model if start else None
         self._keep(entry, entry.rollout.asked(start.desired_model))
-        wish = entry.rollout.first(start.desired_model, entry.process_hash)
+        wish = entry.rollout.first(start.desired_model, entry.process_hash, self._is_intact)
         folder = self._folders.worker(entry.worker)
         try:
             write_assigned(folder, wish)
@@ -101,7 +105,7 @@ class RolloutKeeper:
         self._keep(entry, entry.rollout.asked(wish))
         if wish == entry.assigned or entry.rollout.refusal(wish) or not swaps(entry):
             return
-        if not Path(wish.path).exists():  # it is assigned when it is present again, at the worker's next report
+        if not self._is_intact(Path(wish.path)):  # it is assigned when it is so again, at the worker's next report
             self._missing(Path(wish.path))
             return
         folder = self._folders.worker(entry.worker)

@@ -20,11 +20,13 @@ import msgspec
 import structlog
 
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
+from halimede.models import Cache
+from halimede.models.archive import is_intact
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
-from services.lc.planning.resource_state import ResourceState
+from services.lc.planning.resource_state import ResourceState, missing_text
 from services.lc.status_reporter import compose
 from services.lc.store import NodeStore, ProcessRecord
 from services.lc.supervisor.process import (
@@ -64,8 +66,9 @@ EXTRA_S, KILL_S = 1.0, 10.0
 class Supervisor:
     """The workers of a node. ``changed`` is called with a service after each state change of its workers.
 
-    ``missing`` is called with a model's path if the file has vanished since it was prepared. ``connected``: whether
-    workers' reports can arrive. ``adopted`` is called with the record of each worker that already runs.
+    ``missing`` is called with a model's path if the file has vanished or changed since it was prepared.
+    ``connected``: whether workers' reports can arrive. ``adopted`` is called with the record of each worker that
+    already runs.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Supervisor:
         adopted: Callable[[ProcessRecord], None],
     ) -> None:
         self._folders = folders
+        self._cache = Cache(folders.models)
         self._launcher = launcher
         self._store = store
         self._tasks = tasks
@@ -281,9 +285,9 @@ class Supervisor:
         spec = entry.rollout.spec(entry.start.spec)
         entry.process_hash = spec.digest
         for path in filter(None, (self._rollouts.first(entry), *entry.start.files)):
-            if not path.exists():
+            if not is_intact(self._cache, path):
                 self._missing(path)
-                raise StartError("ModelMissing", f"{path} was removed: LC downloads it again")
+                raise StartError("ModelMissing", missing_text(path))
         # our own worker reports before it loads its model
         entry.patience_s = STABLE_S if spec.argv[1:4] != WORKER and _may_report(spec) else SILENT_S
         try:

@@ -42,6 +42,41 @@ def test_a_sync_proves_that_its_sender_is_there_even_one_that_lost_its_count() -
     assert nodes.saw(presence(1, online=False)) == Change(online=True)
 
 
+def test_a_retained_birth_shows_a_node_that_must_confirm_it() -> None:
+    nodes = Nodes()
+    assert nodes.saw(presence(1), retained=True) == Change(online=True, labels=True)
+    assert nodes.unconfirmed() == ["edge0"]
+    nodes.saw(presence(1), retained=True)
+    assert nodes.unconfirmed() == ["edge0"], "the broker sends it again"
+    nodes.synced("edge0", 1)
+    nodes.saw(presence(1), retained=True)
+    assert nodes.unconfirmed() == []
+    nodes.saw(presence(2), retained=True)
+    assert nodes.unconfirmed() == ["edge0"], "GM has missed that connection"
+    nodes.saw(presence(2))
+    assert nodes.unconfirmed() == []
+
+
+def test_a_retained_birth_confirms_no_node_and_brings_back_none() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(1))
+    nodes.doubt()
+    nodes.saw(presence(1), retained=True)
+    assert nodes.unconfirmed() == ["edge0"]
+    nodes.lost("edge0")
+    assert nodes.saw(presence(1), retained=True) == Change()
+    assert not nodes.online("edge0")
+    assert nodes.synced("edge0", 1) == Change(online=True)
+
+
+def test_a_retained_will_takes_a_node_away() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(1))
+    nodes.doubt()
+    assert nodes.saw(presence(1, online=False), retained=True) == Change(online=True)
+    assert nodes.unconfirmed() == []
+
+
 def test_a_node_is_described_once_the_birth_of_its_connection_is_here() -> None:
     nodes = Nodes()
     assert not nodes.described("edge0")

@@ -88,6 +88,22 @@ async def test_a_gm_that_comes_back_is_told_too(tmp_path: Path) -> None:
 
 
 @simulated
+async def test_each_connection_of_gm_gets_one_sync_and_its_repeated_birth_none(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.syncs)
+        await asyncio.sleep(5)
+        await node.gm.synced()
+        before = len(node.gm.syncs)
+        for connection in (2, 3):
+            for _ in range(2):
+                birth = GmPresence(epoch=1, online=True, connection=connection)
+                await node.gm.bus.publish(topics.GM_PRESENCE.at(), birth)
+                await asyncio.sleep(3)
+            await node.gm.synced()
+        assert len(node.gm.syncs) - before == 2
+
+
+@simulated
 async def test_an_older_gm_is_not_followed_even_by_a_controller_that_was_restarted(tmp_path: Path) -> None:
     node = World(tmp_path)
     async with node.gm.running():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,18 @@ async def test_a_worker_that_crashes_after_a_refusal_begins_with_the_model_that_
 
 
 @simulated
+async def test_a_worker_does_not_begin_with_a_model_that_works_if_its_file_is_damaged(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        node = await refusing(made)
+        model_file = node.node.config.folders.models / "sha256" / "_models_a"
+        model_file.chmod(0o600)
+        model_file.write_bytes(b"damaged")
+        node.launcher.of(EDGE).end(-11)
+        await node.starts()
+        assert node.file() == "b"
+
+
+@simulated
 async def test_a_refusal_outlives_the_controller(tmp_path: Path) -> None:
     made = World(tmp_path)
     async with made.gm.running():
@@ -359,7 +372,10 @@ async def test_a_wish_that_cannot_be_written_is_a_condition_and_is_written_later
 
 
 @simulated
-async def test_a_model_that_vanishes_before_it_is_told_is_brought_again_and_then_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.unlink() or file.write_bytes(b"damaged")])
+async def test_a_model_that_vanishes_before_it_is_told_is_brought_again_and_then_told(
+    tmp_path: Path, damage: Callable[[Path], Any]
+) -> None:
     async with world(tmp_path) as made:
         node = await answering(made)
         file = node.node.config.folders.worker(EDGE) / "model.json"
@@ -368,11 +384,11 @@ async def test_a_model_that_vanishes_before_it_is_told_is_brought_again_and_then
         await node.asks("b", 2)
         await node.reason("RolloutFailed")
         model_file = node.node.config.folders.models / "sha256" / "_models_b"
-        model_file.unlink()
+        damage(model_file)
         file.rmdir()
         aside.rename(file)
         await node.speaks()
-        await eventually(model_file.is_file)
+        await eventually(lambda: model_file.is_file() and model_file.read_bytes() == b"m")
         assert node.file() == "a"
         await node.speaks()
         await eventually(lambda: node.file() == "b")

@@ -11,9 +11,9 @@ from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Load, Peer
-from halimede.offload.load_balancer import MAX_WORKERS
-from halimede.worker.membership import LAST_RANK, Membership, peer_will
-from tests.simulated import eventually, simulated
+from halimede.offload.load_balancer import MAX_WORKERS, STALE_S
+from halimede.worker.membership import LAST_RANK, LOOK_S, Membership, peer_will
+from tests.simulated import eventually, simulated, suspend
 
 NS, SERVICE = "default", "lobby"
 
@@ -117,6 +117,43 @@ async def test_one_that_could_not_listen_takes_nobody_for_gone() -> None:
         bus.heal()
         await asyncio.sleep(10)
         assert ("a", False, False) not in changes
+        assert set(b.others) == {"a"}
+
+
+@simulated
+async def test_a_state_that_outlived_its_worker_counts_only_until_that_worker_should_have_repeated_it() -> None:
+    """The broker retains it where the worker's will was lost, and sends it to each worker that comes."""
+    broker = MemoryBroker()
+    dead = Peer(rank=1, life="x", intake=f"intake.{NS}.dead", join=Load(credits=5))
+    async with MemoryBus("dead", broker) as bus:
+        await bus.wait_connected(1)
+        await bus.send(Packet(topic("dead"), codec.encode(topics.PEER, dead), retain=True))
+    async with worker(broker, "a") as (a, _, changes):
+        await asyncio.sleep(1)
+        assert (a.eldest(), a.heir()) == ("dead", "dead")
+        assert ("dead", False, False) not in changes
+        await asyncio.sleep(STALE_S + LOOK_S)
+        assert (a.eldest(), a.heir()) == ("a", "a")
+        assert changes.count(("dead", False, False)) == 1
+        async with worker(broker, "b") as (b, _, _):
+            await asyncio.sleep(1 + STALE_S + LOOK_S)
+            assert (b.eldest(), b.heir()) == ("a", "a"), "nor for a worker that comes later"
+
+
+@simulated
+async def test_a_worker_that_was_stopped_takes_nobody_for_gone_but_those_that_stay_silent() -> None:
+    broker = MemoryBroker()
+    silent = codec.encode(topics.PEER, Peer(rank=7, life="x"))
+    async with worker(broker, "a"), worker(broker, "b") as (b, _, changes), MemoryBus("other", broker) as other:
+        await other.wait_connected(1)
+        await other.send(Packet(topic("silent"), silent, retain=True))
+        await asyncio.sleep(1)
+        for _ in range(5):
+            suspend(10 * STALE_S)
+            await asyncio.sleep(0.7)
+            assert [who for who, there, _ in changes if not there] == []
+        await asyncio.sleep(STALE_S + 2 * LOOK_S)
+        assert [who for who, there, _ in changes if not there] == ["silent"]
         assert set(b.others) == {"a"}
 
 
