@@ -46,7 +46,8 @@ async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(
     assert len({bytes(f.id) for f in frames}) == len(frames)
     assert {(f.camera, f.encoding) for f in frames} == {("door", "jpeg")}
     numbers = [number_of(bytes(f.data)) for f in frames]
-    assert [(a + 1) % 16 for a in numbers[:9]] == numbers[1:10]
+    steps = {(after - before) % 16 for before, after in pairwise(numbers[:10])}
+    assert steps <= {1, 2, 3}, "in order; a live camera skips pictures while the machine is busy"
     assert abs(frames[-1].captured_ns / 1e9 - time.time()) < PATIENCE_S
     assert [f.captured_ns for f in frames] == sorted(f.captured_ns for f in frames)
     assert (said.codec, said.width, said.height) == ("mjpeg", 64, 48)
