@@ -44,8 +44,9 @@ REPAIR_EVERY = 5.0
 #: seconds between two log lines that the broker is not reachable
 COMPLAIN_EVERY = 30.0
 CLIENT_ID = "halimede-gm"
-#: seconds: to connect to the broker, and for the retained message to arrive after the subscription
-CONNECT_S, LOOK_S = 2.0, 0.3
+#: seconds: to connect to the broker, for the retained message to arrive after the subscription, and for a GM that runs
+#: to answer, which may be about to connect again
+CONNECT_S, LOOK_S, ANSWER_S = 2.0, 0.3, 15.0
 #: bytes that the store may hold: outside and inside a pod (there the folder is small unless a volume is mounted)
 MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES"
 
@@ -104,6 +105,7 @@ class GlobalManager:
         try:
             async with self._bus, self._quiet or contextlib.nullcontext():
                 # Subscribe before the first connection: it publishes the birth, which nodes answer with a sync.
+                await self._bus.subscribe(GM_PRESENCE.filter(), self._on_presence)
                 await self._upstream.start()
                 await self._api.start()
                 await self.feed.start()
@@ -156,6 +158,12 @@ class GlobalManager:
             qos=GM_PRESENCE.qos,
             retain=GM_PRESENCE.retain,
         )
+
+    async def _on_presence(self, delivery: Delivery[GmPresence]) -> None:
+        """Publish again that this GM is online if one with another store asks before its start, or has ended."""
+        presence = delivery.body
+        if not presence.online and presence.store != self._cluster.identity and not delivery.packet.retain:
+            self._bus.post(self._presence(online=True))
 
     async def _connected(self) -> None:
         self._plane.reconnected()
@@ -235,24 +243,30 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
     """Raise HalimedeError when a GM of another store is online. ``bus`` is a connection that was not entered yet.
 
     Two GMs with two stores would compete for nodes, which follow only one of them. The lock file prevents two processes
-    on one store; this function reads the retained presence of another GM before this GM's birth replaces it. While the
+    on one store; this function reads the retained presence of another GM before this GM's birth replaces it. That
+    message may outlive its GM if the broker ended with it, so the other GM is asked: it answers that it is offline
+    with a birth. An earlier version, whose presence has no number of its connection, does not answer. While the
     broker is not reachable, no other GM can work either.
     """
-    seen: list[GmPresence] = []
-    found = asyncio.Event()
+    births: asyncio.Queue[GmPresence] = asyncio.Queue(16)
 
     async def on_presence(delivery: Delivery[GmPresence]) -> None:
-        seen.append(delivery.body)
-        found.set()
+        if delivery.body.online and delivery.body.store not in {"", identity} and not births.full():
+            births.put_nowait(delivery.body)
 
     async with bus:
         with contextlib.suppress(DisconnectedError, TimeoutError):
             await bus.wait_connected(CONNECT_S)
             await bus.subscribe(GM_PRESENCE.filter(), on_presence)
             async with asyncio.timeout(LOOK_S):
-                await found.wait()  # the broker retains at most one such message
-    for other in seen:
-        if other.online and other.store and other.store != identity:
+                other = await births.get()
+            if other.connection:
+                log.info("another global manager is asked whether it runs", store=other.store, seconds=ANSWER_S)
+                question = GmPresence(epoch=0, online=False, version=__version__, store=identity)
+                payload = codec.encode(GM_PRESENCE, question)
+                await bus.send(Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos))
+                async with asyncio.timeout(ANSWER_S):
+                    other = await births.get()
             raise HalimedeError(
                 f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
                 " separate broker or topic prefix, such as --broker mqtt://host:1883/site1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import MosquittoProcess
+from tests.faults.broker_with_disk import BrokerWithDisk
 from tests.faults.control import Control
 from tests.ports import free_port
 from tests.simulated import eventually
@@ -17,14 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: seconds in which a node confirms that it is online, and in which GM is connected again after the broker's restart
 NAMED_S = 15.0 + 15.0
-
-
-class BrokerWithDisk(MosquittoProcess):
-    """Mosquitto whose retained messages outlive it, as those of most brokers."""
-
-    def _configuration(self, port: int) -> list[str]:
-        disk = ["persistence true", f"persistence_location {self._folder}/", "autosave_on_changes true"]
-        return [*super()._configuration(port), *disk, "autosave_interval 1"]
 
 
 async def test_fault_39_a_node_that_ended_with_the_broker_is_offline(tmp_path: Path) -> None:
