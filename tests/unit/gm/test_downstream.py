@@ -11,6 +11,7 @@ from halimede.api import Resource, parse
 from halimede.bus import Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DisconnectedError, HalimedeError, TooLargeError
+from halimede.messages import Synced
 from services.gm.downstream import FIRST_RESEND, LAST_RESEND, Attempt, Downstream
 from tests.integration.gm_world import model
 from tests.simulated import eventually, simulated
@@ -159,6 +160,20 @@ async def test_what_the_broker_refuses_is_tried_again_as_seldom_as_can_be() -> N
 
 
 @simulated
+async def test_a_version_that_is_on_its_way_is_not_sent_sooner_because_it_is_read_anew() -> None:
+    bus = Slow()
+    async with sending(bus) as down:
+        down.set_desired("a", resource())
+        await eventually(lambda: len(bus.answers) == 1)
+        for _ in range(3):
+            down.set_desired("a", resource())
+            await asyncio.sleep(FIRST_RESEND / 4)
+        assert len(bus.answers) == 1
+        down.set_desired("a", resource(generation=2))
+        await eventually(lambda: len(bus.answers) == 2, FIRST_RESEND / 8)
+
+
+@simulated
 async def test_what_is_too_large_keeps_no_other_node_from_anything() -> None:
     bus = Slow()
     async with sending(bus) as down:
@@ -169,3 +184,37 @@ async def test_what_is_too_large_keeps_no_other_node_from_anything() -> None:
         down.set_desired("b", resource())
         await eventually(lambda: len(bus.answers) == 1)
         assert down.sender.sent == 0
+
+
+class SlowSync:
+    """A connection whose broker acknowledges the end of a sync's answer when a test says so."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.ends: list[Synced] = []
+        self.acknowledge = asyncio.Event()
+
+    async def publish(self, _: object, body: object, **__: object) -> None:
+        if isinstance(body, Synced):
+            self.ends.append(body)
+            await self.acknowledge.wait()
+
+
+@simulated
+async def test_a_second_sync_during_an_answer_has_an_answer_of_its_own() -> None:
+    bus, small = SlowSync(), resource()
+    down = Downstream(cast("Bus", bus), 1, lambda _: True)
+    run = asyncio.create_task(down.queue.run())
+    down.synced("a", [])
+    down.answer("a", unknown=1)
+    await eventually(lambda: len(bus.ends) == 1)
+    down.synced("a", [])
+    down.set_desired("a", small)
+    down.answer("a", unknown=2)
+    bus.acknowledge.set()
+    await eventually(lambda: len(bus.ends) == 2)
+    await eventually(lambda: not down.answering("a"))
+    await asyncio.sleep(2 * LAST_RESEND)
+    run.cancel()
+    assert [(end.unknown, end.count) for end in bus.ends] == [(1, 0), (2, 1)]

@@ -130,6 +130,18 @@ def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_
     assert set(index.placed(key)) == {"edge0"}
 
 
+def test_a_role_without_pods_keeps_its_nodes_while_pods_of_another_role_move() -> None:
+    index = ReferenceIndex(Nodes(), pods=True)
+    entry = CONTROLLERS[SERVICES].entry(parse(service(edge={"pool": "edge"}, cloud={"pool": "cloud"})))
+    key = entry.resource.key
+    index.put(key, entry)
+    index.scheduled(key, {"edge": frozenset({"edge0"}), "cloud": frozenset({"cloud0"})})
+    assert index.scheduled(key, {"edge": frozenset({"edge1"}), "cloud": frozenset()}) == {key, SMALL, BIG}
+    assert index.placed(key) == {"edge1": {"edge"}, "cloud0": {"cloud"}}
+    assert index.scheduled(key, {"edge": frozenset(), "cloud": frozenset({"cloud1"})}) == {key, SMALL, BIG}
+    assert index.placed(key) == {"edge1": {"edge"}, "cloud1": {"cloud"}}
+
+
 def test_a_node_that_loses_a_label_concerns_the_models_that_name_it() -> None:
     nodes = Nodes()
     index = ReferenceIndex(nodes)

@@ -95,6 +95,18 @@ async def test_a_client_that_leaves_is_no_slow_one_and_leaves_its_place() -> Non
     assert await budget.receive(lambda: asyncio.sleep(1, "here")) == "here"
 
 
+@simulated
+async def test_a_client_that_leaves_at_the_end_of_its_time_is_cancelled_and_no_slow_one() -> None:
+    budget, loop = RequestBudget(LARGEST), asyncio.get_running_loop()
+    leaving = asyncio.ensure_future(budget.receive(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    # timers of one moment run in their order: the budget ends the wait, then its server cancels the task
+    loop.call_at(loop.time() + ARRIVAL_S, leaving.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert leaving.cancelled()
+
+
 async def test_what_is_large_is_converted_off_the_loop_one_at_a_time() -> None:
     budget, at_once, most = RequestBudget(LARGEST), 0, 0
     threads: set[int] = set()
