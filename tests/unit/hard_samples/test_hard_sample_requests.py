@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.inspect import type_info
 
 from halimede import topics
+from halimede.api.jointinference import KeepHardSamples
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Delivery
 from halimede.errors import HalimedeError
@@ -110,3 +112,21 @@ async def test_pages_without_an_end_are_an_error(step: int, monkeypatch: pytest.
         with pytest.raises(HalimedeError, match="worker e on edge0: its pages have no end"):
             async for _ in kept.entries(first, KeptRequest()):
                 pass
+
+
+async def test_a_store_as_full_as_a_service_may_ask_for_is_listed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {field.name: field.type.type for field in type_info(KeepHardSamples).fields}
+    one, most = entry(SAMPLE, 1), limits["max_samples"].le
+    page = KeptReply(worker="e", node="edge0", entries=[one] * ((most - 1) // 9), next=10)
+    following = [msgspec.structs.replace(page, next=number) for number in range(9, 1, -1)]
+    following.append(msgspec.structs.replace(page, entries=[one], next=0))
+
+    async def answer(_: KeptSamples, wanted: KeptRequest) -> KeptReply:
+        return following[10 - wanted.before]
+
+    monkeypatch.setattr(KeptSamples, "_one", answer)  # a million entries over a bus would take minutes
+    kept = KeptSamples(MemoryBus("asker", MemoryBroker()))
+    count = 0
+    async for _ in kept.entries(page, KeptRequest()):
+        count += 1
+    assert count == most

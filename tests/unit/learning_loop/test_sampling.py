@@ -63,6 +63,11 @@ def test_without_weights_nothing_is_drawn() -> None:
     assert resampled([0.0], 10, 0) == []
 
 
+def test_a_sample_without_weight_is_never_drawn_and_keeps_no_other_one_from_it() -> None:
+    assert resampled([0.0, 1.0, 0.0, 3.0, 0.0], 8, 0) == [1, 1, 3, 3, 3, 3, 3, 3]
+    assert resampled([0.0, 1.0], 3, 1) == [1, 1, 1]
+
+
 @given(st.text(max_size=20))
 def test_all_or_none_are_held_out_at_the_ends(group: str) -> None:
     assert held_out(group, 1.0)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from halimede.api.model import ModelSpec
 from halimede.system.process_limits import can_raise_priority
 from halimede.training.child_messages import TrainingTask
-from halimede.training.child_process import CLOCK_FACTOR, TrainingProcess, run_step, verdict
+from halimede.training.child_process import CLOCK_FACTOR, MORE_BYTES, TrainingProcess, run_step, verdict
 from halimede.training.settings import JobSettings, TrainingLimits, TrainingSettings
 from halimede.training.tensor_file import decode
 from halimede.training.weights import digest_of
@@ -149,6 +151,15 @@ async def test_a_step_returns_the_difference_and_metrics(tmp_path: Path) -> None
     assert results[0].evaluation["accuracy"] < 0.5
     model = await run_step(told, "export", weights=first.content, specs=first.specs)
     assert len(model.content) > 1000
+
+
+async def test_first_weights_may_be_large_although_nobody_knows_their_size_yet(tmp_path: Path) -> None:
+    small = settings(tmp_path)
+    job = msgspec.structs.replace(small.job, parameters={"hidden": "65536"})
+    found = await run_step(dataclasses.replace(small, job=job), "initial", shape=[64])
+    assert (found.reason, found.message) == ("", "")
+    assert sum(np.prod(spec.shape) for spec in found.specs) == 65_536 * (64 + 1) + 10 * (65_536 + 1)
+    assert len(found.content) > MORE_BYTES + 1024**2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from halimede.api.learning_loop import GateSettings
+from halimede.errors import HalimedeError
 from halimede.hard_samples.store import HardSampleStore, last_stored
+from halimede.hard_samples.stream_counts import MINING as MINING_FILE
 from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.learning_loop.gate import Evidence, decide
 from halimede.learning_loop.sampling import held_out
@@ -104,6 +106,34 @@ def test_a_candidate_that_is_no_model_is_evidence_with_the_error(kept: Any, tmp_
     assert evidence.error
     assert not decide(evidence, GateSettings()).accepted
     assert calibration == ""
+
+
+def test_a_candidate_that_cannot_be_calibrated_is_evidence_with_the_begin_and_end_of_a_long_error(
+    kept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, weights, _ = kept
+    data = read_kept(folder / "hard", SPEC)
+    model = candidate(data.node.train, weights, tmp_path / "m.onnx")
+
+    def fails(*_: object) -> None:
+        raise HalimedeError("first " + "x" * 5000 + " last")
+
+    monkeypatch.setattr("halimede.training.candidate.calibrated", fails)
+    evidence, calibration = compared(data, model, folder)
+    assert evidence.error.startswith("it cannot be calibrated: first ")
+    assert evidence.error.endswith(" last")
+    verdict = decide(evidence, GateSettings(least=50))
+    assert not verdict.accepted
+    assert verdict.message == evidence.error, "its middle is left out once"
+    assert calibration == ""
+
+
+def test_a_folder_that_cannot_be_read_is_named_once_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / MINING_FILE).mkdir()
+    with pytest.raises(TrainingDataError) as caught:
+        read_kept(tmp_path, SPEC)
+    assert caught.value.reason == "DatasetInvalid"
+    assert str(caught.value).endswith(f"{tmp_path} cannot be read: Is a directory")
 
 
 def test_samples_of_the_stream_before_are_a_reminder_and_a_reference(kept: Any, tmp_path: Path) -> None:

@@ -170,6 +170,18 @@ def test_a_users_class_is_loaded_with_its_parameters(module: str) -> None:
     assert load_trainer(f"{module}:Mean", {"rate": "0.5"}).rate == 0.5  # type: ignore[attr-defined]
 
 
+def test_a_users_class_may_be_in_one_python_file_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    monkeypatch.delitem(sys.modules, "lone_trainer", raising=False)
+    (tmp_path / "0123abcd").write_text(CODE)  # as a node stores it
+    found = load_trainer("src/lone_trainer.py:Mean", {"rate": "0.25"}, str(tmp_path / "0123abcd"))
+    assert found.rate == 0.25  # type: ignore[attr-defined]
+    (tmp_path / "bad").write_text("import absent_module")
+    with pytest.raises(InvalidFieldError, match=r"reading it as a Python file failed with .*absent_module"):
+        load_trainer("bad_trainer.py:Mean", {}, str(tmp_path / "bad"))
+
+
 @pytest.mark.parametrize(
     ("entry", "parameters", "field", "fix"),
     [
