@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.hard_samples.stream_counts import StreamCounts, StreamInterval, read_stream
+from halimede.hard_samples.stream_counts import MOST_BYTES, StreamCounts, StreamInterval, read_stream
 
 
 def test_samples_that_are_counted_while_the_file_is_written_count_once(tmp_path: Path) -> None:
@@ -69,3 +69,19 @@ def test_an_interval_of_an_earlier_release_counts_as_a_whole(tmp_path: Path) -> 
     (tmp_path / "stream.jsonl").write_text('{"untilS":110.0,"version":"1","auditShare":0.1,"hard":3,"easy":7}\n')
     (found,) = read_stream(tmp_path)
     assert (found.hard, found.easy, found.share_since(109.0), found.share_since(111.0)) == (3, 7, 1.0, 0.0)
+
+
+def test_counts_stay_until_their_file_is_full_and_then_the_newer_half_of_them(tmp_path: Path) -> None:
+    counts = StreamCounts(tmp_path)
+    for second in range(3):
+        counts.observe("1", 0.1, float(second), hard=True)
+        counts.save()
+    assert [each.began_s for each in read_stream(tmp_path)] == [0.0, 1.0, 2.0]
+    one = b'{"beganS":%d.0,"untilS":%d.0,"version":"1","auditShare":0.1,"hard":1,"easy":0}\n'
+    count = MOST_BYTES // len(one % (100_000, 100_000)) + 1
+    (tmp_path / "stream.jsonl").write_bytes(b"".join(one % (n, n) for n in range(100_000, 100_000 + count)))
+    counts.observe("1", 0.1, 999_999.0, hard=True)
+    counts.save()
+    found = [each.began_s for each in read_stream(tmp_path)]
+    assert found == [*range(100_000 + count - len(found) + 1, 100_000 + count), 999_999]
+    assert len(found) == pytest.approx(count / 2, abs=2)

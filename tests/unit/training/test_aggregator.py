@@ -15,7 +15,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.messages import TrainerState, TrainingRound
+from halimede.messages import TensorFile, TrainerState, TrainingRound
 from halimede.training import aggregator
 from halimede.training.aggregator import FOLDER, Aggregator, AggregatorMemory
 from halimede.training.checkpoint import Checkpoint
@@ -32,14 +32,14 @@ NAMES = {"ns": "default", "job": JOB}
 LONG = 600.0
 
 
-def settings(folder: Path, uid: str) -> TrainingSettings:
+def settings(folder: Path, uid: str, least: int = 1) -> TrainingSettings:
     return read_training(
         "aggregator",
         {
             "NAMESPACE": "default", "SERVICE_NAME": JOB, "SERVICE_UID": uid, "WORKER_NAME": "digits-aggregator",
             "NODE_NAME": "cloud0", "MODEL_SPEC": json.dumps({"url": "/none", "format": "onnx", "labels": ["a", "b"]}),
             "HALIMEDE_STATE": str(folder),
-            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0"}, "rounds": 9, "minClients": 1}),
+            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0", "n1": "edge0"}, "rounds": 9, "minClients": least}),
         },
     )  # fmt: skip
 
@@ -54,7 +54,9 @@ def _first_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, uid: str = "u-1") -> AsyncIterator[tuple[MemoryBus, list[TrainingRound]]]:
+async def running(
+    folder: Path, uid: str = "u-1", least: int = 1
+) -> AsyncIterator[tuple[MemoryBus, list[TrainingRound]]]:
     """Run an aggregator; yield the bus of its trainers, and all rounds that it publishes."""
     broker, rounds = MemoryBroker(), list[TrainingRound]()
 
@@ -63,7 +65,7 @@ async def running(folder: Path, uid: str = "u-1") -> AsyncIterator[tuple[MemoryB
 
     async with MemoryBus("trainers", broker) as bus, MemoryBus("digits-aggregator", broker) as own:
         await bus.subscribe(topics.TRAINING_ROUND.filter(**NAMES), published)
-        made = settings(folder, uid)
+        made = settings(folder, uid, least)
         party = Aggregator(made, own, StatusReporter(own, made.worker)).run(lambda: None, asyncio.Event())
         task = asyncio.create_task(party)
         try:
@@ -75,9 +77,9 @@ async def running(folder: Path, uid: str = "u-1") -> AsyncIterator[tuple[MemoryB
                 await task
 
 
-async def publish(bus: MemoryBus, **changes: Any) -> None:
+async def publish(bus: MemoryBus, trainer: str = TRAINER, **changes: Any) -> None:
     state = TrainerState(job="u-1", life="1", samples=50, shape=[64], **changes)
-    await bus.publish(topics.TRAINER_STATE.at(node="edge0", trainer=TRAINER, **NAMES), state)
+    await bus.publish(topics.TRAINER_STATE.at(node="edge0", trainer=trainer, **NAMES), state)
 
 
 @simulated
@@ -103,3 +105,32 @@ async def test_an_aggregator_takes_nothing_from_the_checkpoint_of_another_job(tm
         assert not rounds[0].metrics
     async with running(tmp_path, uid) as (_, rounds):
         assert (rounds[0].job, rounds[0].epoch) == (uid, 2), "its own one is continued"
+
+
+@simulated
+async def test_a_state_of_another_round_is_counted_once_and_its_trainer_is_waited_for(tmp_path: Path) -> None:
+    update = TensorFile(digest="0" * 64, size=10)
+    async with running(tmp_path, least=2) as (bus, rounds):
+        for trainer in (TRAINER, "n1"):
+            await publish(bus, trainer)
+        await eventually(lambda: rounds[-1].state == "open", LONG)
+        await publish(bus, epoch=1, number=7, update=update)
+        await eventually(lambda: rounds[-1].dropped == {"UnknownRound": 1}, LONG)
+        assert (rounds[-1].state, rounds[-1].refused) == ("open", {})
+        await publish(bus, epoch=1, number=1, reason="TrainingFailed")
+        await eventually(lambda: rounds[-1].refused == {TRAINER: "TrainingFailed"}, LONG)
+        assert rounds[-1].dropped == {"UnknownRound": 1, "TrainingFailed": 1}
+
+
+@simulated
+async def test_a_job_that_waits_for_trainers_has_its_present_reason_and_none_once_they_are_there(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, least=2) as (bus, rounds):
+        for count, trainer in enumerate((TRAINER, "n1")):
+            text = f"{count} of 2 trainers can take part: 2 must"
+            await eventually(lambda text=text: rounds[-1].message == text, LONG)
+            assert rounds[-1].reason == "TooFewTrainers"
+            await publish(bus, trainer)
+        await eventually(lambda: rounds[-1].state == "open", LONG)
+        assert (rounds[-1].reason, rounds[-1].message) == ("", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +289,36 @@ def test_damaged_files_of_the_store_are_left_out(tmp_path: Path) -> None:
     part = read_kept(tmp_path / "hard", SPEC)
     assert len(part.unseen) + 4 >= len(whole.unseen)
     assert np.isfinite(part.node.train.samples).all()
+
+
+class Harmful:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_picture_that_is_a_pickle_is_left_out_and_never_unpickled(tmp_path: Path) -> None:
+    (first, first_labels), (rows, labels) = halves()
+    _, small = trained(first, first_labels, tmp_path / "m.onnx")
+    keep(tmp_path / "hard", small, drifted(rows)[:100], labels[:100])
+    whole = len(list(_read(tmp_path / "hard", SPEC, 0.0, None)))
+    pictures = sorted((tmp_path / "hard").glob("*.npy"))
+    pictures[0].write_bytes(pickle.dumps(Harmful(tmp_path / "harm")))
+    np.save(pictures[1], np.array([Harmful(tmp_path / "harm")], object), allow_pickle=True)
+    assert len(list(_read(tmp_path / "hard", SPEC, 0.0, None))) == whole - 2
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("width", [63, 65])
+def test_a_first_data_set_of_another_shape_is_no_reminder(kept: Any, tmp_path: Path, width: int) -> None:
+    rows, labels = halves()[0]
+    other = np.zeros((len(rows), width), np.float32)
+    other[:, : min(width, 64)] = rows[:, :width]
+    reference = read_data(write(tmp_path / "first.npz", other, labels), SPEC)
+    node = read_kept(kept[0] / "hard", SPEC).node
+    assert with_replay(node, reference) is node
+    assert with_replay(node, None) is node

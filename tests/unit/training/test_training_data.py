@@ -11,7 +11,7 @@ from PIL import Image
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Layout, Normalize
-from halimede.training.data import SampleCache, TrainingDataError, newest_ns, read_data, split
+from halimede.training.data import RECENT_NS, SampleCache, TrainingDataError, newest_ns, read_data, split
 
 SPEC = ModelSpec(url="file:///m.onnx", format="onnx", labels=["cat", "dog"])
 
@@ -55,6 +55,16 @@ def test_files_that_come_after_the_begin_of_a_round_are_for_the_next_one(tmp_pat
         assert len(data.train) + len(data.held_out) == 20
     data = samples.read(tmp_path, spec, newest_ns(tmp_path))
     assert len(data.train) + len(data.held_out) == 25
+
+
+@pytest.mark.parametrize(("age_ns", "again"), [(RECENT_NS, False), (RECENT_NS - 1, True)])
+def test_samples_are_read_again_while_a_change_would_not_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ns: int, again: bool
+) -> None:
+    path, samples = npz(tmp_path, rows(20), ["cat", "dog"] * 10), SampleCache()
+    monkeypatch.setattr("halimede.training.data.time.time_ns", lambda: path.stat().st_ctime_ns + age_ns)
+    first = samples.read(path, SPEC)
+    assert (samples.read(path, SPEC) is not first) is again
 
 
 def test_files_whose_time_is_to_come_belong_to_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
