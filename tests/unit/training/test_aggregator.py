@@ -107,9 +107,11 @@ async def test_an_aggregator_takes_nothing_from_the_checkpoint_of_another_job(tm
         assert (rounds[0].job, rounds[0].epoch) == (uid, 2), "its own one is continued"
 
 
+@pytest.mark.parametrize("update", [None, TensorFile(digest="0" * 64, size=10)])
 @simulated
-async def test_a_state_of_another_round_is_counted_once_and_its_trainer_is_waited_for(tmp_path: Path) -> None:
-    update = TensorFile(digest="0" * 64, size=10)
+async def test_a_state_of_another_round_is_counted_once_and_its_trainer_is_waited_for(
+    tmp_path: Path, update: TensorFile | None
+) -> None:
     async with running(tmp_path, least=2) as (bus, rounds):
         for trainer in (TRAINER, "n1"):
             await publish(bus, trainer)
@@ -117,9 +119,11 @@ async def test_a_state_of_another_round_is_counted_once_and_its_trainer_is_waite
         await publish(bus, epoch=1, number=7, update=update)
         await eventually(lambda: rounds[-1].dropped == {"UnknownRound": 1}, LONG)
         assert (rounds[-1].state, rounds[-1].refused) == ("open", {})
-        await publish(bus, epoch=1, number=1, reason="TrainingFailed")
+        await asyncio.sleep(settings(tmp_path, "u-1").job.round_deadline_s)
+        await eventually(lambda: (rounds[-1].epoch, rounds[-1].state) == (2, "open"), LONG)
+        await publish(bus, epoch=2, number=1, reason="TrainingFailed")
         await eventually(lambda: rounds[-1].refused == {TRAINER: "TrainingFailed"}, LONG)
-        assert rounds[-1].dropped == {"UnknownRound": 1, "TrainingFailed": 1}
+        assert rounds[-1].dropped == {"UnknownRound": 1, "RoundRepeated": 1, "TrainingFailed": 1}
 
 
 @simulated
