@@ -22,7 +22,9 @@ from halimede.messages import PersonLabel, Prediction
 from halimede.mining import create
 from halimede.mining.calibration_file import CalibrationFile
 from halimede.training.candidate import compare_step
-from halimede.training.data import NodeData, TrainingDataError, read_data
+from halimede.training.child import carry_out
+from halimede.training.child_messages import TrainingTask
+from halimede.training.data import NodeData, SampleCache, TrainingDataError, read_data
 from halimede.training.kept_data import HELD_OUT, KeptData, _read, is_kept, read_kept, with_replay
 from halimede.training.trainer import TrainingData
 from halimede.training.trainers.perceptron import Perceptron
@@ -193,6 +195,23 @@ def test_only_the_newest_samples_are_read_if_not_all_fit_into_memory(kept: Any) 
     with pytest.raises(TrainingDataError, match="raise memoryMb") as error:
         read_kept(folder, SPEC, most_bytes=300)
     assert error.value.reason == "OutOfMemory"
+
+
+def test_a_step_fills_an_eighth_of_its_memory_with_the_newest_samples(kept: Any) -> None:
+    def described(memory_bytes: int) -> int:
+        task = TrainingTask(
+            do="describe", entry="Perceptron", parameters={}, model_spec=msgspec.json.encode(SPEC).decode(),
+            data=str(kept[0] / "hard"), memory_bytes=memory_bytes, seconds=60, clock_s=60, written_bytes=2**30,
+        )  # fmt: skip
+        found = carry_out(task, SampleCache())
+        assert found.reason == ""
+        return found.held_out
+
+    samples = list(_read(kept[0] / "hard", SPEC, 0.0, None))
+    sizes = sum(each.pixels.nbytes + (0 if each.image is None else each.image.nbytes) for each in samples)
+    whole = described(8 * sizes)
+    assert whole == len(read_kept(kept[0] / "hard", SPEC).judged)
+    assert 0.3 * whole < described(4 * sizes) < 0.7 * whole
 
 
 def test_samples_that_were_read_are_no_open_files(kept: Any) -> None:
