@@ -569,7 +569,7 @@ async def test_a_busy_gm_answers_one_with_another_store_as_soon_as_it_can(tmp_pa
         await asyncio.sleep(5)
         for _ in range(taken):
             link.slots.release()
-        with pytest.raises(HalimedeError, match="another global manager .* is online"):
+        with pytest.raises(HalimedeError, match=r"another global manager .* is online"):
             await look
 
 
