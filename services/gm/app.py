@@ -160,7 +160,10 @@ class GlobalManager:
         )
 
     async def _on_presence(self, delivery: Delivery[GmPresence]) -> None:
-        """Publish again that this GM is online if one with another store asks before its start, or has ended."""
+        """Publish the birth again after a message of a GM with another store that GM is offline.
+
+        That GM asks before its start whether another one runs, or it has ended.
+        """
         presence = delivery.body
         if not presence.online and presence.store != self._cluster.identity and not delivery.packet.retain:
             with contextlib.suppress(DisconnectedError):  # the next connection publishes it
@@ -245,9 +248,9 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
 
     Two GMs with two stores would compete for nodes, which follow only one of them. The lock file prevents two processes
     on one store; this function reads the retained presence of another GM before this GM's birth replaces it. That
-    message may outlive its GM if the broker ended with it, so the other GM is asked: it answers that it is offline
-    with a birth. An earlier version, whose presence has no number of its connection, does not answer. While the
-    broker is not reachable, no other GM can work either.
+    message may outlive its GM if the broker ended with it. So this function publishes that GM is offline, which is not
+    retained, and a GM that runs answers with its birth. An earlier version does not answer: its presence has no number
+    of its connection. While the broker is not reachable, no other GM can work either.
     """
     births: asyncio.Queue[Delivery[GmPresence]] = asyncio.Queue(16)
 
