@@ -287,7 +287,7 @@ GM_PRESENCE = Topic(
     retain=True,
     publishers=(Role.GM,),
     subscribers=(Role.LC, Role.GM, Role.OPERATOR),
-    doc="Birth and will of GM, with its epoch. A second GM detects the first by it.",
+    doc="Birth and will of GM, with its epoch. GM repeats its birth after a will of another store.",
 )
 API_REQUEST = Topic(
     "api-request",

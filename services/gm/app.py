@@ -160,10 +160,14 @@ class GlobalManager:
         )
 
     async def _on_presence(self, delivery: Delivery[GmPresence]) -> None:
-        """Publish again that this GM is online if one with another store asks before its start, or has ended."""
+        """Publish the birth again after a message of a GM with another store that GM is offline.
+
+        That GM asks before its start whether another one runs, or it has ended.
+        """
         presence = delivery.body
         if not presence.online and presence.store != self._cluster.identity and not delivery.packet.retain:
-            self._bus.post(self._presence(online=True))
+            with contextlib.suppress(DisconnectedError):  # the next connection publishes it
+                await self._bus.send(self._presence(online=True))
 
     async def _connected(self) -> None:
         self._plane.reconnected()
@@ -244,29 +248,30 @@ async def refuse_a_second(bus: Bus, identity: str) -> None:
 
     Two GMs with two stores would compete for nodes, which follow only one of them. The lock file prevents two processes
     on one store; this function reads the retained presence of another GM before this GM's birth replaces it. That
-    message may outlive its GM if the broker ended with it, so the other GM is asked: it answers that it is offline
-    with a birth. An earlier version, whose presence has no number of its connection, does not answer. While the
-    broker is not reachable, no other GM can work either.
+    message may outlive its GM if the broker ended with it. So this function publishes that GM is offline, which is not
+    retained, and a GM that runs answers with its birth. An earlier version does not answer: its presence has no number
+    of its connection. While the broker is not reachable, no other GM can work either.
     """
-    births: asyncio.Queue[GmPresence] = asyncio.Queue(16)
+    births: asyncio.Queue[Delivery[GmPresence]] = asyncio.Queue(16)
 
     async def on_presence(delivery: Delivery[GmPresence]) -> None:
         if delivery.body.online and delivery.body.store not in {"", identity} and not births.full():
-            births.put_nowait(delivery.body)
+            births.put_nowait(delivery)
 
     async with bus:
         with contextlib.suppress(DisconnectedError, TimeoutError):
             await bus.wait_connected(CONNECT_S)
             await bus.subscribe(GM_PRESENCE.filter(), on_presence)
             async with asyncio.timeout(LOOK_S):
-                other = await births.get()
+                other = (await births.get()).body
             if other.connection:
                 log.info("another global manager is asked whether it runs", store=other.store, seconds=ANSWER_S)
                 question = GmPresence(epoch=0, online=False, version=__version__, store=identity)
                 payload = codec.encode(GM_PRESENCE, question)
                 await bus.send(Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos))
                 async with asyncio.timeout(ANSWER_S):
-                    other = await births.get()
+                    while (await births.get()).packet.retain:
+                        pass  # no answer: the broker sends it again after a reconnect
             raise HalimedeError(
                 f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
                 " separate broker or topic prefix, such as --broker mqtt://host:1883/site1"

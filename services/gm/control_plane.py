@@ -128,7 +128,7 @@ class ControlPlane:
     async def presence(self, presence: Presence, *, retained: bool) -> None:
         """Process a birth or will; ``retained``: the broker sent it because GM has subscribed."""
         change = self.nodes.saw(presence, retained=retained)
-        if self.nodes.is_unconfirmed(presence.node):
+        if retained and self.nodes.is_unconfirmed(presence.node):
             self._doubt.set()
         await self.node_changed(presence.node, change)
 

@@ -127,6 +127,10 @@ class Nodes(Mapping[str, Node]):
         A retained birth of a connection that has ended since changes nothing.
         """
         old = self._nodes.get(presence.node)
+        if old is not None and presence.epoch < old.epoch:
+            # an outdated message, which proves nothing, or a node that lost its epoch: then its sync has the new one
+            self._doubtful[presence.node] = presence
+            return NOTHING
         if retained and presence.online:
             if old is None or presence.epoch > old.epoch:
                 self._unconfirmed.add(presence.node)
@@ -134,10 +138,6 @@ class Nodes(Mapping[str, Node]):
                 presence = msgspec.structs.replace(presence, online=old.online)
         else:
             self._unconfirmed.discard(presence.node)
-        if old is not None and presence.epoch < old.epoch:
-            # an outdated message, or a node that lost its epoch: then its sync has the new one
-            self._doubtful[presence.node] = presence
-            return NOTHING
         self._doubtful.pop(presence.node, None)
         known = old.presence if old else None
         # a will need not repeat the content of the birth

@@ -124,8 +124,8 @@ class GmChannel:
         self._reporter = reporter
         self._changed = changed
         self._repeated = repeated
-        self._gm_online = False
-        self._gm_connection = 0
+        #: epoch and connection of the GM that is online, None if none is
+        self._gm_connection: tuple[int, int] | None = None
         self._wanted = asyncio.Event()
         self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
         #: timer of the next sync while a referenced resource is missing
@@ -275,11 +275,11 @@ class GmChannel:
             if gm.online:
                 self._wanted.set()  # the sync contains the known epoch: a GM with a lost store continues from there
             return
-        is_same = self._gm_online and gm.epoch == seen and gm.connection == self._gm_connection
-        appeared = gm.online and not is_same
-        self._gm_online, self._gm_connection = gm.online, gm.connection
+        connection = (gm.epoch, gm.connection) if gm.online else None
+        is_new = connection is not None and connection != self._gm_connection
+        self._gm_connection = connection
         self._store.saw_gm_epoch(gm.epoch)
-        if appeared:
+        if is_new:
             self._reporter.resend()
             self._wanted.set()
 
@@ -306,7 +306,7 @@ class GmChannel:
     async def _connected(self) -> None:
         await self._report_quarantine()
         self.synced = False
-        self._gm_online = False  # if GM is online, the subscription brings its retained presence
+        self._gm_connection = None  # if GM is online, the subscription brings its retained presence
         self._reporter.resend()
         self._wanted.set()
 

@@ -14,8 +14,11 @@ import pytest
 
 from halimede import codec, topics
 from halimede.bus import Packet
+from halimede.bus.memory import MemoryBus
+from halimede.errors import HalimedeError
 from halimede.messages import ApiRequest, Histogram, Presence, Sync, TaskInfo, WorkerReport
 from halimede.names import Key
+from services.gm.app import refuse_a_second
 from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.sqlite_file import StoreError
 from tests.integration.gm_world import (
@@ -532,6 +535,42 @@ async def test_a_second_gm_on_one_store_is_refused_and_told_what_to_do(tmp_path:
                 pass
     async with LocalCluster(w.store) as cluster:
         assert cluster.epoch == first.epoch + 1
+
+
+@pytest.mark.parametrize("is_retained_again", [False, True])
+@simulated
+async def test_a_gm_is_not_refused_by_a_birth_that_has_outlived_its_gm(
+    tmp_path: Path, *, is_retained_again: bool
+) -> None:
+    address = topics.GM_PRESENCE.at().text
+    async with world(tmp_path) as w:
+        async with w.gm():
+            birth = w.broker.retained(address)
+            assert birth
+        w.broker.route(Packet(address, birth, retain=True))  # as a broker keeps it that ends with GM
+        looking = MemoryBus("look", w.broker)
+        look = asyncio.create_task(refuse_a_second(looking, "another store"))
+        if is_retained_again:
+            await asyncio.sleep(5)
+            await looking.recall(topics.GM_PRESENCE.filter())
+        await look
+
+
+@simulated
+async def test_a_busy_gm_answers_one_with_another_store_as_soon_as_it_can(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        await asyncio.sleep(5)  # its birth is published again before
+        link = w.bus._link
+        assert link
+        taken = 0
+        while link.slots.take():
+            taken += 1
+        look = asyncio.create_task(refuse_a_second(MemoryBus("look", w.broker), "another store"))
+        await asyncio.sleep(5)
+        for _ in range(taken):
+            link.slots.release()
+        with pytest.raises(HalimedeError, match=r"another global manager .* is online"):
+            await look
 
 
 @simulated

@@ -114,10 +114,11 @@ if is_ordinary and not os.geteuid():
 cpu_share.PERIOD_S = 0.1
 give_low_priority(os.getpid(), has_share=bool(share), keeps_share=True)
 ready, is_ready = os.pipe()
+worker = os.getpid()
 if not (child := os.fork()):
     run_in_background(1, has_share=bool(share))
     os.write(is_ready, b".")
-    while os.getppid() != 1: pass
+    while os.getppid() == worker: pass
     os._exit(0)
 os.read(ready, 1)
 async def main():
@@ -175,10 +176,11 @@ async def main():
         await asyncio.sleep(0.1)
     print(keeper.trouble or task.exception())
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+worker = os.getpid()
 for _ in range(2):
     if not os.fork():
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        while os.getppid() != 1: pass
+        while os.getppid() == worker: pass
         os._exit(0)
 asyncio.run(main())
 """

@@ -111,6 +111,8 @@ class TopState:
     loads: dict[tuple[str, str, str], Load] = field(default_factory=dict)
     peers: dict[tuple[str, str, str], Peer] = field(default_factory=dict)
     presences: dict[str, Presence] = field(default_factory=dict)
+    #: the nodes whose presence the broker has retained and which may have ended since: GM knows whether they are online
+    unconfirmed: set[str] = field(default_factory=set)
     infos: dict[str, NodeInfo] = field(default_factory=dict)
     gm: GmPresence | None = None
 
@@ -149,7 +151,9 @@ class TopState:
 
     def _node(self, name: str) -> dict[str, Any]:
         presence, info = self.presences.get(name), self.infos.get(name)
-        online = presence.online if presence else bool(info and info.online)
+        is_confirmed = presence is not None and (info is None or name not in self.unconfirmed)
+        source = presence if is_confirmed else info
+        online = source is not None and source.online
         return {
             "name": name,
             "status": ("online" if online else "offline") + (",drained" if info and info.drained else ""),
@@ -252,7 +256,9 @@ async def listen(bus: Bus, state: TopState) -> None:
         return keep, drop
 
     async def presence(delivery: Delivery[Presence]) -> None:
-        state.presences[delivery.names["node"]] = delivery.body
+        node = delivery.names["node"]
+        state.presences[node] = delivery.body
+        (state.unconfirmed.add if delivery.packet.retain else state.unconfirmed.discard)(node)
 
     async def no_presence(names: Mapping[str, str]) -> None:
         state.presences.pop(names["node"], None)

@@ -7,7 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from halimede.cli.commands.top import WINDOW_S, TopState, screen
+from halimede import codec, topics
+from halimede.bus import Packet
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.cli.commands.top import WINDOW_S, TopState, listen, screen
 from halimede.messages import (
     Condition,
     GmPresence,
@@ -20,6 +23,7 @@ from halimede.messages import (
     StatusDocument,
     TaskInfo,
 )
+from tests.simulated import eventually, simulated
 
 
 def document(
@@ -108,6 +112,26 @@ def test_a_wide_terminal_shows_everything() -> None:
                  "helmet-cloud-cloud0", "2.5", "online,drained", "offline", "gm 1.2.3 epoch 7",
                  "nodes 1/2"):  # fmt: skip
         assert part in text
+
+
+@simulated
+async def test_a_birth_that_the_broker_has_retained_counts_less_than_gms_answer() -> None:
+    broker, state, address = MemoryBroker(), TopState(), topics.PRESENCE.at(node="edge0")
+    payload = codec.encode(topics.PRESENCE, Presence(node="edge0", epoch=1, online=True))
+
+    def status() -> object:
+        return state.view(0.0, "phase")["nodes"][0]["status"]
+
+    broker.route(Packet(address.text, payload, retain=True))
+    async with MemoryBus("top", broker) as bus:
+        await bus.wait_connected(1)
+        await listen(bus, state)
+        await eventually(lambda: state.presences)
+        assert status() == "online", "GM has not answered"
+        state.infos = {"edge0": NodeInfo(name="edge0", online=False)}
+        assert status() == "offline"
+        broker.route(Packet(address.text, payload, retain=True))
+        await eventually(lambda: status() == "online")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from halimede.messages import Presence
 from services.gm.cluster.port import RegisteredNode
 from services.gm.nodes import Change, Nodes
@@ -67,6 +69,16 @@ def test_a_retained_birth_confirms_no_node_and_brings_back_none() -> None:
     assert nodes.saw(presence(1), retained=True) == Change()
     assert not nodes.online("edge0")
     assert nodes.synced("edge0", 1) == Change(online=True)
+
+
+@pytest.mark.parametrize("retained", [False, True])
+@pytest.mark.parametrize("online", [False, True])
+def test_an_outdated_message_confirms_no_node(*, retained: bool, online: bool) -> None:
+    nodes = Nodes()
+    nodes.saw(presence(2))
+    nodes.doubt()
+    assert nodes.saw(presence(1, online=online), retained=retained) == Change()
+    assert nodes.unconfirmed() == ["edge0"]
 
 
 def test_a_retained_will_takes_a_node_away() -> None:

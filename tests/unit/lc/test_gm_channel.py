@@ -104,6 +104,20 @@ async def test_each_connection_of_gm_gets_one_sync_and_its_repeated_birth_none(t
 
 
 @simulated
+async def test_a_new_gm_gets_a_sync_also_if_another_message_of_it_comes_before_its_birth(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await node.gm.bus.publish(topics.GM_PRESENCE.at(), GmPresence(epoch=1, online=True, connection=1))
+        await asyncio.sleep(5)
+        await node.gm.synced()
+        await asyncio.sleep(1)
+        before = len(node.gm.syncs)
+        await node.gm.insert(model(), epoch=2)
+        for presence in (GmPresence(epoch=1, online=False), GmPresence(epoch=2, online=True, connection=1)):
+            await node.gm.bus.publish(topics.GM_PRESENCE.at(), presence)
+        await eventually(lambda: len(node.gm.syncs) > before, 5)
+
+
+@simulated
 async def test_an_older_gm_is_not_followed_even_by_a_controller_that_was_restarted(tmp_path: Path) -> None:
     node = World(tmp_path)
     async with node.gm.running():
