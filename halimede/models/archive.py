@@ -119,9 +119,10 @@ def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
     if len(candidates) == 1:
         return candidates[0].parent if form.folder else candidates[0]
     if not candidates:
-        files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5]) or "nothing"
+        files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5])
         what = form.file.removeprefix("*")
-        text = f"there is no {what} file, only {files}: add {form.preferred}, or correct the format {form.name}"
+        present = f"there is no {what} file, only {files}" if files else f"there is no {what} file, and no other one"
+        text = f"{present}: add {form.preferred}, or correct the format {form.name}"
         raise FetchError(FetchReason.NO_MODEL_FILE, text)
     names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
     fix = "keep one of them" if form.folder else f"name one of them {form.preferred}"
