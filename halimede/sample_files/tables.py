@@ -53,7 +53,8 @@ class TableHead:
     def width(self) -> int:
         """The number of columns without the nameless ones at the end, which Excel writes for cells that were erased."""
         names = self.names
-        return max(number for number, name in enumerate(names, start=1) if name or not self.has_header)
+        named = (number for number in range(len(names), 0, -1) if names[number - 1])
+        return next(named, len(names)) if self.has_header else len(names)
 
     def class_column(self) -> tuple[int, bool]:
         """Return the index of the class column, and whether it is a guess."""

@@ -122,6 +122,12 @@ def test_a_quote_inside_of_a_field_costs_no_other_row(tmp_path: Path) -> None:
     assert (facts.number_of_samples, facts.number_broken) == (700_001, 0)
 
 
+def test_a_header_without_any_name_has_all_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("\t\n1\t2\n")
+    assert [row.tolist() for row in both(path)[1].images] == [[1, 2]]
+
+
 def test_a_table_without_a_class_column_says_how_to_name_it(tmp_path: Path) -> None:
     path = tmp_path / "wine.csv"
     path.write_text("acid;quality\n" + "0.5;6\n0.7;5\n" * 5)
