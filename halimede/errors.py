@@ -155,7 +155,15 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 
 class DecodeError(HalimedeError):
-    """Bytes that are not a valid message of their topic. The text is safe to log: it contains no payload."""
+    """Bytes that are not a valid message of their topic. The text is safe to log: it contains no payload.
+
+    ``cause`` is the text without ``fix``, what its sender has to do: a reader of files has another correction.
+    """
+
+    def __init__(self, cause: str, *, fix: str = "") -> None:
+        self.cause = cause
+        self.fix = fix
+        super().__init__(f"{cause}: {fix}" if fix else cause)
 
 
 class TooLargeError(HalimedeError):

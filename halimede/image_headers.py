@@ -42,8 +42,11 @@ FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
 BARE = {*range(0xD0, 0xDA), 0x01}
 #: comments and application segments, except for the two that define the colours
 REMARKS = {*range(0xE0, 0xF0), 0xFE}
+#: segments that may stand between two scans, and contain any bytes: tables of codes, of the quantization and of
+#: restarts, the number of lines, and remarks
+BETWEEN_SCANS = {SOS, DHT, DAC, 0xDB, 0xDC, 0xDD, *REMARKS}
 COLOURS = {0xE0: b"JFIF", 0xEE: b"Adobe"}
-SCAN, END = bytes([0xFF, SOS]), bytes([0xFF, EOI])
+END = bytes([0xFF, EOI])
 #: a marker between scans; stuffed, fill and restart bytes of a scan are none
 _marker = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
@@ -120,14 +123,10 @@ def read_jpeg(data: memoryview) -> ImageHeader:
         if marker == SOS:
             if size is None:
                 break
-            scans = bytes(data[at:])
-            number = scans.count(SCAN)
-            if number > 1 or not scans.endswith(END):
-                end = _end_of_scans(scans, number)
-                scans, number = (scans, number) if end == len(scans) else (scans[:end], scans.count(SCAN, 0, end))
-            if not scans:
-                raise DecodeError(f"it is cut off after {len(data)} bytes: send the whole picture")
-            return ImageHeader(*size, number, [*parts, scans], exif)
+            end, number = _read_scans(data[at:])
+            if not end:
+                raise DecodeError(f"it is cut off after {len(data)} bytes", fix="send the whole picture")
+            return ImageHeader(*size, number, [*parts, data[at : at + end]], exif)
         if marker in FRAMES:
             if size or len(segment) < 10:
                 break
@@ -159,35 +158,33 @@ def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     raise DecodeError(f"a jpeg of more than {MAX_SEGMENTS} segments")
 
 
-def _end_of_scans(scans: bytes, number: int) -> int:
-    """Return the position behind the end of the picture whose first scan begins here, 0 if it is cut off.
+def _read_scans(scans: memoryview) -> tuple[int, int]:
+    """Return the length of the scans of the picture whose first one begins here, 0 if it is cut off, and their number.
 
-    ``number``: of the scans in these bytes, which may be of another picture or chance.
+    One search finds all marks: two of them, for an end and for scans, take several times as long.
     """
-    end = scans.find(END)
-    if end < 0:
-        return 0
-    if number == 1 or end == len(scans) - len(END):
-        return end + len(END)
-    at = 0
+    at = number = 0
     for _ in range(MAX_SEGMENTS):
         match = _marker.search(scans, at)
         if match is None:
-            return 0
+            break
         at, marker = match.end(), scans[match.end() - 1]
         if marker == EOI:
-            return at
-        if marker not in BARE:  # a table between two scans may contain any bytes
+            return at, number
+        number += marker == SOS
+        if marker in BETWEEN_SCANS:
             at += int.from_bytes(scans[at : at + 2])
-    return len(scans)  # their number is refused
+    else:
+        return len(scans), MAX_SEGMENTS
+    # a spoiled byte may look like a table that is longer than the picture
+    return (len(scans), number) if scans[-len(END) :] == END else (0, number)
 
 
 def end_of_jpeg(data: bytes) -> int:
     """Return the position behind a JPEG that begins here, 0 if it is not complete. Raises DecodeError."""
     for at, marker, _ in _segments(memoryview(data)):
         if marker == SOS:
-            scans = data[at:]
-            end = _end_of_scans(scans, scans.count(SCAN))
+            end, _ = _read_scans(memoryview(data)[at:])
             return at + end if end else 0
     return 0
 

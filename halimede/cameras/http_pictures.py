@@ -34,6 +34,8 @@ from halimede.picture_files import JPEG_MAGIC
 BLOCK = 64 * 1024
 #: most bytes before the first picture, and those of them that are kept later: headers of a part, and a boundary
 MAX_BETWEEN, BLOCK_BETWEEN = 64 * 1024, 4096
+#: bytes of a mark besides the boundary: the end of the line, and dashes
+MAX_DASHES = 64
 #: most ends that are tried in one picture: a thumbnail and tables have one each
 MAX_ENDS = 64
 #: most requests of a snapshot in a second
@@ -64,7 +66,9 @@ class PictureSplitter:
     """
 
     def __init__(self, boundary: bytes, length: int | None, max_bytes: int, refuse: Callable[[str], None]) -> None:
-        self._mark = b"\r\n--" + boundary if boundary else b""
+        # senders omit the CR, and dashes that begin a boundary are not the same in the header
+        self._mark = re.compile(rb"\r?\n--+" + re.escape(boundary)) if boundary else None
+        self._longest_mark = len(boundary) + MAX_DASHES
         self._length = length
         self._max_bytes = max_bytes
         self._refuse = refuse
@@ -136,8 +140,9 @@ class PictureSplitter:
                 end, self._ends = 0, MAX_ENDS
             if end:
                 return end
-        begin, self._searched = max(self._searched - len(self._mark), 0), len(self._buffer)
-        return max(self._buffer.find(self._mark, begin), 0) if self._mark else 0
+        begin, self._searched = max(self._searched - self._longest_mark, 0), len(self._buffer)
+        mark = self._mark.search(self._buffer, begin) if self._mark else None
+        return mark.start() if mark else 0
 
 
 class HttpPictures:

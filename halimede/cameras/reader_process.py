@@ -20,7 +20,7 @@ from halimede.cameras import ipc_messages
 from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
 from halimede.cameras.settings import CameraSettings
 from halimede.cameras.source_reader import FrameEncoder, SourceReader, shots
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, cause_of, hide_secrets
 from halimede.system.child_process import end_with_parent
 
 #: seconds after FFmpeg's own deadline until it counts as hanging
@@ -93,7 +93,7 @@ class PictureSender:
         try:
             made = shot.make()
         except (DecodeError, MemoryError, ValueError, OSError) as error:
-            self._reading.refuse(str(error) or type(error).__name__)
+            self._reading.refuse(cause_of(error))
             return
         self._asked -= 1
         self._write(
@@ -131,7 +131,7 @@ def _read(camera: CameraSettings, box: LatestValue[FrameEncoder], reading: Sourc
     except MemoryError:
         box.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {MAX_MEMORY >> 20} MB of memory"))
     except Exception as error:  # noqa: BLE001  # its text may contain the address
-        box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {type(error).__name__}"))
+        box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {hide_secrets(cause_of(error))}"))
 
 
 def _limit() -> None:

@@ -29,7 +29,7 @@ from halimede.cameras.http_pictures import HttpPictures
 from halimede.cameras.ipc_messages import ReaderCounts, SourceError
 from halimede.cameras.relay import CameraRelay
 from halimede.cameras.settings import CameraSettings
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, cause_of
 from halimede.frames import decode
 from halimede.frames.encodings import Pixels
 from halimede.frames.orientation import upright
@@ -183,7 +183,7 @@ def _of(
     try:
         frames = decoder.decode(packet)
     except (av.error.FFmpegError, MemoryError) as error:
-        reading.refuse(f"a frame cannot be decoded: {getattr(error, 'strerror', '') or type(error).__name__}")
+        reading.refuse(f"a frame cannot be decoded: {cause_of(error)}")
         return
     for frame in frames:
         if isinstance(frame, VideoFrame):

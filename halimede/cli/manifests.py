@@ -5,9 +5,9 @@ YAML is read as 1.2, as the API server reads it. Everything is checked before an
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ from halimede.api.relative_paths import resolve
 from halimede.cli.output import warn
 from halimede.codec import MAX_JSON
 from halimede.errors import HalimedeError, InvalidFieldError, cause_of, refuse
-from halimede.system.bounded_yaml import bounded_yaml
+from halimede.system.bounded_yaml import bounded_yaml, decode_text
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
@@ -36,7 +36,6 @@ ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 #: other files of a folder that are named
 NAMED = 5
 
-_order_mark = re.compile("^\ufeff", re.MULTILINE)
 #: a surrogate as JSON escapes it: two of them are one character in JSON, but not in YAML
 _half = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -166,32 +165,35 @@ def _check(body: Any, source: str, number: int, folder: Path, *, namespace: str,
 
 
 def _drop_nulls(body: Any) -> None:
-    """Remove fields without a value, in place: as for kubectl, an empty field is an absent one."""
-    parts, seen_ids = [body], set[int]()
-    while parts:
-        part = parts.pop()
-        if not isinstance(part, dict | list) or id(part) in seen_ids:  # an alias may contain itself
+    """Remove fields without a value, in place: as for kubectl, an empty field is an absent one.
+
+    Raises InvalidFieldError for NaN and infinity: JSON has no number for them, and would make an empty field.
+    """
+    values, ids = [("", body)], set[int]()
+    while values:
+        path, value = values.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidFieldError(path, value, "write a finite number")
+        if not isinstance(value, dict | list) or id(value) in ids:  # an alias may contain itself
             continue
-        seen_ids.add(id(part))
-        if isinstance(part, dict):
-            for name in [name for name, value in part.items() if value is None]:
-                del part[name]
-        parts += part.values() if isinstance(part, dict) else part
+        ids.add(id(value))
+        if isinstance(value, dict):
+            for name in [name for name, field in value.items() if field is None]:
+                del value[name]
+            values += [(f"{path}.{name}".removeprefix("."), field) for name, field in value.items()]
+        else:
+            values += [(f"{path}[{number}]", field) for number, field in enumerate(value)]
 
 
 def _text(source: str) -> str:
-    """Read at most the size that GM takes, as UTF-8, or UTF-16 with a byte order mark; return it without marks.
-
-    Several files that were joined have a mark each, at the begin of a document.
-    """
+    """Read at most the size that GM takes, as UTF-8, or UTF-16 with a byte order mark; return it without marks."""
     data = _data(source)
     if len(data) > MAX_JSON:
         raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
-    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        return _order_mark.sub("", data.decode(encoding))
+        return decode_text(data)
     except UnicodeDecodeError as error:
-        name = encoding.upper()
+        name = error.encoding.upper()[: len("UTF-16")]
         raise ManifestError(f"{source}: byte {error.start} is not {name}: give a manifest in UTF-8") from error
 
 

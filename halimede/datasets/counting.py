@@ -32,7 +32,7 @@ READERS = (coco, csv_, images, lines, parquet, voc)
 MAX_WATCHED, MAX_DEPTH = 1000, 32
 Told = Callable[[int, int, int], None]
 #: increased whenever earlier counts become invalid
-VERSION = 2
+VERSION = 3
 #: files between two commits: the most that are lost if the count is ended
 COMMIT = 2000
 

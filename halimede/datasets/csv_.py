@@ -18,6 +18,8 @@ from halimede.sample_files.tables import MAX_ROW, SUFFIXES, TableHead, read_head
 SMALL = 4 * 1024
 #: most classes for which searching each is faster than splitting the rows
 FEW = 5
+#: how a field of a row without a class is written
+NO_CLASS = frozenset({b"", b"\r", b'""', b'""\r'})
 #: replacements for separators and newlines inside of quotes while a block is split
 MASKED = b"\x1f\x1e"
 
@@ -98,9 +100,12 @@ class Rows:
         number = skeleton.count(b"\n")
         if skeleton != self._unit * number:
             return False
+        if self._tally.unclassed:
+            if b"\n" + self._unit[:-1] in data or data.startswith(self._unit[:-1]):
+                return False  # there may be a row of empty fields, which is none
+        elif not self._sort(data, number):
+            return False
         self._tally.samples += number
-        if not self._tally.unclassed:
-            self._sort(data, number)
         return True
 
     def _single(self, data: bytes) -> bool:
@@ -115,13 +120,17 @@ class Rows:
                 self.fold()
         return True
 
-    def _sort(self, data: bytes, number: int) -> None:
-        """Count the classes of rows without a separator or newline inside of a field."""
+    def _sort(self, data: bytes, number: int) -> bool:
+        """Count the classes of rows without a separator or newline inside of a field; return whether all have one."""
         if self._column == self._width - 1 and 0 < len(self._counts) <= FEW and self._search(data, number):
-            return
-        self._counts.update(data.replace(b"\n", self.sep).split(self.sep)[self._column :: self._width])
+            return True
+        classes = data.replace(b"\n", self.sep).split(self.sep)[self._column :: self._width]
+        if not NO_CLASS.isdisjoint(classes):
+            return False  # its row may be one of empty fields, which is none
+        self._counts.update(classes)
         if len(self._counts) > MAX_CLASSES:
             self.fold()
+        return True
 
     def _search(self, data: bytes, number: int) -> bool:
         """Count rows by the known classes in the last column; return whether all have one of them."""
@@ -145,7 +154,7 @@ class Rows:
             self._tally.fault(self._source.line(self.line + 1), fault)
         elif fault is not None:
             self._tally.samples += 1
-            if not self._tally.unclassed:
+            if not self._tally.unclassed and row[self._column]:
                 self._counts[row[self._column].replace('"', '""').encode("latin-1")] += 1
 
     def _plain(self, value: bytes) -> str:

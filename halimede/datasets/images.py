@@ -8,18 +8,18 @@ from pathlib import Path
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import DatasetReader, FileBlocks, register
 from halimede.errors import DecodeError
-from halimede.image_headers import READERS
-from halimede.picture_files import encoding_of
+from halimede.image_headers import END, READERS
+from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC, encoding_of
 from halimede.sample_files.rules import class_of
 
 #: first bytes of files, by suffix
 MAGIC = {
-    ".jpg": (b"\xff\xd8\xff",), ".jpeg": (b"\xff\xd8\xff",), ".png": (b"\x89PNG\r\n\x1a\n",),
+    ".jpg": (JPEG_MAGIC,), ".jpeg": (JPEG_MAGIC,), ".jpe": (JPEG_MAGIC,), ".jfif": (JPEG_MAGIC,), ".png": (PNG_MAGIC,),
     ".gif": (b"GIF87a", b"GIF89a"), ".bmp": (b"BM",), ".webp": (b"RIFF",), ".tif": (b"II*\0", b"MM\0*", b"II+\0"),
     ".tiff": (b"II*\0", b"MM\0*", b"II+\0"), ".ppm": (b"P6", b"P3"), ".pgm": (b"P5", b"P2"),
 }  # fmt: skip
 #: marks near the end of a complete file, for formats that have one, and the distance from the end
-ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND"}
+ENDS = {JPEG_MAGIC: END, PNG_MAGIC: b"IEND"}
 NEAR = 4096
 #: most bytes of a picture that is read whole to find its end: pictures with more are refused everywhere
 MAX_PICTURE = 64 * 1024**2

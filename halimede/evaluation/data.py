@@ -31,7 +31,7 @@ from halimede.inference import Array
 from halimede.messages import Box
 from halimede.picture_files import files_below, probe
 from halimede.sample_files import coco, voc
-from halimede.sample_files.rules import SampleFileError, class_of
+from halimede.sample_files.rules import PICTURES, SampleFileError, class_of
 from halimede.sample_files.samples import PictureSample
 from halimede.sample_files.tables import SUFFIXES as TABLES
 from halimede.sample_files.tables import tables_below
@@ -155,10 +155,13 @@ def _rows(images: list[Array], classes: list[str] | None, name: str, labels: Seq
 
 
 def _pictures(path: Path, below: Sequence[Path]) -> list[Path]:
-    """Return those files that begin like a JPEG or PNG."""
+    """Return those files that begin like a JPEG or PNG. Raises InvalidFieldError for other ones named as pictures."""
     found = []
     for file in below:
-        if _is_picture(file):
+        is_picture = _is_picture(file)
+        if not is_picture and file.suffix.lower() in PICTURES:
+            raise InvalidFieldError(FIELD, str(file), "it is no JPEG or PNG file: convert it, or remove it")
+        if is_picture:
             found.append(file)
             if len(found) > MAX_SAMPLES:
                 raise InvalidFieldError(FIELD, str(path), f"it holds over {MAX_SAMPLES} pictures: give a part of them")
@@ -187,7 +190,7 @@ def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> 
                 raise InvalidFieldError(FIELD, str(folder), fix)
             images.append(encodings.decode(frame))
         except DecodeError as error:
-            raise InvalidFieldError(FIELD, str(file), f"{error}: repair or remove it") from error
+            raise InvalidFieldError(FIELD, str(file), f"{error.cause}: repair or remove it") from error
         except OSError as error:
             raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
         sizes.append(frame.data.nbytes)

@@ -25,7 +25,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import ONNX, format_of
 from halimede.api.relative_paths import resolve
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, cause_of
 from halimede.evaluation.data import FIELD as DATA
 from halimede.evaluation.data import LabelledPicture, Progress
 from halimede.inference import Model, SampleError, group, isolate, open_model
@@ -65,18 +65,25 @@ def models_in(folder: Path) -> Iterator[Resource[Any]]:
 
 
 def _read(path: Path) -> Iterator[Resource[Any]]:
-    from ruamel.yaml import YAML  # noqa: PLC0415  # of the cli extra alone
-    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415  # of the cli extra alone
+
+    from halimede.system.bounded_yaml import bounded_yaml, decode_text  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
             data = file.read(MAX_MANIFEST + 1)
         if len(data) > MAX_MANIFEST:
             raise InvalidFieldError(FIELD, str(path), f"it is larger than {MAX_MANIFEST >> 20} MiB: is it a manifest?")
-        documents = list(YAML(typ="safe", pure=True).load_all(data.decode("utf-8-sig")))
+        documents = list(bounded_yaml().load_all(decode_text(data)))
+    except UnicodeDecodeError as error:
+        raise InvalidFieldError(FIELD, str(path), f"byte {error.start} is not UTF-8: write it as UTF-8") from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1})" if mark else ""
+        problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
+        raise InvalidFieldError(FIELD, str(path), f"write YAML: {problem}{where}") from error
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InvalidFieldError(FIELD, str(path), f"write YAML: {said}") from error
+        raise InvalidFieldError(FIELD, str(path), f"write YAML: {cause_of(error)}") from error
     except OSError as error:
         raise InvalidFieldError(FIELD, str(path), f"it cannot be read: {error.strerror}") from error
     for body in documents:

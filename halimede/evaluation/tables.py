@@ -48,13 +48,16 @@ def _read_rows(path: Path, head: TableHead, rows: Iterable[TableRow], limit: int
     samples: list[Array] = []
     classes: list[str] = []
     column, is_guess = head.class_column()
+    width = head.width
     for row in rows:
         at = f"{path}, line {row.line_number}"
         if row.fault:
             raise InvalidFieldError(FIELD, at, f"it has {row.fault}")
         if len(samples) >= limit or (len(samples) + 1) * len(row.fields) * 4 > room:
             raise InvalidFieldError(FIELD, str(path), f"it has more than {len(samples)} rows: give a part of them")
-        classes.append(row.fields[column].strip())
+        if not any(row.fields[width:]):
+            del row.fields[width:]
+        classes.append("" if is_guess else row.fields[column].strip())
         if not is_guess:
             del row.fields[column]
             if not classes[-1]:

@@ -187,8 +187,9 @@ def _decode_picture(frame: Frame) -> Pixels:
     except DecodeError:
         raise
     except BROKEN as error:
-        # Pillow's own texts may quote the file; the type is enough
-        raise DecodeError(f"no readable {name}: {type(error).__name__}") from error
+        # Pillow's own texts may quote the file
+        cause = "there is not enough memory for it" if isinstance(error, MemoryError) else "its content is damaged"
+        raise DecodeError(f"no readable {name}: {cause}") from error
 
 
 def _pixels(picture: Image.Image) -> Pixels:

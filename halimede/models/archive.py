@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from halimede.api.model_formats import FORMATS, ONNX, TFLITE, ModelFormat
 from halimede.errors import cause_of
+from halimede.hidden_names import is_hidden
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.system.files import sync_folder, write_atomic
@@ -110,16 +111,18 @@ def model_file(path: Path, form: ModelFormat = ONNX) -> Path:
     """
     if not path.is_dir():
         return path
-    found = sorted(each for each in path.rglob(form.file) if each.is_file() and _shown(each.relative_to(path)))
-    named = [each for each in found if each.name == form.preferred]
-    first = min((len(each.parts) for each in named), default=0)
-    candidates = [each for each in named if len(each.parts) == first] or found
+    models = sorted(file for file in path.rglob(form.file) if file.is_file())
+    visible = [file for file in models if not any(map(is_hidden, file.relative_to(path).parts))]
+    named = [file for file in visible if file.name == form.preferred]
+    first = min((len(file.parts) for file in named), default=0)
+    candidates = [file for file in named if len(file.parts) == first] or visible
     if len(candidates) == 1:
         return candidates[0].parent if form.folder else candidates[0]
     if not candidates:
-        files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5]) or "nothing"
+        files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5])
         what = form.file.removeprefix("*")
-        text = f"there is no {what} file, only {files}: add {form.preferred}, or correct the format {form.name}"
+        present = f"there is no {what} file, only {files}" if files else f"there is no {what} file, and no other one"
+        text = f"{present}: add {form.preferred}, or correct the format {form.name}"
         raise FetchError(FetchReason.NO_MODEL_FILE, text)
     names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
     fix = "keep one of them" if form.folder else f"name one of them {form.preferred}"
@@ -132,10 +135,6 @@ def format_at(path: Path) -> ModelFormat:
         held = (form for form in FORMATS.values() if any(path.rglob(form.file)))
         return next(held, ONNX)
     return TFLITE if Path(path.name.removesuffix(".gz")).suffix == Path(TFLITE.preferred).suffix else ONNX
-
-
-def _shown(path: Path) -> bool:
-    return not any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
 
 
 def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threading.Event) -> Path:

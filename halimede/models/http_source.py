@@ -15,6 +15,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from halimede.errors import cause_of
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK
 from halimede.models.errors import FetchError, FetchReason, redact
@@ -249,6 +250,6 @@ def _explain(error: Exception, shown: str, guard: Guard) -> FetchError:
     if isinstance(error, aiohttp.ClientOSError):
         if isinstance(error, aiohttp.ClientConnectorError) and guard.refused_all:
             return FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{guard.shown} is not allowed: {guard.refused}")
-        text = error.strerror or type(error).__name__
-        return FetchError(FetchReason.UNREACHABLE, f"{shown} cannot be reached: {text}", temporary=True)
-    return FetchError(FetchReason.INTERRUPTED, f"{shown} was interrupted ({type(error).__name__})", temporary=True)
+        return FetchError(FetchReason.UNREACHABLE, f"{shown} cannot be reached: {cause_of(error)}", temporary=True)
+    text = f"{shown} was interrupted (the server ended the transfer early)"
+    return FetchError(FetchReason.INTERRUPTED, text, temporary=True)

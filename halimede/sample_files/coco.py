@@ -20,6 +20,7 @@ from halimede.sample_files.json_lists import JsonLists
 from halimede.sample_files.repeated_samples import RepeatedSamples
 from halimede.sample_files.rules import SampleFileError, is_set
 from halimede.sample_files.samples import LabelledBox, PictureSample
+from halimede.sample_files.text_blocks import contains_text
 
 SUFFIX = ".json"
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
@@ -176,6 +177,8 @@ class _Ids:
 
     def add(self, key: Any) -> bool:
         """Remember an id; return whether it is new."""
+        if isinstance(key, float):
+            key = int(key)
         if isinstance(key, int) and 0 <= key < SMALL_IDS:
             if key // 8 >= len(self._bits):
                 self._bits.extend(bytes(key // 8 + 1 - len(self._bits)))
@@ -191,6 +194,8 @@ class _Ids:
 
     def contains(self, key: Any) -> bool:
         """Whether an id was added, as far as it is remembered."""
+        if isinstance(key, float):
+            key = int(key)
         if isinstance(key, int) and 0 <= key < SMALL_IDS:
             return key // 8 < len(self._bits) and bool(self._bits[key // 8] >> key % 8 & 1)
         return hash(key) in self._others or not self._complete
@@ -198,7 +203,8 @@ class _Ids:
 
 def is_id(value: Any) -> bool:
     """Whether a value can be an id."""
-    return isinstance(value, int | str) and not isinstance(value, bool)
+    is_whole = isinstance(value, float) and value.is_integer()  # as pandas writes a column that lacks a number
+    return is_whole or (isinstance(value, int | str) and not isinstance(value, bool))
 
 
 def box_fault(box: Any) -> str:
@@ -238,7 +244,8 @@ def is_coco(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(HEAD)
-    return b'"images"' in head or (b'"annotations"' in head and b'"image_id"' in head)
+    names = [contains_text(head, f'"{name}"') for name in (IMAGES, ANNOTATIONS, "image_id")]
+    return names[0] or all(names[1:])
 
 
 def annotation_files(folder: Path, files: Iterable[Path]) -> list[Path]:
@@ -252,7 +259,8 @@ def annotation_files(folder: Path, files: Iterable[Path]) -> list[Path]:
 def read_coco(folder: Path, files: Iterable[Path], limit: int) -> list[PictureSample]:
     """Return the pictures of COCO files with their boxes, in their order. Raises SampleFileError and OSError.
 
-    Crowds and annotations without a box, or with an empty one, are left out: no answer can be compared with them.
+    Crowds and annotations without a box, or with an empty one, are left out: no answer can be compared with them. A
+    file in which no annotation has a box is refused: every answer of a detector would count as wrong.
     """
     contents = [_read(folder, file, limit) for file in files]
     samples: list[PictureSample] = []
@@ -269,7 +277,7 @@ def read_coco(folder: Path, files: Iterable[Path], limit: int) -> list[PictureSa
 
 def _read(folder: Path, file: Path, limit: int) -> tuple[CocoFile, list[PictureSample]]:
     by_id: dict[Any, PictureSample] = {}
-    number_of_boxes = 0
+    number_of_boxes, lacks_boxes = 0, False
     with file.open("rb") as opened:
         number = opened.fileno()
         coco = CocoFile(number, os.fstat(number).st_size, str(file), _refuse, lambda _: None)
@@ -278,13 +286,17 @@ def _read(folder: Path, file: Path, limit: int) -> tuple[CocoFile, list[PictureS
                 by_id[entry.id] = PictureSample(_picture(folder, file, entry.file_name), [])
                 if len(by_id) > limit:
                     raise SampleFileError(f"{file}: it lists more than {limit} images: give a part")
-            elif entry.bbox and not is_set(entry.iscrowd):
+            elif not entry.bbox:
+                lacks_boxes = True
+            elif not is_set(entry.iscrowd):
                 x, y, width, height = entry.bbox
                 box = LabelledBox(coco.categories[entry.category_id], x, y, x + width, y + height)
                 by_id[entry.image_id].boxes.append(box)
                 number_of_boxes += 1
                 if number_of_boxes > MAX_BOXES:
                     raise SampleFileError(f"{file}: it has more than {MAX_BOXES} boxes: give a part")
+    if lacks_boxes and not number_of_boxes:
+        raise SampleFileError(f"{file}: its annotations have no bbox: write one for each: [x, y, width, height]")
     if len({sample.picture for sample in by_id.values()}) < len(by_id):
         raise SampleFileError(f"{file}: a file_name is there twice: list each image once")
     return coco, list(by_id.values())
@@ -296,8 +308,8 @@ def _picture(folder: Path, file: Path, name: str) -> Path:
     if inside.is_absolute() or ".." in inside.parts or "\0" in name:
         raise SampleFileError(_outside(file, name))
     folders = (pictures_folder(folder, file), file.parent, folder, folder / IMAGES)
-    path = next((path for parent in folders if (path := parent / inside).is_file()), file.parent / inside)
-    if not path.resolve().is_relative_to(folder.resolve()):
+    path = next((path for parent in folders if (path := parent / inside).is_file()), None)
+    if path is None or not path.resolve().is_relative_to(folder.resolve()):
         raise SampleFileError(_outside(file, name))
     return path
 

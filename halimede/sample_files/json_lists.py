@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from halimede.sample_files.rules import SampleFileError
+from halimede.sample_files.text_blocks import NOT_UTF8, is_utf16
 
 #: most characters of one entry
 MAX_ENTRY = 4 * 1024 * 1024
@@ -48,11 +49,7 @@ class JsonLists:
 
         An entry that is no object is None. Raises SampleFileError.
         """
-        self._fill(3)
-        self._at = len(codecs.BOM_UTF8) if self._buffer.startswith(codecs.BOM_UTF8) else 0
-        if self._peek() != b"{":
-            raise self._error("it is no JSON object")
-        self._at += 1
+        self._begin()
         if self._peek() == b"}":
             return
         while True:
@@ -73,6 +70,16 @@ class JsonLists:
             if mark != b",":
                 raise self._error(f"a comma is expected after {name}")
             self._at += 1
+
+    def _begin(self) -> None:
+        """Go to the first name of the object. Raises SampleFileError."""
+        self._fill(4)
+        if is_utf16(self._buffer):
+            raise SampleFileError(f"{self._name}: it {NOT_UTF8}")
+        self._at = len(codecs.BOM_UTF8) if self._buffer.startswith(codecs.BOM_UTF8) else 0
+        if self._peek() != b"{":
+            raise self._error("it is no JSON object")
+        self._at += 1
 
     def _list(self, name: str, kind: type[msgspec.Struct] | None) -> Iterator[tuple[int, list[Any]]]:
         self._at += 1

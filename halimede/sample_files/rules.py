@@ -26,7 +26,7 @@ SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "
 #: folders that divide pictures from their labels and are not classes: Roboflow's and YOLO's `train/images`
 CONTAINERS = frozenset({"images", "imgs", "jpegimages", "labels", "annotations"})
 #: endings of pictures
-PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+PICTURES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SEPARATORS = ",;\t|"
 #: column names of the class, best first
 CLASS_COLUMNS = ("label", "class", "category", "target", "labels", "classes", "class_name", "y")

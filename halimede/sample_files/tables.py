@@ -19,7 +19,7 @@ MAX_ROW = 4 * 1024 * 1024
 OPEN_QUOTE = "its header opens a quote and never closes it: close it, or take it out"
 BOM = b"\xef\xbb\xbf"
 #: Excel's first line that states the separator
-_STATED = re.compile(rb'"?sep=([^"\r\n])"?[ \t]*\r?(\n|\Z)', re.IGNORECASE)
+_STATED = re.compile(rb'"?sep=([^"\r\n])"?[ \t,;|]*\r?(\n|\Z)', re.IGNORECASE)
 _QUOTED = re.compile('"[^"]*"')
 _DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
 
@@ -49,6 +49,13 @@ class TableHead:
             return True
         return not all(self.is_number(name) for name in values or [last])
 
+    @property
+    def width(self) -> int:
+        """The number of columns without the nameless ones at the end, which Excel writes for cells that were erased."""
+        names = self.names
+        named = (number for number in range(len(names), 0, -1) if names[number - 1])
+        return next(named, len(names)) if self.has_header else len(names)
+
     def class_column(self) -> tuple[int, bool]:
         """Return the index of the class column, and whether it is a guess."""
         names = self.names
@@ -69,8 +76,8 @@ class TableHead:
         return True
 
     def row_fault(self, row: list[str], width: int) -> str | None:
-        """Return what is wrong with a row, empty for a good one, None for a blank line."""
-        if len(row) < 2 and not "".join(row).strip():
+        """Return what is wrong with a row, empty for a good one, None for a blank line, or one of empty fields."""
+        if not any(row) or (len(row) < 2 and not row[0].strip()):
             return None
         return "" if len(row) == width else f"{len(row)} columns where the header has {width}"
 

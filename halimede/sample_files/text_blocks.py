@@ -12,7 +12,18 @@ from halimede.sample_files.rules import SampleFileError
 #: lists
 BLOCK = 64 * 1024
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+NOT_UTF8 = "is UTF-16: write it as UTF-8"
 _LONE_CR = re.compile(rb"\r(?!\n)")
+
+
+def is_utf16(head: bytes) -> bool:
+    """Whether a text is UTF-16 by its mark, or by a zero byte near its begin, which other text lacks."""
+    return head.startswith(UTF16_MARKS) or b"\0" in head[:4]
+
+
+def contains_text(head: bytes, text: str) -> bool:
+    """Whether the first bytes of a file contain a text, in UTF-8 or UTF-16."""
+    return any(text.encode(encoding) in head for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
 
 
 def text_blocks(descriptor: int, name: str, begin: int, end: int, block: int = BLOCK) -> Iterator[bytes]:
@@ -23,8 +34,8 @@ def text_blocks(descriptor: int, name: str, begin: int, end: int, block: int = B
     """
     offset = begin
     while offset < end and (data := os.pread(descriptor, min(block, end - offset), offset)):
-        if offset == 0 and data.startswith(UTF16_MARKS):
-            raise SampleFileError(f"{name} is UTF-16: write it as UTF-8")
+        if offset == 0 and is_utf16(data):
+            raise SampleFileError(f"{name} {NOT_UTF8}")
         offset += len(data)
         if b"\r" in data:
             data = _with_newlines(data, os.pread(descriptor, 1, offset) or b"\n")

@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from halimede.sample_files.rules import PICTURES, SampleFileError, is_set
 from halimede.sample_files.samples import LabelledBox, PictureSample
-from halimede.sample_files.text_blocks import text_blocks
+from halimede.sample_files.text_blocks import contains_text, text_blocks
 
 SUFFIX = ".xml"
 #: most bytes of one file, depth of its elements, objects in it, characters of one text
@@ -99,7 +99,7 @@ def is_annotation(path: Path) -> bool:
     if path.suffix.lower() != SUFFIX:
         return False
     with path.open("rb") as file:
-        return b"<annotation" in file.read(HEAD)
+        return contains_text(file.read(HEAD), "<annotation")
 
 
 def read_voc(folder: Path, files: Iterable[Path]) -> list[PictureSample]:
@@ -119,7 +119,7 @@ def _sample(folder: Path, path: Path) -> PictureSample:
         picture = find_picture(folder, path, annotation.picture)
         if picture is None or not picture.resolve().is_relative_to(folder.resolve()):
             name = shown_name(annotation.picture) or path.stem
-            raise SampleFileError(f"its picture {name} is not in this folder")
+            raise SampleFileError(f"its picture {name} is not in this folder: put it there, or remove this file")
     except SampleFileError as error:
         raise SampleFileError(f"{path}: {error}") from None
     return PictureSample(picture, [box for box in annotation.boxes if not box.is_left_out])
@@ -150,7 +150,7 @@ class VocAnnotation:
 
     def _start(self, name: str, _: object) -> None:
         if not self._path and name != "annotation":
-            raise SampleFileError(f"its root is <{name[:64]}>, not <annotation>")
+            raise SampleFileError(f"its root is <{name[:64]}>, not <annotation>: export it as Pascal VOC")
         self._path.append(name)
         self._text = ""
         if len(self._path) > MAX_DEPTH:

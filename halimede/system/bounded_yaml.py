@@ -6,6 +6,8 @@ both are bounded while the text is read. Aliases cost nothing here: they are ref
 
 from __future__ import annotations
 
+import codecs
+import re
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -13,6 +15,7 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.scanner import Scanner
 
+_order_mark = re.compile("^\ufeff", re.MULTILINE)
 MAX_DEPTH = 100
 #: fields that all merges of a document may copy
 MAX_MERGED = 100_000
@@ -55,6 +58,15 @@ class BoundedConstructor(SafeConstructor):
         if self._merged > MAX_MERGED:
             problem = f"its merges (<<) copy more than {MAX_MERGED} fields: write them out, or merge fewer"
             raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
+def decode_text(data: bytes) -> str:
+    """Return UTF-8, or UTF-16 with a byte order mark, without marks. Raises UnicodeDecodeError.
+
+    Several files that were joined have a mark each, at the begin of a document.
+    """
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return _order_mark.sub("", data.decode("utf-16" if is_utf16 else "utf-8"))
 
 
 def bounded_yaml() -> YAML:

@@ -111,6 +111,12 @@ def test_a_table_between_two_scans_may_contain_the_bytes_of_an_end() -> None:
     assert np.array_equal(decode(framed("jpeg", odd)), decode(framed("jpeg", whole)))
 
 
+def test_a_spoiled_byte_that_looks_like_a_long_table_cuts_no_picture() -> None:
+    whole = bytearray(saved("RGB", "JPEG"))
+    whole[-12:-8] = b"\xff\xdb\xff\xf0"
+    assert read_jpeg(memoryview(whole)).scans == 1
+
+
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.75])
 def test_a_jpeg_that_is_cut_off_names_the_byte(progressive: bool, share: float) -> None:

@@ -185,7 +185,9 @@ def _read(picture: Path) -> Array:
     except OSError as error:
         raise InvalidFieldError("PICTURE", str(picture), f"it cannot be read: {error.strerror}") from error
     except DecodeError as error:
-        raise InvalidFieldError("PICTURE", str(picture), f"{error}: give a JPEG or PNG file") from error
+        raise InvalidFieldError(
+            "PICTURE", str(picture), f"{error.cause}: {error.fix or 'give a JPEG or PNG file'}"
+        ) from error
 
 
 def _answer(model: Model, image: Array) -> tuple[Prediction, float]:

@@ -72,6 +72,13 @@ def split(
 
 
 @pytest.mark.parametrize("size", [1, 7, 700, 1_000_000])
+@pytest.mark.parametrize("mark", [b"\r\n--", b"\n--", b"\n----"])
+def test_a_picture_without_an_end_ends_at_any_boundary(mark: bytes, size: int) -> None:
+    pictures, _ = split(b"".join(picture[:-2] + mark + BOUNDARY + b"\r\n" for picture in PICTURES), size)
+    assert pictures == [picture[:-2] for picture in PICTURES]
+
+
+@pytest.mark.parametrize("size", [1, 7, 700, 1_000_000])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_its_pictures_however_it_is_cut(form: str, size: int) -> None:
     pictures, refused = split(b"".join(FORMS[form]), size)

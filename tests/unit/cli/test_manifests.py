@@ -311,6 +311,15 @@ def test_a_field_without_a_value_is_an_absent_one(tmp_path: Path) -> None:
     assert template == {"spec": {"nodeName": "edge0", "containers": [{"image": "x"}]}}
 
 
+@pytest.mark.parametrize("number", [".nan", ".inf", "-.inf"])
+def test_numbers_that_json_lacks_are_refused_with_their_field(tmp_path: Path, number: str) -> None:
+    text = model() + f"  preprocess: [{{op: scale, factor: {number}}}]\n"
+    error = error_of(write(tmp_path, text))
+    assert (
+        f"spec.preprocess[0].factor: {float(number.replace('.', ''))} is not accepted: write a finite number" in error
+    )
+
+
 def test_a_field_that_is_required_needs_a_value_and_a_list_no_gaps(tmp_path: Path) -> None:
     assert "metadata.name: None is not accepted: it is required: add it" in error_of(write(tmp_path, model("")))
     text = SERVICE.replace("{image: x}", "{image: x, args: [a, null]}", 1)

@@ -72,7 +72,7 @@ def test_whatever_stands_there_is_read_as_pythons_reader_does(
     path.write_bytes(f"x,y\n{body}".encode())
     lines = io.StringIO(f"x,y\n{body}", newline="\n")
     rows = [row for row in csv.reader(lines)][1:]  # noqa: C416  # the reader itself has no len
-    good = sum(len(row) == 2 for row in rows)
+    good = sum(len(row) == 2 and any(row) for row in rows)
     said = facts(path)
     if any("never closed" in each.reason for each in said.broken):
         assert body.count('"')

@@ -30,6 +30,12 @@ def test_the_chain_goes_from_the_edge_over_the_tiers_to_the_cloud(tmp_path: Path
     assert chain.cloud.deferral is None
 
 
+def test_a_manifest_in_utf_16_is_read_as_apply_reads_it(tmp_path: Path) -> None:
+    path = write(tmp_path, joint(), model(tmp_path, "small"), model(tmp_path, "big"))
+    path.write_bytes(path.read_text().encode("utf-16"))
+    assert read_chain([path]).cloud.model == "big"
+
+
 def test_models_are_found_in_the_manifests_beside(tmp_path: Path) -> None:
     write(tmp_path, model(tmp_path, "small"), model(tmp_path, "big"), name="models.yaml")
     (tmp_path / "broken.yaml").write_text("{")
@@ -56,6 +62,8 @@ def test_a_calibration_that_is_not_there_yet_is_none(tmp_path: Path) -> None:
         ("a: 1", "kind: .* use one of Dataset"),
         ("", "one JointInferenceService"),
         ("\x00", "write YAML"),
+        ("a: 1\n\tb: 2", r"write YAML: found character '\\t' that cannot start any token \(line 2\)$"),
+        ("[" * 3000, r"write YAML: it is nested more than 100 levels deep: flatten it \(line 1\)$"),
     ],
 )
 def test_manifests_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:

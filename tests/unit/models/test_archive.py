@@ -179,7 +179,7 @@ async def test_cancelled_it_ends_soon_and_leaves_nothing(cache: Cache) -> None:
         (["a/b/net.onnx", "readme.md"], "a/b/net.onnx"),
         (["model.onnx", "old/model.onnx", "other.onnx"], "model.onnx"),
         (["net/model.onnx", "net/encoder.onnx"], "net/model.onnx"),
-        (["net.onnx", "._net.onnx", "__MACOSX/net.onnx", ".cache/net.onnx"], "net.onnx"),
+        (["net.onnx", "._net.onnx", "__MACOSX/net.onnx", ".cache/net.onnx", "@eaDir/net.onnx"], "net.onnx"),
         (["a.onnx", "b.onnx"], None),
         (["a/model.onnx", "b/model.onnx"], None),
         (["saved_model.pb"], None),

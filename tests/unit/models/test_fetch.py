@@ -287,6 +287,7 @@ async def test_servers_that_do_not_deliver(
 ) -> None:
     error = await failure(f"{origin.url}/{path}", cache)
     assert (error.reason, error.temporary) == (reason, temporary)
+    assert "Error" not in str(error)
 
 
 async def test_the_total_time_is_bounded(origin: Origin, cache: Cache) -> None:

@@ -15,6 +15,7 @@ from halimede.datasets import count
 from halimede.datasets.counting import Counted
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture, read_labelled
+from tests.unit.sample_files.training import check_training
 
 
 def jpeg() -> bytes:
@@ -36,8 +37,7 @@ def coco(names: list[str], *boxes: tuple[int, int, Any], **parts: Any) -> str:
         for i, (image, category, box) in enumerate(boxes)
     ]
     images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
-    categories = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
-    return json.dumps({"images": images, "annotations": annotations, "categories": categories} | parts)
+    return json.dumps({"images": images, "annotations": annotations, "categories": PETS} | parts)
 
 
 def voc(filename: str, *labels: str, difficult: str = "0") -> str:
@@ -55,6 +55,8 @@ def both(folder: Path, form: str) -> tuple[Counted, LabelledPicture]:
     assert (counted.facts.number_of_samples, counted.facts.number_broken) == (len(data), 0)
     labels = data.truths or [box.label for boxes in data.boxes or () for box in boxes]
     assert {named.name: named.count for named in counted.facts.classes} == Counter(labels)
+    if data.truths:
+        check_training(folder, data.truths)
     return counted, data
 
 
@@ -82,6 +84,28 @@ class TestFoldersOfPictures:
         counted, data = both(tmp_path, "images")
         assert counted.facts.number_of_samples == 3
         assert data.truths is None
+
+    @pytest.mark.parametrize("ending", [".jfif", ".JPE"])
+    def test_less_usual_endings_of_a_jpeg(self, tmp_path: Path, ending: str) -> None:
+        for name in ("cat/1.jpg", f"cat/2{ending}", "dog/3.jpg"):
+            put(tmp_path / name)
+        both(tmp_path, "images")
+
+    @pytest.mark.parametrize(
+        ("name", "content"), [("w.webp", b"RIFF\0\0\0\0WEBP"), ("w.jpg", b"RIFF"), ("w.gif", b"GIF89a")]
+    )
+    def test_a_picture_that_no_model_gets_is_not_skipped_in_silence(
+        self, tmp_path: Path, name: str, content: bytes
+    ) -> None:
+        put(tmp_path / "cat/1.jpg")
+        put(tmp_path / "dog" / name, content)
+        with pytest.raises(InvalidFieldError, match=f"dog/{name}' is not accepted: it is no JPEG or PNG file: convert"):
+            read_labelled(tmp_path)
+
+    def test_a_picture_that_is_cut_off_has_one_remedy(self, tmp_path: Path) -> None:
+        put(tmp_path / "cat/1.jpg", jpeg()[:-2])
+        with pytest.raises(InvalidFieldError, match=r"it is cut off after \d+ bytes: repair or remove it$"):
+            read_labelled(tmp_path)
 
     def test_classes_below_a_folder_of_images(self, tmp_path: Path) -> None:
         put(tmp_path / "images/cat/1.jpg")
@@ -114,6 +138,22 @@ class TestVoc:
         assert data.names == [f"JPEGImages/{picture}"]
         assert [[(box.x1, box.y2, box.label) for box in boxes] for boxes in data.boxes or ()] == [[(5, 40, "cat")]]
 
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+    def test_utf_16_is_named(self, tmp_path: Path, encoding: str) -> None:
+        put(tmp_path / "1.xml", voc("1.jpg", "cat").encode(encoding))
+        put(tmp_path / "1.jpg")
+        assert [entry.reason for entry in count(tmp_path, "voc").facts.broken] == ["1.xml is UTF-16: write it as UTF-8"]
+        with pytest.raises(InvalidFieldError, match=r"1\.xml is UTF-16: write it as UTF-8"):
+            read_labelled(tmp_path)
+
+    def test_an_export_of_another_form_is_named_with_what_to_do(self, tmp_path: Path) -> None:
+        put(tmp_path / "annotations.xml", "<annotations><image name='1.jpg'/></annotations>")
+        put(tmp_path / "1.jpg")
+        text = "its root is <annotations>, not <annotation>: export it as Pascal VOC"
+        assert [entry.reason for entry in count(tmp_path, "voc").facts.broken] == [text]
+        with pytest.raises(InvalidFieldError, match=text):
+            read_labelled(tmp_path)
+
     def test_the_layout_in_an_inner_folder(self, tmp_path: Path) -> None:
         put(tmp_path / "VOCdevkit/VOC2007/Annotations/1.xml", voc("1.jpg", "cat"))
         put(tmp_path / "VOCdevkit/VOC2007/JPEGImages/1.jpg")
@@ -143,6 +183,7 @@ class TestVoc:
 
 
 BOX = [1, 2, 3, 4]
+PETS = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
 CAPTIONS = json.dumps(
     {
         "images": [{"id": i, "file_name": f"{i}.jpg"} for i in range(3)],
@@ -217,10 +258,40 @@ class TestCoco:
     @pytest.mark.parametrize("fields", [{}, {"bbox": None}, {"bbox": []}])
     def test_an_annotation_without_a_box_is_a_class_and_no_object(self, tmp_path: Path, fields: dict[str, Any]) -> None:
         put(tmp_path / "1.jpg")
-        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, fields)))
+        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, fields), (0, 2, BOX)))
         facts = count(tmp_path, "coco").facts
         assert (facts.number_of_samples, facts.number_broken, facts.classes[0].count) == (1, 0, 1)
-        assert read_labelled(tmp_path).boxes == [[]]
+        assert [[box.label for box in boxes] for boxes in read_labelled(tmp_path).boxes or ()] == [["dog"]]
+
+    def test_a_file_whose_annotations_have_outlines_alone_is_refused(self, tmp_path: Path) -> None:
+        put(tmp_path / "1.jpg")
+        put(tmp_path / "annotations.json", coco(["1.jpg"], (0, 1, {"segmentation": [[1, 1, 20, 1, 20, 20]]})))
+        assert count(tmp_path, "coco").facts.classes[0].count == 1
+        with pytest.raises(InvalidFieldError, match=r"its annotations have no bbox: write one for each: \[x, y, width"):
+            read_labelled(tmp_path)
+
+    def test_whole_numbers_as_pandas_writes_them_are_ids(self, tmp_path: Path) -> None:
+        put(tmp_path / "1.jpg")
+        images, annotations = [{"id": 1.0, "file_name": "1.jpg"}], [{"image_id": 1, "category_id": 2.0, "bbox": BOX}]
+        put(
+            tmp_path / "annotations.json",
+            json.dumps({"images": images, "annotations": annotations, "categories": PETS}),
+        )
+        both(tmp_path, "coco")
+
+    def test_utf_16_is_named(self, tmp_path: Path) -> None:
+        put(tmp_path / "1.jpg")
+        put(tmp_path / "a.json", coco(["1.jpg"], (0, 1, BOX)).encode("utf-16"))
+        assert count(tmp_path, "coco").facts.broken[0].reason == "it is UTF-16: write it as UTF-8"
+        with pytest.raises(InvalidFieldError, match=r"a\.json: it is UTF-16: write it as UTF-8"):
+            read_labelled(tmp_path)
+
+    @pytest.mark.parametrize("name", ["2.jpg", "1.JPG", "http://host/1.jpg"])
+    def test_a_picture_that_is_missing_is_named_with_what_to_do(self, tmp_path: Path, name: str) -> None:
+        put(tmp_path / "1.jpg")
+        put(tmp_path / "annotations.json", coco([name], (0, 1, BOX)))
+        with pytest.raises(InvalidFieldError, match=f"its file_name '{name}' is not in this folder: put the picture"):
+            read_labelled(tmp_path)
 
     @pytest.mark.parametrize("entry", [5, {"image_id": 0, "category_id": 2, "bbox": [1, 2, float("nan"), 4]}])
     def test_one_irregular_entry_among_thousands(self, tmp_path: Path, entry: object) -> None:

@@ -12,6 +12,7 @@ from halimede.datasets.registry import FileBlocks
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture, read_labelled
 from halimede.messages import DatasetFacts
+from tests.unit.sample_files.training import check_training
 
 ROWS = "1,0.5,ok\n2,0.25,hot\n3,1,ok\n"
 CLASSES = {"ok": 2, "hot": 1}
@@ -23,6 +24,7 @@ def both(path: Path) -> tuple[DatasetFacts, LabelledPicture]:
     assert (facts.number_of_samples, facts.number_broken) == (len(data), 0)
     if data.truths is not None:
         assert {named.name: named.count for named in facts.classes} == Counter(data.truths)
+        check_training(path, data.truths)
     return facts, data
 
 
@@ -45,6 +47,10 @@ def both(path: Path) -> tuple[DatasetFacts, LabelledPicture]:
         pytest.param(f'"id","two\nlines","label"\n{ROWS}', id="a newline in a name"),
         pytest.param(f"\nlabel,id,x\n{'ok,1,0.5'}\nhot,2,0.25\nok,3,1", id="no newline at the end"),
         pytest.param(ROWS, id="no header"),
+        pytest.param(f"id,x,label\n{ROWS},,\n" + '"","",""\n', id="rows of empty fields"),
+        pytest.param(f"id,x,label\n{ROWS}".replace(",", ";").replace("\n", "\r\n") + ";;\r\n" * 9, id="of Excel"),
+        pytest.param(f"id,x,label,,\n{ROWS}".replace("ok", "ok,,").replace("hot", "hot,,"), id="erased columns"),
+        pytest.param(f"sep=;;;\nid;x;label\n{ROWS.replace(',', ';')}", id="sep=; of a sheet that was saved again"),
         pytest.param(ROWS.replace("0.5", "0,5").replace("0.25", "0,25").replace(",ok", ";ok").replace(",hot", ";hot")
                      .replace("1,0", "1;0").replace("2,0", "2;0").replace("3,1", "3;1"), id="decimal commas"),
     ],
@@ -116,6 +122,12 @@ def test_a_quote_inside_of_a_field_costs_no_other_row(tmp_path: Path) -> None:
     assert (facts.number_of_samples, facts.number_broken) == (700_001, 0)
 
 
+def test_a_header_without_any_name_has_all_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("\t\n1\t2\n")
+    assert [row.tolist() for row in both(path)[1].images] == [[1, 2]]
+
+
 def test_a_table_without_a_class_column_says_how_to_name_it(tmp_path: Path) -> None:
     path = tmp_path / "wine.csv"
     path.write_text("acid;quality\n" + "0.5;6\n0.7;5\n" * 5)
@@ -132,6 +144,20 @@ def test_a_row_without_a_class_is_named(tmp_path: Path) -> None:
         read_labelled(path)
 
 
+def test_rows_of_empty_fields_are_none_among_too_many_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (1024,))
+    path = tmp_path / "data.csv"
+    path.write_text("x,label\n" + "".join(f"1,c{i}\n" for i in range(30_000)) + ",\n" * 40)
+    assert count(path, "csv").facts.number_of_samples == 30_000
+
+
+def test_a_row_without_a_class_is_a_sample_of_none(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("x,label\n" + "1,a\n2,\n" * 3000)
+    facts = count(path, "csv").facts
+    assert (facts.number_of_samples, facts.classes[0].count) == (6000, 3000)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_of_text_with_any_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (5,))
@@ -140,9 +166,10 @@ def test_lines_of_text_with_any_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert count(path, "txt").facts.number_of_samples == 3
 
 
-def test_a_utf_16_table_is_named_by_both(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_utf_16_table_is_named_by_both(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "data.csv"
-    path.write_bytes("x,label\n1,a\n".encode("utf-16"))
+    path.write_bytes("x,label\n1,a\n".encode(encoding))
     with pytest.raises(DatasetError, match="is UTF-16: write it as UTF-8"):
         count(path, "csv")
     with pytest.raises(InvalidFieldError, match="is UTF-16: write it as UTF-8"):
