@@ -155,6 +155,9 @@ class HttpPictures:
         expect: called with the seconds in which the next bytes arrive.
         refuse: called with the reason for each picture that is not read.
 
+    Attributes:
+        received_s: when bytes arrived last (monotonic clock).
+
     """
 
     def __init__(
@@ -172,6 +175,7 @@ class HttpPictures:
         self._expect = expect
         self._refuse = refuse
         self._socket: socket
+        self.received_s = -math.inf
 
     def read(self) -> Iterator[bytes]:
         """Yield pictures until the end of a stream. Raises SourceError, OSError, ValueError and HTTPException."""
@@ -209,6 +213,7 @@ class HttpPictures:
             self._expect(left)
             self._socket.settimeout(left)
             data = response.read1(BLOCK)
+            self.received_s = time.monotonic()
             for picture in splitter.feed(data) if data else splitter.close():
                 self._expect(math.inf)
                 yield picture

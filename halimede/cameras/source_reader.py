@@ -79,6 +79,10 @@ class SourceReader:
         self.counts.refused += 1
         self.counts.why = why[:512]
 
+    def garbage(self) -> SourceError:
+        """Return the error of a source that sends, and nothing of it can be used."""
+        return SourceError(ipc_messages.GARBAGE, self.counts.why or TEXTS[ipc_messages.GARBAGE])
+
     def expect(self, seconds: float) -> None:
         """Expect progress within that time."""
         self.until_s = time.monotonic() + seconds
@@ -107,10 +111,7 @@ def _live(camera: CameraSettings, reading: SourceReader) -> Iterator[FrameEncode
                 if thinner.admits(now):
                     yield replace(found, taken_ns=time.time_ns())
             if now - good > camera.stall_s:
-                raise SourceError(
-                    ipc_messages.GARBAGE,
-                    reading.counts.why or "it sends no readable video: give a video file, a stream or a camera device",
-                )
+                raise reading.garbage()
             if pause := brake.pause(now):
                 time.sleep(pause)
     raise SourceError(ipc_messages.ENDED, "it ended the stream")
@@ -138,6 +139,8 @@ def _http_packets(camera: CameraSettings, reading: SourceReader) -> Iterator[Any
             opening = False
             yield Packet(data)
     except (HTTPException, OSError, ValueError) as error:
+        if isinstance(error, TimeoutError) and time.monotonic() - pictures.received_s < camera.stall_s / 2:
+            raise reading.garbage() from None
         raise (relay and relay.error) or as_error(error, opening=opening) from None
 
 

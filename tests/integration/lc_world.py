@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -152,11 +153,13 @@ async def fetch_at_once(url: str, sha256: str, cache: Cache, progress: Any = Non
     return cached(cache, sha256 or url.replace("/", "_"))
 
 
-def cached(cache: Cache, digest: str) -> Fetched:
-    """Put a file where that of a digest would be, and record it as verified."""
+def cached(cache: Cache, digest: str, modified_s: float | None = None) -> Fetched:
+    """Put a file where that of a digest would be, and record it as verified. ``modified_s``: its time; None: now."""
     part = cache.root / f"part-{digest}"
     part.parent.mkdir(parents=True, exist_ok=True)
     part.write_bytes(b"m")
+    if modified_s is not None:
+        os.utime(part, (modified_s, modified_s))
     return cache.keep(part, digest)
 
 

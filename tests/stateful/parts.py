@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from services.lc.app import Config, LocalController
 from services.lc.models.preparer import plain
 from services.lc.paths import Worker
 from services.lc.supervisor.process import Process, Start
-from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once
+from tests.integration.lc_world import FakeLauncher, FakeProcess, cached
 from tests.simulated import SimulatedLoop
 
 T = TypeVar("T")
@@ -39,10 +38,7 @@ BEGAN_S = 1_700_000_000
 
 async def fetch(url: str, sha256: str, cache: Cache, progress: Any = None) -> Fetched:
     """Fetch a model at once; its file is as old as the simulation says."""
-    fetched = await fetch_at_once(url, sha256, cache, progress)
-    now = BEGAN_S + asyncio.get_running_loop().time()
-    os.utime(fetched.path, (now, now))
-    return fetched
+    return cached(cache, sha256 or url.replace("/", "_"), BEGAN_S + asyncio.get_running_loop().time())
 
 
 class NumberedTask(asyncio.Task[Any]):
