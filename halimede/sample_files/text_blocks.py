@@ -17,8 +17,12 @@ _LONE_CR = re.compile(rb"\r(?!\n)")
 
 
 def is_utf16(head: bytes) -> bool:
-    """Whether a text is UTF-16 by its mark, or by a zero byte near its begin, which other text lacks."""
-    return head.startswith(UTF16_MARKS) or b"\0" in head[:4]
+    """Whether a text is UTF-16 by its mark, or by a zero byte in one half of its first characters.
+
+    Zeros in both halves are no text: a file that has a size, and no content yet.
+    """
+    halves_with_zeros = {position % 2 for position, byte in enumerate(head[:4]) if byte == 0}
+    return head.startswith(UTF16_MARKS) or len(halves_with_zeros) == 1
 
 
 def contains_text(head: bytes, text: str) -> bool:
