@@ -120,6 +120,7 @@ class Feature(Enum):
         {
             Software.MOSQUITTO: "max_inflight_messages 1000",
             Software.EMQX: "mqtt.max_inflight = 1000",
+            Software.FLASHMQ: "max_qos_msg_pending_per_client 1000",
             Software.RABBITMQ: "mqtt.prefetch = 1000",
         },
         is_essential=False,
