@@ -98,8 +98,8 @@ class Feature(Enum):
     ABSENCE = Requirement(
         "the broker does not report that a message has no subscriber (reason code 16), or a client subscribes to all "
         "topics",
-        "frames and results without a receiver count as received, and requests to a cloud worker that is gone wait "
-        "until their deadline",
+        "frames and results without a receiver count as received, and the first request to a cloud without workers "
+        "waits until its deadline",
         {},
         is_essential=False,
     )
