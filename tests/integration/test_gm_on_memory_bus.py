@@ -353,6 +353,48 @@ async def test_a_node_whose_birth_has_outlived_it_is_offline_after_fifteen_secon
 
 
 @simulated
+@pytest.mark.parametrize("recalled", [False, True], ids=["while others appear", "while GM recalls births"])
+async def test_a_node_whose_birth_has_outlived_it_is_offline_in_a_growing_cluster(
+    tmp_path: Path, *, recalled: bool
+) -> None:
+    def birth(node: str) -> Packet:
+        body = codec.encode(topics.PRESENCE, Presence(node=node, epoch=1, online=True))
+        return Packet(topics.PRESENCE.at(node=node).text, body, qos=1, retain=True)
+
+    async with world(tmp_path) as w:
+        names = [f"edge{index}" for index in range(60)]
+        for name in names:
+            w.broker.route(birth(name))
+        async with w.gm():
+            for name in names[1:]:
+                await asyncio.sleep(1.5)
+                if not recalled:
+                    w.broker.route(birth(name))
+                elif name == "edge1":
+                    await w.bus.recall(topics.PRESENCE.filter())
+                else:  # as after a surge, where the broker dropped the birth
+                    w.broker.route(Packet(topics.PRESENCE.at(node=f"new-{name}").text, birth(f"new-{name}").payload))
+                    await w.bus.recall(topics.PRESENCE.filter())
+            assert not {node.name: node.online for node in (await w.ask("nodes")).nodes}["edge0"]
+
+
+@simulated
+@pytest.mark.parametrize("reports", [False, True])
+async def test_a_node_that_only_reports_after_a_reconnect_of_gm_stays_online(tmp_path: Path, *, reports: bool) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"), w.gm():
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.earlier = True
+        w.bus.renew()
+        await asyncio.sleep(8)
+        if reports:
+            edge.report(HELMET)
+        await asyncio.sleep(100)
+        nodes = {node.name: node.online for node in (await w.ask("nodes")).nodes}
+        assert nodes == {"edge0": reports, "cloud0": True}
+
+
+@simulated
 async def test_a_node_that_vanished_while_gm_could_not_see_it_is_found_out(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0"):
         async with w.node("cloud0") as cloud:
