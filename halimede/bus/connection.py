@@ -26,7 +26,7 @@ from halimede.bus.message import (
     ReceiveNow,
 )
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reconnect import LAST_BACKOFF, BrokerReadiness, ClientIdConflict, ReconnectBackoff
+from halimede.bus.reconnect import FIRST_BACKOFF, BrokerReadiness, ClientIdConflict, ReconnectBackoff
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
@@ -39,7 +39,6 @@ log = structlog.get_logger()
 #: seconds to wait for the broker's answer to a subscribe or unsubscribe
 SUBSCRIBE_TIMEOUT = 10.0
 RIVAL = "another client uses the same client id"
-ANOTHERS = "another client may use the same client id"
 
 #: why a client ends its own connection: an orderly step, and no outage
 RENEWED = "birth and will have changed"
@@ -57,12 +56,13 @@ class ConnectionLog:
     def __init__(self, where: str, client_id: str) -> None:
         self._where = where
         self._client_id = client_id
-        self._cause = "no answer yet"
+        #: why there is no connection
+        self.cause = "no answer yet"
         self._told: set[str] = set()
 
     def because(self, reason: str) -> None:
         """Record why there is no connection. Each new reason is logged once."""
-        self._cause = reason
+        self.cause = reason
         if reason not in self._told and len(self._told) < MOST_REASONS:
             self._told.add(reason)
             level = log.info if reason == RENEWED else log.warning
@@ -75,15 +75,15 @@ class ConnectionLog:
 
     def closed(self) -> None:
         """Record that the connection is closed on purpose: nothing is logged."""
-        self._cause = "closed"
+        self.cause = "closed"
 
     def error(self, waited_s: float | None = None) -> DisconnectedError:
         """Return the error for a caller that needs a connection."""
         what = f"no connection to the broker at {self._where}"
         if waited_s is None:
-            return DisconnectedError(f"{what} ({self._cause})")
+            return DisconnectedError(f"{what} ({self.cause})")
         return DisconnectedError(
-            f"{what} within {waited_s:g} s ({self._cause}): start it, or set HALIMEDE_BROKER to its address"
+            f"{what} within {waited_s:g} s ({self.cause}): start it, or set HALIMEDE_BROKER to its address"
         )
 
 
@@ -159,6 +159,11 @@ class ReconnectingBus(Bus):
     def connected(self) -> bool:
         """Whether the broker has accepted this client, and answered its subscriptions and birth."""
         return self._usable is not None and not self._usable.ended.done()
+
+    @property
+    def cause(self) -> str:
+        """Why there is no connection, or why the last one ended."""
+        return self._outage.cause
 
     @property
     def owed(self) -> int:
@@ -372,9 +377,9 @@ class ReconnectingBus(Bus):
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while not self.may_connect():
-                self._outage.because(ANOTHERS)
-                await asyncio.sleep(LAST_BACKOFF)
+            while obstacle := self.obstacle():
+                self._outage.because(obstacle)
+                await asyncio.sleep(FIRST_BACKOFF)
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
             pause = 0.0

@@ -96,8 +96,9 @@ class Bus(ABC):
         #: the node of this client: the broker accepts its dead letters only under this name
         self.node = NO_NODE
         self.announce = announce or Announcement
-        #: called before each connection: it would end the connection of another client with the same id
-        self.may_connect: Callable[[], bool] = lambda: True
+        #: called before each connection, which would end that of another client with the same id: why it must not be
+        #: made yet, empty if it may
+        self.obstacle: Callable[[], str] = lambda: ""
         #: make only one connection; ``over`` is set when it has ended, or failed
         self.once = False
         self.over = asyncio.Event()

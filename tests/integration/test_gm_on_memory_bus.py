@@ -15,10 +15,11 @@ import pytest
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
+from halimede.bus.reconnect import LAST_BACKOFF
 from halimede.errors import HalimedeError
-from halimede.messages import ApiRequest, Histogram, Presence, Sync, TaskInfo, WorkerReport
+from halimede.messages import ApiRequest, GmPresence, Histogram, Presence, Sync, TaskInfo, WorkerReport
 from halimede.names import Key
-from services.gm.app import refuse_a_second
+from services.gm.app import ReconnectCheck, refuse_a_second
 from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.sqlite_file import StoreError
 from tests.integration.gm_world import (
@@ -613,6 +614,36 @@ async def test_a_busy_gm_answers_one_with_another_store_as_soon_as_it_can(tmp_pa
             link.slots.release()
         with pytest.raises(HalimedeError, match=r"another global manager .* is online"):
             await look
+
+
+@simulated
+@pytest.mark.parametrize(("connection", "seconds"), [(0, 2), (1, 20)], ids=["an earlier version", "this version"])
+async def test_a_birth_that_has_outlived_its_gm_only_delays_a_reconnect(
+    tmp_path: Path, connection: int, seconds: int
+) -> None:
+    async with world(tmp_path) as w, LocalCluster(w.store) as cluster:
+        other = GmPresence(epoch=1, online=True, store="another store", connection=connection)
+        w.broker.route(Packet(topics.GM_PRESENCE.at().text, codec.encode(topics.GM_PRESENCE, other), retain=True))
+        w.broker.running = False
+        check = ReconnectCheck(cluster, [], lambda: MemoryBus("look", w.broker))
+        running = asyncio.create_task(check.run())
+        for _ in range(100):
+            obstacle = check.obstacle()
+            assert obstacle, "the broker is not reachable: another GM may be connected to it"
+            await asyncio.sleep(1)
+        assert obstacle == "the broker is not running"
+        w.broker.start()
+        await eventually(lambda: not check.obstacle(), seconds + LAST_BACKOFF)
+        running.cancel()
+
+
+@simulated
+async def test_a_gm_whose_place_is_taken_does_not_connect_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), LocalCluster(tmp_path / "another.db") as cluster:
+        check = ReconnectCheck(cluster, [], lambda: MemoryBus("look", w.broker))
+        assert check.obstacle()
+        with pytest.raises(HalimedeError, match=r"another global manager .* is online"):
+            await check.run()
 
 
 @simulated
