@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping
@@ -32,6 +33,7 @@ from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 from halimede.errors import BusError, DisconnectedError, RefusedError, cause_of
 from halimede.names import check_name
+from halimede.system.backoff import exponential
 from halimede.topic import Filter
 
 log = structlog.get_logger()
@@ -43,8 +45,10 @@ RIVAL = "another client uses the same client id"
 #: why a client ends its own connection: an orderly step, and no outage
 RENEWED = "birth and will have changed"
 UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
-#: seconds after which a connection's birth is published once more
-REPEAT_BIRTH_S = 3.0
+#: seconds that a new subscription waits for a usable connection: longer than all attempts at a broker that is not ready
+SETTLE_S = 30.0
+#: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded
+REPEAT_BIRTH_S, LONGEST_REPEAT_S = 3.0, 60.0
 
 #: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
@@ -318,17 +322,22 @@ class ReconnectingBus(Bus):
             link.abort("no answer to a subscription")
             return None
 
-    async def _settle(self, link: Transport, filter_: str, reason: int) -> int:
+    async def _settle(self, link: Transport, filter_: str, reason: int) -> int | None:
         """Record the answer to a subscription of an existing connection; return the broker's final answer.
 
         If the connection ends because the broker is not ready, the next ones send the subscription again; without a
-        next one (``once``), the first answer counts.
+        next one (``once``), the first answer counts. None if the broker accepts no connection for too long: then the
+        next one subscribes, whenever it is made.
         """
-        if link is not self._usable:
-            await self._wait_ready_or_over()
-        if link is self._usable and self._readiness.must_end({**self._readiness.answers, filter_: reason}):
-            link.abort(UNREADY)
-            await self._wait_ready_or_over()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                if link is not self._usable:
+                    await self._wait_ready_or_over()
+                if link is self._usable and self._readiness.must_end({**self._readiness.answers, filter_: reason}):
+                    link.abort(UNREADY)
+                    await self._wait_ready_or_over()
+        except TimeoutError:
+            return None
         return self._readiness.answers.get(filter_, reason)
 
     async def _wait_ready_or_over(self) -> None:
@@ -465,16 +474,21 @@ class ReconnectingBus(Bus):
         await self._connected()
 
     async def _repeat_birth(self, announcement: Announcement) -> None:
-        """Publish the birth once more: see ``Announcement``."""
+        """Publish the birth once more, until the broker has granted it: see ``Announcement``."""
         if announcement.repeat is None:
             return
-        await asyncio.sleep(REPEAT_BIRTH_S)
-        birth = announcement.repeat()
-        try:
-            if await self.send(birth) < FAILURE:
+        for attempt in itertools.count(1):
+            await asyncio.sleep(exponential(attempt, REPEAT_BIRTH_S, LONGEST_REPEAT_S))
+            birth = announcement.repeat()
+            try:
+                reason = await self.send(birth)
+            except BusError as error:
+                log.info("birth not repeated", client=self.client_id, error=str(error))
+                continue
+            if reason < FAILURE:
                 self.refused.pop(birth.topic, None)
-        except BusError as error:
-            log.info("birth not repeated", client=self.client_id, error=str(error))
+                return
+            self.refused[birth.topic] = REASONS.get(reason, hex(reason))
 
     async def _accuse(self) -> None:
         about = Packet(f"client/{self.client_id}", b"")
