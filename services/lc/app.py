@@ -232,6 +232,7 @@ class _Components:
                 http,
                 str(config.fetch_policy),
                 self.code.digests,
+                self.code.missing,
             )
             self.workers = Supervisor(
                 folders,
