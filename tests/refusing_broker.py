@@ -36,23 +36,26 @@ class RefusingBroker:
 
     Attributes:
         refuses: what is refused always.
+        loses: what is not forwarded, and not answered.
         retains: cleared, messages are acknowledged and forwarded, and not retained.
         lacks: see ``SHARED`` and the constants next to it.
         largest: bytes of a packet from which on it is acknowledged and dropped; 0: no limit.
         in_flight: QoS 1 messages to a client before the first is acknowledged; 0: no limit.
         attempts: connections while it accepted none. ``connects``: accepted connections by client id.
-        refused: refused packets. ``unretained``: messages that were not retained although they should be.
+        refused, lost: refused and lost packets.
+        unretained: messages that were not retained although they should be.
 
     """
 
     def __init__(self, target: int) -> None:
         self.port = 0
         self.refuses: Refuses = lambda _client, _topic: False
+        self.loses: Refuses = lambda _client, _topic: False
         self.retains = True
         self.lacks: frozenset[str] = frozenset()
         self.largest = self.in_flight = 0
         self.connects: dict[str, int] = {}
-        self.attempts = self.refused = self.unretained = 0
+        self.attempts = self.refused = self.lost = self.unretained = 0
         self._target = target
         self._open = True
         self._refuse_until = 0.0
@@ -130,6 +133,9 @@ class RefusingBroker:
             if answer is not None:
                 self.refused += 1
                 writer.write(answer)
+                continue
+            if first & 0xF0 == PUBLISH and self.loses(client, _text(body, 0)):
+                self.lost += 1
                 continue
             if first & 0xF0 == PUBLISH and first & RETAIN and not self.retains:
                 self.unretained += 1

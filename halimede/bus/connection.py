@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping
@@ -26,12 +27,13 @@ from halimede.bus.message import (
     ReceiveNow,
 )
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reconnect import LAST_BACKOFF, BrokerReadiness, ClientIdConflict, ReconnectBackoff
+from halimede.bus.reconnect import FIRST_BACKOFF, BrokerReadiness, ClientIdConflict, ReconnectBackoff
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 from halimede.errors import BusError, DisconnectedError, RefusedError, cause_of
 from halimede.names import check_name
+from halimede.system.backoff import exponential
 from halimede.topic import Filter
 
 log = structlog.get_logger()
@@ -39,13 +41,14 @@ log = structlog.get_logger()
 #: seconds to wait for the broker's answer to a subscribe or unsubscribe
 SUBSCRIBE_TIMEOUT = 10.0
 RIVAL = "another client uses the same client id"
-ANOTHERS = "another client may use the same client id"
 
 #: why a client ends its own connection: an orderly step, and no outage
 RENEWED = "birth and will have changed"
 UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
-#: seconds after which a connection's birth is published once more
-REPEAT_BIRTH_S = 3.0
+#: seconds that a new subscription waits for a usable connection: longer than all attempts at a broker that is not ready
+SETTLE_S = 30.0
+#: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded
+REPEAT_BIRTH_S, LONGEST_REPEAT_S = 3.0, 60.0
 
 #: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
@@ -62,12 +65,13 @@ class ConnectionLog:
     def __init__(self, where: str, client_id: str) -> None:
         self._where = where
         self._client_id = client_id
-        self._cause = "no answer yet"
+        #: why there is no connection
+        self.cause = "no answer yet"
         self._told: set[str] = set()
 
     def because(self, reason: str) -> None:
         """Record why there is no connection. Each new reason is logged once."""
-        self._cause = reason
+        self.cause = reason
         if reason not in self._told and len(self._told) < MOST_REASONS:
             self._told.add(reason)
             level = log.info if reason == RENEWED else log.warning
@@ -80,15 +84,15 @@ class ConnectionLog:
 
     def closed(self) -> None:
         """Record that the connection is closed on purpose: nothing is logged."""
-        self._cause = "closed"
+        self.cause = "closed"
 
     def error(self, waited_s: float | None = None) -> DisconnectedError:
         """Return the error for a caller that needs a connection."""
         what = f"no connection to the broker at {self._where}"
         if waited_s is None:
-            return DisconnectedError(f"{what} ({self._cause})")
+            return DisconnectedError(f"{what} ({self.cause})")
         return DisconnectedError(
-            f"{what} within {waited_s:g} s ({self._cause}): start it, or set HALIMEDE_BROKER to its address"
+            f"{what} within {waited_s:g} s ({self.cause}): start it, or set HALIMEDE_BROKER to its address"
         )
 
 
@@ -164,6 +168,11 @@ class ReconnectingBus(Bus):
     def connected(self) -> bool:
         """Whether the broker has accepted this client, and answered its subscriptions and birth."""
         return self._usable is not None and not self._usable.ended.done()
+
+    @property
+    def cause(self) -> str:
+        """Why there is no connection, or why the last one ended."""
+        return self._outage.cause
 
     @property
     def owed(self) -> int:
@@ -318,17 +327,22 @@ class ReconnectingBus(Bus):
             link.abort("no answer to a subscription")
             return None
 
-    async def _settle(self, link: Transport, filter_: str, reason: int) -> int:
+    async def _settle(self, link: Transport, filter_: str, reason: int) -> int | None:
         """Record the answer to a subscription of an existing connection; return the broker's final answer.
 
         If the connection ends because the broker is not ready, the next ones send the subscription again; without a
-        next one (``once``), the first answer counts.
+        next one (``once``), the first answer counts. None if the broker accepts no connection for too long: then the
+        next one subscribes, whenever it is made.
         """
-        if link is not self._usable:
-            await self._wait_ready_or_over()
-        if link is self._usable and self._readiness.must_end({**self._readiness.answers, filter_: reason}):
-            link.abort(UNREADY)
-            await self._wait_ready_or_over()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                if link is not self._usable:
+                    await self._wait_ready_or_over()
+                if link is self._usable and self._readiness.must_end({**self._readiness.answers, filter_: reason}):
+                    link.abort(UNREADY)
+                    await self._wait_ready_or_over()
+        except TimeoutError:
+            return None
         return self._readiness.answers.get(filter_, reason)
 
     async def _wait_ready_or_over(self) -> None:
@@ -377,9 +391,9 @@ class ReconnectingBus(Bus):
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while not self.may_connect():
-                self._outage.because(ANOTHERS)
-                await asyncio.sleep(LAST_BACKOFF)
+            while obstacle := self.obstacle():
+                self._outage.because(obstacle)
+                await asyncio.sleep(FIRST_BACKOFF)
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
             pause = 0.0
@@ -465,16 +479,21 @@ class ReconnectingBus(Bus):
         await self._connected()
 
     async def _repeat_birth(self, announcement: Announcement) -> None:
-        """Publish the birth once more: see ``Announcement``."""
+        """Publish the birth once more, until the broker has granted it: see ``Announcement``."""
         if announcement.repeat is None:
             return
-        await asyncio.sleep(REPEAT_BIRTH_S)
-        birth = announcement.repeat()
-        try:
-            if await self.send(birth) < FAILURE:
+        for attempt in itertools.count(1):
+            await asyncio.sleep(exponential(attempt, REPEAT_BIRTH_S, LONGEST_REPEAT_S))
+            birth = announcement.repeat()
+            try:
+                reason = await self.send(birth)
+            except BusError as error:
+                log.info("birth not repeated", client=self.client_id, error=str(error))
+                continue
+            if reason < FAILURE:
                 self.refused.pop(birth.topic, None)
-        except BusError as error:
-            log.info("birth not repeated", client=self.client_id, error=str(error))
+                return
+            self.refused[birth.topic] = REASONS.get(reason, hex(reason))
 
     async def _accuse(self) -> None:
         about = Packet(f"client/{self.client_id}", b"")

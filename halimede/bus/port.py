@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -96,8 +97,9 @@ class Bus(ABC):
         #: the node of this client: the broker accepts its dead letters only under this name
         self.node = NO_NODE
         self.announce = announce or Announcement
-        #: called before each connection: it would end the connection of another client with the same id
-        self.may_connect: Callable[[], bool] = lambda: True
+        #: called before each connection, which would end that of another client with the same id: why it must not be
+        #: made yet, empty if it may
+        self.obstacle: Callable[[], str] = lambda: ""
         #: make only one connection; ``over`` is set when it has ended, or failed
         self.once = False
         self.over = asyncio.Event()
@@ -109,6 +111,8 @@ class Bus(ABC):
         #: subscriptions and birth that the broker refused at the last connect, by filter or topic, with the reason
         self.refused: dict[str, str] = {}
         self._letters = DeadLetterPublisher(client_id)
+        #: the newest dead letters without a connection
+        self._unsent_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_PER_SECOND)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
     # --- methods of adapters ----------------------------------------------------------------------------------
@@ -313,16 +317,25 @@ class Bus(ABC):
         return await self.publish(address, body, correlation=to.packet.correlation, properties=properties)
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
-        """Publish a dead letter for an unreadable message, at most ten a second."""
-        if (letter := self._letters.write(packet, reason)) and self.connected:
-            try:
-                await self.publish(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
-            except BusError as error:
-                log.debug("dead letter not sent", error=str(error))
+        """Publish a dead letter for an unreadable message, at most ten a second; without a connection, on the next."""
+        letter = self._letters.write(packet, reason)
+        if letter and self.connected:
+            await self._send_letter(letter)
+        elif letter:
+            self._unsent_letters.append(letter)
+
+    async def _send_letter(self, letter: DeadLetter) -> None:
+        try:
+            await self.publish(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
+        except BusError as error:
+            log.debug("dead letter not sent", error=str(error))
 
     def _dead_letter_now(self, packet: Packet, reason: str) -> None:
         """Publish a dead letter now, if the connection has a free slot."""
-        if (letter := self._letters.write(packet, reason)) and self.connected:
+        letter = self._letters.write(packet, reason)
+        if letter and not self.connected:
+            self._unsent_letters.append(letter)
+        elif letter:
             try:
                 self.publish_now(topics.DEAD_LETTER.at(node=self.node, client=self.client_id), letter)
             except BusError as error:
@@ -330,6 +343,8 @@ class Bus(ABC):
 
     async def _connected(self) -> None:
         """Adapters call this after birth and subscriptions. Hooks run concurrently; a failing one is logged."""
+        while self._unsent_letters and self.connected:
+            await self._send_letter(self._unsent_letters.popleft())
         for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
             if isinstance(result, BusError):
                 log.warning("connect hook interrupted", error=str(result))

@@ -27,7 +27,7 @@ from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
-from halimede.models.external_data import fetch_model
+from halimede.models.external_data import DataFilesError, fetch_model
 from halimede.models.fetcher import fetch
 from halimede.models.materialize import deliver, deliver_folder, make_parent
 from halimede.models.source_registry import local_path, open_file
@@ -81,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
         f"10.0.0.0/8, names of hosts, separated by commas (default: ${VARIABLE}, else none)",
     )
     made.add_argument("--unpack", action="store_true", help="of an archive (tar, tar.gz, zip), --out is its folder")
+    made.add_argument(
+        "--own-code",
+        action="store_true",
+        help="the worker's own code may use an ONNX file whose data files cannot be fetched with it",
+    )
     made.add_argument("--check", action="store_true", help="only verify a file of this machine")
     made.add_argument(
         "--patience",
@@ -126,7 +131,12 @@ def _requested(given: argparse.Namespace) -> RequestedModel:
             "--out", given.out or "", "give --cache and --out, or --check for a file of the machine"
         )
     return RequestedModel(
-        given.url, given.sha256, given.patience, policy=AddressPolicy.parse(given.allow, "--allow"), unpack=given.unpack
+        given.url,
+        given.sha256,
+        given.patience,
+        policy=AddressPolicy.parse(given.allow, "--allow"),
+        unpack=given.unpack,
+        own_code=given.own_code,
     )
 
 
@@ -142,6 +152,7 @@ class RequestedModel:
     """A model: its URL, its digest (or empty), and the seconds for which temporary failures are retried.
 
     Without a policy, that of the environment applies. ``unpack``: an archive becomes the folder that is in it.
+    ``own_code``: as in the LC, a user's own code may use an ONNX file without its data files.
     """
 
     url: str
@@ -150,6 +161,7 @@ class RequestedModel:
     limits: TransferLimits = field(default_factory=TransferLimits)
     policy: AddressPolicy | None = None
     unpack: bool = False
+    own_code: bool = False
 
     def __post_init__(self) -> None:
         if self.sha256 and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
@@ -230,15 +242,17 @@ async def _fetch(wanted: RequestedModel, cache: Cache) -> Fetched:
             write_line(f"{done / 1e6:.0f}{whole} MB downloaded, {rate / 1e6:.1f} MB/s")
 
     # an archive becomes a folder, and so do a model and its data files
-    return await (fetch_model if wanted.unpack else fetch)(
-        wanted.url,
-        wanted.sha256,
-        cache,
-        progress,
-        limits=wanted.limits,
-        policy=wanted.policy,
-        openers={BUS: _LeftToNode},
-    )
+    from_origin = fetch_model if wanted.unpack else fetch
+    openers = {BUS: _LeftToNode}
+    try:
+        return await from_origin(
+            wanted.url, wanted.sha256, cache, progress, limits=wanted.limits, policy=wanted.policy, openers=openers
+        )
+    except DataFilesError as error:
+        if error.temporary or not wanted.own_code:
+            raise
+        write_line(f"only the worker's own code can use this model: {error}")
+        return error.model
 
 
 class _LeftToNode(contextlib.AbstractAsyncContextManager[Stream]):

@@ -169,12 +169,18 @@ def _is_unpacked(cache: Cache, digest: str) -> bool:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    found = {}
-    for path in folder.rglob("*"):
-        if not path.is_dir() or path.is_symlink():
-            facts = path.lstat()
-            found[str(path.relative_to(folder))] = (facts.st_size, facts.st_mtime_ns)
-    return found
+    """Return size and time of each file below a folder. Links are files here. Some archives have thousands of files."""
+    facts, folders = {}, [(str(folder), "")]
+    while folders:
+        path, prefix = folders.pop()
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, f"{prefix}{entry.name}/"))
+                else:
+                    stats = entry.stat(follow_symlinks=False)
+                    facts[prefix + entry.name] = (stats.st_size, stats.st_mtime_ns)
+    return facts
 
 
 def _recorded(record: Path) -> dict[str, tuple[int, int]] | None:

@@ -23,12 +23,14 @@ from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error, redact
 from halimede.models.fetcher import Progress, fetch
-from halimede.models.source_registry import local_path
+from halimede.models.source_registry import asker, local_path
 from halimede.models.source_types import SourceOpener, TransferLimits
 from halimede.system.onnx_file import MalformedProtobufError, records
 
 #: the name of the model file in the tar
 MODEL = "model.onnx"
+#: attempts to fetch a model and its data while its origin replaces them
+MOST_ATTEMPTS = 3
 #: the most data files of one model, and the most folders above one
 MAX_FILES, MAX_DEPTH = 256, 8
 #: the most characters of a location: messages quote it
@@ -62,24 +64,44 @@ async def fetch_model(
     """
     limits = limits or TransferLimits()
     common: dict[str, Any] = {"policy": policy, "openers": openers}
-    fetched = await fetch(url, sha256, cache, progress, limits=limits, **common)
-    with cache.using(fetched.digest):
-        names = await in_thread(data_files, fetched.path)
-        if not names or not all(is_inside(location) for location in names):
-            return fetched  # the trial of a model that names files outside of its folder refuses it
-        files = {MODEL: fetched}
-        try:
-            _check_names(url, sha256, names)
-            for location in names:
-                remaining = replace(limits, max_bytes=limits.max_bytes - sum(file.size for file in files.values()))
-                files[location] = await _fetch_data(url, names, location, cache, progress, limits=remaining, **common)
-        except FetchError as error:
-            raise DataFilesError(fetched, error) from error
-        try:
-            packed = await in_thread(_keep, cache, {location: file.path for location, file in files.items()})
-        except OSError as error:
-            raise disk_error(f"the model cache {cache.root}", error) from error
-    return replace(packed, fresh=all(file.fresh for file in files.values()))
+    for _ in range(MOST_ATTEMPTS):
+        fetched = await fetch(url, sha256, cache, progress, limits=limits, **common)
+        with cache.using(fetched.digest):
+            names = await in_thread(data_files, fetched.path)
+            if not names or not all(is_inside(location) for location in names):
+                return fetched  # the trial of a model that names files outside of its folder refuses it
+            files = {MODEL: fetched}
+            try:
+                _check_names(url, sha256, names)
+                for location in names:
+                    remaining = replace(limits, max_bytes=limits.max_bytes - sum(file.size for file in files.values()))
+                    files[location] = await _fetch_data(
+                        url, names, location, cache, progress, limits=remaining, **common
+                    )
+                if await _is_replaced(url, files, cache, limits=limits, **common):
+                    continue
+            except FetchError as error:
+                raise DataFilesError(fetched, error) from error
+            try:
+                packed = await in_thread(_keep, cache, {location: file.path for location, file in files.items()})
+            except OSError as error:
+                raise disk_error(f"the model cache {cache.root}", error) from error
+        return replace(packed, fresh=all(file.fresh for file in files.values()))
+    text = f"{redact(url)} or its data files were replaced {MOST_ATTEMPTS} times while they were fetched"
+    raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
+
+
+async def _is_replaced(url: str, files: Mapping[str, Fetched], cache: Cache, **more: Any) -> bool:
+    """Whether the origin has other content of one of the files by now. Raises FetchError.
+
+    Files of two versions must not become one model. An origin whose content has no mark would send all of it again.
+    """
+    for location, file in files.items():
+        address = url if location == MODEL else sibling_url(url, location)
+        record = cache.recall(asker(address).key)
+        if record and record.mark and (await fetch(address, "", cache, **more)).digest != file.digest:
+            return True
+    return False
 
 
 def _check_names(url: str, sha256: str, names: Sequence[str]) -> None:

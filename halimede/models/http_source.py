@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from halimede.errors import cause_of
 from halimede.models.address_policy import AddressPolicy
+from halimede.models.archive import GZIP
 from halimede.models.cache import BLOCK
 from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.partial_download import strong
@@ -37,7 +38,6 @@ CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 SCHEMES = frozenset({"http", "https"})
 WEAK = "W/"
 GZIP_ENCODINGS, COMPRESSED_NAMES = frozenset({"gzip", "x-gzip"}), (".gz", ".tgz")
-GZIP = 31  # zlib's number for the format of gzip
 
 
 @contextlib.asynccontextmanager

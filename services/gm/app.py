@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +18,10 @@ from halimede import __version__, codec
 from halimede.blobs.admin import BlobNode, ManagedCache
 from halimede.blobs.uris import GM
 from halimede.bus import Announcement, Bus, Delivery, Packet
+from halimede.bus.connection import ReconnectingBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import refused_names
-from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
+from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, RefusedError, first_error
 from halimede.log import RateLimitedLogger
 from halimede.messages import GmPresence
 from halimede.models import Cache
@@ -47,6 +50,8 @@ CLIENT_ID = "halimede-gm"
 #: seconds: to connect to the broker, for the retained message to arrive after the subscription, and for a GM that runs
 #: to answer, which may be about to connect again
 CONNECT_S, LOOK_S, ANSWER_S = 2.0, 0.3, 15.0
+#: seconds of one attempt to reach the broker for a check; seconds after it in which connections may be made
+CHECK_S, PERMITTED_S = 30.0, 5.0
 #: bytes that the store may hold: outside and inside a pod (there the folder is small unless a volume is mounted)
 MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES"
 
@@ -57,7 +62,7 @@ class GlobalManager:
     With a second bus (``quiet``), messages of nodes have their own connection. Users' requests, and the broker's
     acknowledgements of GM's messages, then do not wait behind a flood of them. ``pods``: the settings of worker pods,
     in a cluster that runs workers as pods; without them nodes start workers. ``blobs``: serves files. ``tls``: the
-    connections to the broker have TLS.
+    connections to the broker have TLS. ``reconnect_check``: permits connections.
     """
 
     def __init__(
@@ -70,8 +75,10 @@ class GlobalManager:
         blobs: BlobServing | None = None,
         pods: PodSettings | None = None,
         tls: bool = False,
+        reconnect_check: ReconnectCheck | None = None,
     ) -> None:
         self._bus = bus
+        self._reconnect_check = reconnect_check
         self._quiet = quiet
         self._blobs = blobs
         self._connections = [link for link in (bus, quiet, blobs.bus if blobs else None) if link]
@@ -94,9 +101,9 @@ class GlobalManager:
         if self._blobs:
             plane.files.open(self._blobs.bus, self._blobs.store)
         self._bus.announce = self._announcement
-        # a GM that was suspended must not reconnect: it would take the connection of the present leader
+        # a GM that was suspended must not reconnect: it would take the connection of the GM in its place
         for bus in self._connections:
-            bus.may_connect = lambda: self._cluster.leads
+            bus.obstacle = self._obstacle
         self._bus.on_connect(self._connected)
         if self._quiet:
             self._quiet.on_connect(self._quiet_connected)
@@ -131,9 +138,17 @@ class GlobalManager:
                         if self._blobs:
                             group.create_task(plane.files.run(), name="gm files of workers")
                             group.create_task(self._blobs.run(), name="gm blobs")
+                        if self._reconnect_check:
+                            group.create_task(self._reconnect_check.run(), name="gm reconnect check")
         finally:
             await self._remember()
             log.info("global manager stopped", epoch=self._cluster.epoch)
+
+    def _obstacle(self) -> str:
+        """Return why this GM must not connect now."""
+        if not self._cluster.leads:
+            return "another global manager leads"
+        return self._reconnect_check.obstacle() if self._reconnect_check else ""
 
     def _announcement(self) -> Announcement:
         """Return birth and will; the bus calls this right before each connection."""
@@ -222,13 +237,19 @@ class ManagerProcess:
     async def __call__(self, cluster: Cluster, editor: Editor | None = None, pods: PodSettings | None = None) -> None:
         """Run a GM. Raises HalimedeError if a GM with another store is connected to the broker."""
         control = self.broker.for_control()
-        await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", control), cluster.identity)
+        look = partial(MqttBus, f"{CLIENT_ID}-look", control)
+        is_checked = await refuse_a_second(look(), cluster.identity)
         quiet = MqttBus(f"{CLIENT_ID}-quiet", control)
         blobs = BlobServing(
             MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
         )
         bus, tls = MqttBus(CLIENT_ID, control), self.broker.secure
-        manager = GlobalManager(bus, cluster, editor, quiet=quiet, blobs=blobs, pods=pods, tls=tls)
+        check = ReconnectCheck(cluster, [bus, quiet, blobs.bus], look)
+        if is_checked:
+            check.permit()
+        manager = GlobalManager(
+            bus, cluster, editor, quiet=quiet, blobs=blobs, pods=pods, tls=tls, reconnect_check=check
+        )
         figures, page = manager.figures, DashboardRoutes(manager.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:
@@ -243,39 +264,103 @@ class ManagerProcess:
                 await manager.run()
 
 
-async def refuse_a_second(bus: Bus, identity: str) -> None:
+async def refuse_a_second(bus: Bus, identity: str) -> bool:
     """Raise HalimedeError when a GM of another store is online. ``bus`` is a connection that was not entered yet.
+
+    Return whether the broker was reached: while it is not, no other GM can work either.
+    """
+    async with bus:
+        try:
+            await bus.wait_connected(CONNECT_S)
+            await _refuse_online(bus, identity)
+        except DisconnectedError:
+            return False
+    return True
+
+
+async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = False) -> None:
+    """Raise HalimedeError when a GM of another store is online, DisconnectedError if the connection ends before.
 
     Two GMs with two stores would compete for nodes, which follow only one of them. The lock file prevents two processes
     on one store; this function reads the retained presence of another GM before this GM's birth replaces it. That
     message may outlive its GM if the broker ended with it. So this function publishes that GM is offline, which is not
     retained, and a GM that runs answers with its birth. An earlier version does not answer: its presence has no number
-    of its connection. While the broker is not reachable, no other GM can work either.
+    of its connection. It counts as online, except if ``only_answering``.
     """
-    births: asyncio.Queue[Delivery[GmPresence]] = asyncio.Queue(16)
+    presences: asyncio.Queue[Delivery[GmPresence]] = asyncio.Queue(16)
 
     async def on_presence(delivery: Delivery[GmPresence]) -> None:
-        if delivery.body.online and delivery.body.store not in {"", identity} and not births.full():
-            births.put_nowait(delivery)
+        if not presences.full():
+            presences.put_nowait(delivery)
 
-    async with bus:
-        with contextlib.suppress(DisconnectedError, TimeoutError):
-            await bus.wait_connected(CONNECT_S)
-            await bus.subscribe(GM_PRESENCE.filter(), on_presence)
-            async with asyncio.timeout(LOOK_S):
-                other = (await births.get()).body
-            if other.connection:
-                log.info("another global manager is asked whether it runs", store=other.store, seconds=ANSWER_S)
-                question = GmPresence(epoch=0, online=False, version=__version__, store=identity)
-                payload = codec.encode(GM_PRESENCE, question)
-                await bus.send(Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos))
-                async with asyncio.timeout(ANSWER_S):
-                    while (await births.get()).packet.retain:
-                        pass  # no answer: the broker sends it again after a reconnect
-            raise HalimedeError(
-                f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
-                " separate broker or topic prefix, such as --broker mqtt://host:1883/site1"
-            )
+    def is_other(presence: GmPresence) -> bool:
+        return presence.online and presence.store not in {"", identity}
+
+    await bus.subscribe(GM_PRESENCE.filter(), on_presence)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            other = (await presences.get()).body
+        if not is_other(other) or (only_answering and not other.connection):
+            return
+        if other.connection:
+            log.info("another global manager is asked whether it runs", store=other.store, seconds=ANSWER_S)
+            question = GmPresence(epoch=0, online=False, version=__version__, store=identity)
+            payload = codec.encode(GM_PRESENCE, question)
+            await bus.send(Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos))
+            async with asyncio.timeout(ANSWER_S):
+                answer = await presences.get()
+                while answer.packet.retain or not is_other(answer.body):  # after a reconnect, or the question itself
+                    answer = await presences.get()
+        raise HalimedeError(
+            f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
+            " separate broker or topic prefix, such as --broker mqtt://host:1883/site1"
+        )
+
+
+class ReconnectCheck:
+    """Permits GM's connections only if no GM with another store has taken its place.
+
+    Another one starts when this one hangs or is cut off from the broker. Both have the same client ids: after a
+    reconnect each would end the connections of the other. So this GM looks first, with another client id, and ends if
+    the other one answers. ``make_bus`` returns a connection for that.
+    """
+
+    def __init__(self, cluster: Cluster, connections: Sequence[Bus], make_bus: Callable[[], ReconnectingBus]) -> None:
+        self._cluster = cluster
+        self._connections = connections
+        self._make_bus = make_bus
+        self._look: ReconnectingBus | None = None
+        self._due = asyncio.Event()
+        self._permitted_until = -math.inf
+
+    def permit(self) -> None:
+        """Permit connections for the next seconds."""
+        self._permitted_until = asyncio.get_running_loop().time() + PERMITTED_S
+
+    def obstacle(self) -> str:
+        """Return why a connection must not be made yet, and start the check for it; empty if it may be made."""
+        if asyncio.get_running_loop().time() < self._permitted_until or any(bus.connected for bus in self._connections):
+            return ""
+        self._due.set()
+        if self._look is None or self._look.connected:
+            return "another global manager may run"
+        return self._look.cause
+
+    async def run(self) -> None:
+        """Check when a connection shall be made, until cancelled. Raises HalimedeError if another GM runs."""
+        while True:
+            await self._due.wait()
+            self._look = self._make_bus()
+            async with self._look:
+                try:
+                    await self._look.wait_connected(CHECK_S)
+                    await _refuse_online(self._look, self._cluster.identity, only_answering=True)
+                except DisconnectedError:
+                    continue
+                except RefusedError as error:  # the broker's rules: GM's own connections report them as well
+                    log.warning("not known whether another global manager runs", error=str(error))
+                self._due.clear()
+                self.permit()
 
 
 class BlobServing(BlobNode):

@@ -6,8 +6,6 @@ It owns the state of nodes, reports and placements; ``reconciler.py`` plans and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
 
 import structlog
 
@@ -34,9 +32,10 @@ from services.gm.workqueue import WorkQueue, reached
 log = structlog.get_logger()
 #: seconds in which the broker sends retained reports, after a connection and (without one) after the start
 SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
-#: seconds in which nodes must appear after GM was away: longer than their back-off. At its end nodes may still appear,
-#: because GM has many messages to process: then it lasts until none has appeared for so many seconds
-NODE_PATIENCE, APPEAR_S = 15.0, 2.0
+#: seconds in which a node must confirm that it is online: longer than its back-off
+NODE_PATIENCE = 14.0
+#: the same while other nodes still appear, because GM has many messages to process; seconds between two checks of that
+LONG_PATIENCE, APPEAR_S = 60.0, 2.0
 #: seconds between two reconnections with a higher epoch because a node follows one: one is enough in general
 OVERTAKE_SPACING = 60.0
 #: seconds that a sync waits for the birth of its connection, which has the node's labels
@@ -75,6 +74,8 @@ class ControlPlane:
         self._pods = pods is not None
         self._next_overtake = 0.0
         self._doubt = asyncio.Event()
+        #: loop time of the first check, on this connection, that saw a node unconfirmed
+        self._unconfirmed_since: dict[str, float] = {}
 
     # --- what happens -----------------------------------------------------------------------------------------
 
@@ -110,20 +111,26 @@ class ControlPlane:
                     await self.node_changed(name, self.nodes.register(name, node))
 
     async def watch(self) -> None:
-        """Take nodes as offline that did not appear after the broker was reachable again; runs until cancelled."""
+        """Take nodes as offline that did not confirm that they are online; runs until cancelled."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(NODE_PATIENCE - APPEAR_S):
-                    await self._doubt.wait()
-            before = math.inf
-            while not self._doubt.is_set() and len(self.nodes.unconfirmed()) < before:
-                before = len(self.nodes.unconfirmed())
-                await asyncio.sleep(APPEAR_S)
-            if self._bus.connected and not self._doubt.is_set():
-                for node in self.nodes.unconfirmed():
+            while self.nodes.unconfirmed():
+                for node in self._silent_nodes():
                     await self.node_changed(node, self.nodes.lost(node))
+                await asyncio.sleep(APPEAR_S)
+
+    def _silent_nodes(self) -> list[str]:
+        """Return the nodes that have been unconfirmed for too long while GM was connected."""
+        now, unconfirmed = asyncio.get_running_loop().time(), self.nodes.unconfirmed()
+        if not self._bus.connected:
+            self._unconfirmed_since.clear()
+            return []
+        patience = NODE_PATIENCE if self._unconfirmed_since.keys() <= set(unconfirmed) else LONG_PATIENCE
+        since = {node: self._unconfirmed_since.get(node, now) for node in unconfirmed}
+        silent = [node for node in unconfirmed if now - since[node] >= patience]
+        self._unconfirmed_since = {node: since[node] for node in since.keys() - silent}
+        return silent
 
     async def presence(self, presence: Presence, *, retained: bool) -> None:
         """Process a birth or will; ``retained``: the broker sent it because GM has subscribed."""
@@ -199,6 +206,7 @@ class ControlPlane:
     def connecting(self) -> None:
         """Prepare for a new connection: from now on nodes prove that they are online."""
         self.nodes.doubt()
+        self._unconfirmed_since.clear()
 
     def reconnected(self) -> None:
         """Process a connection: the broker may have lost its state, and GM may have missed messages."""

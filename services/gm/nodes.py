@@ -2,7 +2,7 @@
 
 Three rules exclude outdated messages. A will or birth of an earlier connection (lower epoch) is ignored. A sync, which
 the broker never retains, proves that its sender is online. A birth that the broker has retained may have outlived its
-node: it proves nothing, and the node must confirm it.
+node: it proves nothing, and the node must confirm it, by a sync, a new birth, or a report of its present connection.
 
 An index by label avoids a walk over all nodes for a selector. An offline node keeps its resources: only a user can
 decide that it will not return. A drained node has a separate mark, which does not depend on its connection, and no
@@ -167,6 +167,15 @@ class Nodes(Mapping[str, Node]):
         if birth is not None and birth.epoch == epoch:
             return self._put(replace(old, online=True, epoch=epoch, presence=birth))
         return self._put(replace(old, online=True, epoch=epoch))
+
+    def confirm(self, name: str, epoch: int) -> None:
+        """Record a report that was sent on the connection with that epoch, and that no broker has retained.
+
+        It takes a node out of doubt but brings back none: a report may be processed after the will.
+        """
+        node = self._nodes.get(name)
+        if node is not None and node.epoch == epoch:
+            self._unconfirmed.discard(name)
 
     def doubt(self) -> None:
         """Mark all online nodes as unconfirmed: GM was disconnected and may have missed wills."""

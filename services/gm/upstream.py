@@ -220,6 +220,8 @@ class Upstream:
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
         node, key, stamp = delivery.names["node"], _key(delivery.names), _stamp(delivery)
+        if not delivery.packet.retain:
+            self._plane.nodes.confirm(node, stamp.epoch)
         await self._offer(delivery, partial(self._take_status, node, key, delivery.body, stamp))
 
     async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: SequenceNumber) -> None:

@@ -232,6 +232,7 @@ class _Components:
                 http,
                 str(config.fetch_policy),
                 self.code.digests,
+                self.code.missing,
             )
             self.workers = Supervisor(
                 folders,
@@ -319,7 +320,7 @@ class _Components:
 
 async def _once_alone(blobs: NodeBlobs, channel: GmChannel) -> None:
     """Open the connection for files once no other LC has this name: two would disconnect each other."""
-    blobs.bus.may_connect = lambda: channel.presence.alone
+    blobs.bus.obstacle = lambda: "" if channel.presence.alone else "another local controller may use this node's name"
     while not channel.presence.alone:  # noqa: ASYNC110  # it depends only on time, without an event to wait for
         await asyncio.sleep(LOOK_S)
     await blobs.run()

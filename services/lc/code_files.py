@@ -35,10 +35,11 @@ SHORT = 16
 
 
 class CodeFiles:
-    """The digests of the Python files of this node's services, by path; a missing file has none."""
+    """The digests of the Python files of this node's services, by path; ``missing``: files that were there before."""
 
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
+        self.missing: set[str] = set()
         self._marks: dict[str, str] = {}
         self._recheck = asyncio.Event()
 
@@ -57,6 +58,7 @@ class CodeFiles:
         for file in self._marks.keys() - files:
             del self._marks[file]
             self.digests.pop(file, None)
+            self.missing.discard(file)
         for file in sorted(files - self._marks.keys()):
             self._set(file, *await in_thread(_read, file))
 
@@ -69,28 +71,31 @@ class CodeFiles:
                     changed()
 
     async def _is_changed(self, file: str) -> bool:
-        """Read a file again if it has changed, and no longer does; return whether its digest is another one."""
+        """Read a file again if it has changed, and no longer does.
+
+        Return whether its digest is another one, it is missing now, or it is back.
+        """
         mark = await in_thread(_mark, file)
         if mark == self._marks.get(file, ""):
             return False
-        if not mark:
-            self._set(file, "", "")
-            return False
-        await asyncio.sleep(QUIET_S)
+        await asyncio.sleep(QUIET_S)  # an editor may remove a file before it writes it again
         read, digest = await in_thread(_read, file)
-        old = self.digests.get(file, "")
+        old, was_missing = self.digests.get(file, ""), file in self.missing
         if read != mark or file not in self._marks:
             self.recheck()  # it is being written, or no service needs it any more
             return False
         self._set(file, mark, digest)
         if digest in {"", old}:
-            return False
+            return was_missing != (file in self.missing)
         log.info("code of a service has changed", file=file, old=old, new=digest)
         return True
 
     def _set(self, file: str, mark: str, digest: str) -> None:
         if not mark and file in self.digests:
+            self.missing.add(file)
             log.warning("code of a service is missing: its workers keep the code that they have", file=file)
+        else:
+            self.missing.discard(file)
         self._marks[file] = mark
         if digest:  # otherwise it is missing at this moment: workers keep the code that they have
             self.digests[file] = digest

@@ -44,6 +44,8 @@ URGENT_S = 0.1
 RETRY_S = 1.0
 #: seconds for which a status with only new times is not sent
 SAME_S = 10.0
+#: the reason of a running worker whose Python file was removed
+CODE_MISSING = "CodeMissing"
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
 STARTING = Lack("Pending", "Starting", "")
 #: most characters in a report
@@ -212,6 +214,9 @@ def compose(
         view = lack or (Lack(report.phase, report.reason, report.message) if report else STARTING)
         views.append(view)
         told = report or _absent(worker, role, view)
+        if (file := standing.missing_code.get(worker)) and told.phase == "Running" and not told.reason:
+            text = f"{file} is missing: the worker keeps the code that it has, and cannot start again without that file"
+            told = msgspec.structs.replace(told, reason=CODE_MISSING, message=shorten_middle(text, MAX_MESSAGE))
         if part := standing.parts.get(worker):
             told = msgspec.structs.replace(told, part=part, task_info=counts.get(worker))
         workers.append(told)

@@ -14,7 +14,7 @@ import pytest
 
 from halimede import messages as m
 from halimede import topics
-from halimede.bus import Bus
+from halimede.bus import Bus, Packet
 from halimede.bus.message import Announce, Announcement
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.reconnect import MOST_UNREADY
@@ -151,6 +151,57 @@ async def test_a_birth_that_was_acknowledged_and_not_retained_is_retained_soon(
 
     await eventually(is_retained, PATIENCE)
     assert bus.stats.connects == 1
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_birth_whose_repetition_fails_is_published_until_it_is_granted(
+    connect: Connect, front: RefusingBroker, operator: Bus, unique: str, *, refuses: bool
+) -> None:
+    """The first repetition is refused, or its acknowledgement is lost: the connection works all the same."""
+    births, topic = Inbox[m.Presence](), topics.PRESENCE.at(node=unique).text
+    await operator.subscribe(topics.PRESENCE.filter(node=unique), births)
+    bus = await connect(unique, Repeated(unique))
+    await bus.wait_connected(PATIENCE)
+    await eventually(lambda: len(births.deliveries) == 1, PATIENCE)
+    refused = front.refused
+    if refuses:
+        front.refuses = lambda _, name: name == topic
+        await eventually(lambda: topic in bus.refused, PATIENCE)
+    else:
+        front.loses = lambda _, name: name == topic
+        await eventually(lambda: front.lost, PATIENCE)
+    assert front.refused - refused == refuses
+    front.refuses = front.loses = lambda *_: False
+    await eventually(lambda: len(births.deliveries) == 2 and not bus.refused, PATIENCE)
+    assert bus.stats.connects == 1
+
+
+async def test_a_dead_letter_of_the_time_before_a_connection_is_published_on_it(
+    connect: Connect, operator: Bus, unique: str
+) -> None:
+    letters = Inbox[m.DeadLetter]()
+    await operator.subscribe(topics.DEAD_LETTER.filter(client=unique), letters)
+    bus = await connect(unique)
+    assert not bus.connected
+    await bus.dead_letter(Packet("a/topic", b""), "it cannot be read")
+    await eventually(lambda: [letter.body.topic for letter in letters.deliveries] == ["a/topic"], PATIENCE)
+
+
+async def test_a_new_subscription_does_not_wait_for_a_broker_that_went_away(
+    connect: Connect, front: RefusingBroker, operator: Bus, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halimede.bus.connection.SETTLE_S", 2.0)
+    bus, syncs = await connect(unique), Inbox[m.Sync]()
+    await bus.wait_connected(PATIENCE)
+    front.refuses = lambda *_: True
+    subscribing = asyncio.create_task(bus.subscribe(topics.SYNC.filter(node=unique), syncs))
+    await eventually(lambda: front.refused, PATIENCE)
+    front.close()
+    async with asyncio.timeout(patience(PATIENCE)):
+        await subscribing
+    front.refuses = lambda *_: False
+    front.open()
+    await hears(bus, operator, unique, syncs)
 
 
 async def test_one_filter_that_was_never_granted_is_refused_at_once(

@@ -139,7 +139,8 @@ class Control:
                 await task
 
     def gm_process(self, *, store: Path | None = None, port: int = 0, **env: str) -> Child:
-        return self._child("gm", ["--store", str(store or self.home / "gm")], env, port)
+        store = store or self.home / "gm"
+        return self._child("gm", ["--store", str(store)], env, port, name=store.name)
 
     def lc_process(
         self, node: str = "edge0", *, home: Path | None = None, port: int = 0, labels: Sequence[str] = (), **env: str

@@ -191,6 +191,26 @@ async def test_fault_42_a_worker_with_an_edited_script_is_replaced(tmp_path: Pat
 
 
 @simulated
+async def test_fault_42_a_script_that_was_removed_is_a_condition_until_it_is_back(tmp_path: Path) -> None:
+    script, node = tmp_path / "x.py", World(tmp_path)
+    script.write_text("first = 1\n")
+    body = service(edge={"command": ["python", "x.py"], "workingDir": str(tmp_path)})
+
+    def reason() -> tuple[str, str]:
+        worker = next(worker for worker in node.gm.statuses[HELMET].workers if worker.role == "edge")
+        return worker.phase, worker.reason
+
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), body)
+        await eventually(lambda: HELMET in node.gm.statuses and reason() == ("Running", ""))
+        script.unlink()
+        await eventually(lambda: reason() == ("Running", "CodeMissing"), 2 * FILE_PERIOD_S)
+        script.write_text("first = 1\n")
+        await eventually(lambda: reason() == ("Running", ""), 2 * FILE_PERIOD_S)
+        assert len(node.launcher.started) == 1
+
+
+@simulated
 async def test_fault_42_a_script_that_is_missing_at_a_restart_of_the_lc_restarts_no_worker(tmp_path: Path) -> None:
     script, node = tmp_path / "x.py", World(tmp_path)
     script.write_text("first = 1\n")

@@ -159,6 +159,16 @@ def test_fault_42_an_init_container_delivers_the_weights_as_well(tmp_path: Path)
     assert sorted(file.name for file in out.iterdir()) == ["model.onnx", "small.onnx.data"]
 
 
+def test_fault_42_an_init_container_delivers_a_model_without_its_weights_only_to_own_code(tmp_path: Path) -> None:
+    path, out = with_data(tmp_path), tmp_path / "downloads" / "small.onnx"
+    (tmp_path / "small.onnx.data").unlink()
+    arguments = ["--url", str(path), "--cache", str(tmp_path / "cache"), "--out", str(out), "--unpack"]
+    assert main(arguments) == 2
+    assert not out.exists()
+    assert main([*arguments, "--own-code"]) == 0
+    assert out.read_bytes() == path.read_bytes()
+
+
 async def test_fault_42_a_digest_of_one_file_does_not_stand_for_its_weights(tmp_path: Path) -> None:
     path, cache = with_data(tmp_path), Cache(tmp_path / "cache")
     digest = (await fetch(str(path), "", cache)).digest

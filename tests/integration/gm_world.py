@@ -18,6 +18,7 @@ from halimede.api.placement import SERVICES as PLACED
 from halimede.api.placement import worker_name
 from halimede.bus import Announcement, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.ordering import SequenceNumber
 from halimede.bus.rpc import RpcClient
 from halimede.errors import BusError
 from halimede.messages import (
@@ -129,6 +130,9 @@ class FakeNode:
         self.reports = True
         self.epoch = 0
         self.gm_epoch = self._gm_connection = 0
+        #: it is of a version that does not know the number of GM's connection
+        self.earlier = False
+        self._report_number = 0
         self._unsynced = False
         self._unreported: dict[Key, None] = {}
         self._wake = asyncio.Event()
@@ -214,7 +218,9 @@ class FakeNode:
             if key in self.counts:
                 status.output = Output(task_info=self.counts[key])
         if self.reports:
-            await self.bus.publish(self._status_topic(key), status)
+            self._report_number += 1
+            stamp = SequenceNumber(self.epoch, self._report_number)
+            await self.bus.publish(self._status_topic(key), status, properties=stamp.properties)
 
     def _workers(self, body: dict[str, Any]) -> Any:
         resource = parse(body)
@@ -257,8 +263,9 @@ class FakeNode:
 
     async def _gm(self, delivery: Delivery[Any]) -> None:
         gm = delivery.body
-        if gm.online and (gm.epoch, gm.connection) > (self.gm_epoch, self._gm_connection):
-            self.gm_epoch, self._gm_connection = gm.epoch, gm.connection
+        connection = 0 if self.earlier else gm.connection
+        if gm.online and (gm.epoch, connection) > (self.gm_epoch, self._gm_connection):
+            self.gm_epoch, self._gm_connection = gm.epoch, connection
             self.sync()
 
     def _heard(self, delivery: Delivery[Any], *entry: Any) -> bool:

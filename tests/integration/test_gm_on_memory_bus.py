@@ -15,10 +15,11 @@ import pytest
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
+from halimede.bus.reconnect import LAST_BACKOFF
 from halimede.errors import HalimedeError
-from halimede.messages import ApiRequest, Histogram, Presence, Sync, TaskInfo, WorkerReport
+from halimede.messages import ApiRequest, GmPresence, Histogram, Presence, Sync, TaskInfo, WorkerReport
 from halimede.names import Key
-from services.gm.app import refuse_a_second
+from services.gm.app import ReconnectCheck, refuse_a_second
 from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.sqlite_file import StoreError
 from tests.integration.gm_world import (
@@ -353,6 +354,48 @@ async def test_a_node_whose_birth_has_outlived_it_is_offline_after_fifteen_secon
 
 
 @simulated
+@pytest.mark.parametrize("recalled", [False, True], ids=["while others appear", "while GM recalls births"])
+async def test_a_node_whose_birth_has_outlived_it_is_offline_in_a_growing_cluster(
+    tmp_path: Path, *, recalled: bool
+) -> None:
+    def birth(node: str) -> Packet:
+        body = codec.encode(topics.PRESENCE, Presence(node=node, epoch=1, online=True))
+        return Packet(topics.PRESENCE.at(node=node).text, body, qos=1, retain=True)
+
+    async with world(tmp_path) as w:
+        names = [f"edge{index}" for index in range(60)]
+        for name in names:
+            w.broker.route(birth(name))
+        async with w.gm():
+            for name in names[1:]:
+                await asyncio.sleep(1.5)
+                if not recalled:
+                    w.broker.route(birth(name))
+                elif name == "edge1":
+                    await w.bus.recall(topics.PRESENCE.filter())
+                else:  # as after a surge, where the broker dropped the birth
+                    w.broker.route(Packet(topics.PRESENCE.at(node=f"new-{name}").text, birth(f"new-{name}").payload))
+                    await w.bus.recall(topics.PRESENCE.filter())
+            assert not {node.name: node.online for node in (await w.ask("nodes")).nodes}["edge0"]
+
+
+@simulated
+@pytest.mark.parametrize("reports", [False, True])
+async def test_a_node_that_only_reports_after_a_reconnect_of_gm_stays_online(tmp_path: Path, *, reports: bool) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"), w.gm():
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.earlier = True
+        w.bus.renew()
+        await asyncio.sleep(8)
+        if reports:
+            edge.report(HELMET)
+        await asyncio.sleep(100)
+        nodes = {node.name: node.online for node in (await w.ask("nodes")).nodes}
+        assert nodes == {"edge0": reports, "cloud0": True}
+
+
+@simulated
 async def test_a_node_that_vanished_while_gm_could_not_see_it_is_found_out(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0"):
         async with w.node("cloud0") as cloud:
@@ -571,6 +614,36 @@ async def test_a_busy_gm_answers_one_with_another_store_as_soon_as_it_can(tmp_pa
             link.slots.release()
         with pytest.raises(HalimedeError, match=r"another global manager .* is online"):
             await look
+
+
+@simulated
+@pytest.mark.parametrize(("connection", "seconds"), [(0, 2), (1, 20)], ids=["an earlier version", "this version"])
+async def test_a_birth_that_has_outlived_its_gm_only_delays_a_reconnect(
+    tmp_path: Path, connection: int, seconds: int
+) -> None:
+    async with world(tmp_path) as w, LocalCluster(w.store) as cluster:
+        other = GmPresence(epoch=1, online=True, store="another store", connection=connection)
+        w.broker.route(Packet(topics.GM_PRESENCE.at().text, codec.encode(topics.GM_PRESENCE, other), retain=True))
+        w.broker.running = False
+        check = ReconnectCheck(cluster, [], lambda: MemoryBus("look", w.broker))
+        running = asyncio.create_task(check.run())
+        for _ in range(100):
+            obstacle = check.obstacle()
+            assert obstacle, "the broker is not reachable: another GM may be connected to it"
+            await asyncio.sleep(1)
+        assert obstacle == "the broker is not running"
+        w.broker.start()
+        await eventually(lambda: not check.obstacle(), seconds + LAST_BACKOFF)
+        running.cancel()
+
+
+@simulated
+async def test_a_gm_whose_place_is_taken_does_not_connect_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), LocalCluster(tmp_path / "another.db") as cluster:
+        check = ReconnectCheck(cluster, [], lambda: MemoryBus("look", w.broker))
+        assert check.obstacle()
+        with pytest.raises(HalimedeError, match=r"another global manager .* is online"):
+            await check.run()
 
 
 @simulated

@@ -16,6 +16,7 @@ from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.jointinference import NAME_LIMIT, EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.placement import Placement
+from halimede.api.podtemplate import may_run_own_code
 from halimede.api.worker_environment import needs_session_key
 from halimede.errors import InvalidFieldError
 from halimede.hard_samples import kept_by
@@ -179,13 +180,17 @@ class _Worker:
 
         An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it.
         """
-        worker = self.place.worker.template["spec"]["containers"][0]
+        template = self.place.worker.template
+        worker, own_code = template["spec"]["containers"][0], may_run_own_code(template)
         found = {}
         for what, name in self.place.needs.items():
             model = self.references.get(self._model(name))
             if model is not None:
                 secret, unpack = self.secrets.get(needs_secret(model.spec)), model.spec.is_onnx
-                found[what] = model, deliver(model.spec, worker, secret, self.settings, unpack=unpack, way=WAYS[what])
+                delivery = deliver(
+                    model.spec, worker, secret, self.settings, unpack=unpack, own_code=own_code, way=WAYS[what]
+                )
+                found[what] = model, delivery
         for what, name in self.place.described.items():
             model = self.references.get(self._model(name))
             if model is not None:

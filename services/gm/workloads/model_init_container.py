@@ -98,11 +98,13 @@ def deliver(
     settings: PodSettings,
     *,
     unpack: bool = False,
+    own_code: bool = False,
     way: ModelVolume = MODEL,
 ) -> ModelDelivery:
     """Return how a model gets to the container ``worker``. ``secret`` is the metadata of the ``needs_secret`` one.
 
     ``unpack``: an archive becomes the folder that is in it; then an archive of the node is copied as others are.
+    ``own_code``: the worker may read the file in its own way, so it need not be complete.
     """
     if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
         return ModelDelivery(spec.url)
@@ -111,7 +113,7 @@ def deliver(
         if unpack and path.endswith(ARCHIVES):
             return _unpacked(spec, path, settings, way)
         return _mounted(spec, path, settings, way)
-    return _downloaded(spec, secret or {}, settings, way, unpack=unpack)
+    return _downloaded(spec, secret or {}, settings, way, unpack=unpack, own_code=own_code)
 
 
 def mounted(path: str, volume: str, kind: str = "Directory") -> tuple[Body, Body]:
@@ -146,7 +148,13 @@ def _unpacked(spec: ModelSpec, path: str, settings: PodSettings, way: ModelVolum
 
 
 def _downloaded(
-    spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, way: ModelVolume, *, unpack: bool
+    spec: ModelSpec,
+    secret: Mapping[str, Any],
+    settings: PodSettings,
+    way: ModelVolume,
+    *,
+    unpack: bool,
+    own_code: bool = False,
 ) -> ModelDelivery:
     to = _download_path(spec.url, way.downloads)
     cache: Body = {"name": "halimede-cache"}
@@ -158,6 +166,7 @@ def _downloaded(
         cache["emptyDir"] = {}
     args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", to]
     args += ["--unpack"] if unpack else []
+    args += ["--own-code"] if unpack and own_code else []  # only then data files are fetched
     args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
     down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []

@@ -8,7 +8,7 @@ process is restarted only for changes of the process itself. While a new version
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class NodeContext:
     fetch_allow: str = ""
     #: the digests of the Python files that services name, by path
     code: Mapping[str, str] = field(default_factory=dict)
+    #: those that were there and are missing
+    missing_code: Set[str] = frozenset()
 
     def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
         """Always empty: the files that its workers need are brought here first."""
@@ -96,6 +98,7 @@ class NodeContext:
         workers: dict[Worker, Role] = {}
         parts: dict[Worker, str] = {}
         code: dict[str, str] = {}
+        missing_code: dict[Worker, str] = {}
         used: list[ModelOutput] = []
         places = placements(resource.spec)
         several = any(place.part for place in places)
@@ -107,7 +110,10 @@ class NodeContext:
             if several:
                 parts[worker] = placement.name
             used += models.output(placement, held.key)
-            code |= self._code(resource, placement)
+            used_code = self._code(resource, placement)
+            code |= used_code
+            if missing := sorted(used_code.keys() & self.missing_code):
+                missing_code[worker] = missing[0]
             outcome = self._find_paths(resource, placement, worker, models)
             if isinstance(outcome, Lack):
                 lacks[worker] = outcome
@@ -117,7 +123,16 @@ class NodeContext:
         nowhere = Lack("Pending", "NoPlacement", f"none of its workers is placed on node {self.name}")
         settled = None if workers else nowhere
         standing = ResourceState(
-            held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts, code=code
+            held.key,
+            held.uid,
+            held.generation,
+            workers,
+            lacks,
+            tuple(used),
+            settled,
+            parts=parts,
+            code=code,
+            missing_code=missing_code,
         )
         return standing, starts
 

@@ -51,6 +51,8 @@ class ResourceState:
     parts: Mapping[Worker, str] = field(default_factory=dict)
     #: the digests of the Python files that its workers here use, by path
     code: Mapping[str, str] = field(default_factory=dict)
+    #: those of them that are missing now, by worker
+    missing_code: Mapping[Worker, str] = field(default_factory=dict)
     #: the folder for the hard samples of its pod here
     kept: Path | None = None
 

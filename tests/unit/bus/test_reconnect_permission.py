@@ -16,7 +16,7 @@ from tests.simulated import eventually, simulated
 async def test_one_that_lost_its_connection_and_may_not_connect_leaves_the_id_to_another() -> None:
     broker, may = MemoryBroker(), True
     old, new = MemoryBus("gm", broker), MemoryBus("gm", broker)
-    old.may_connect = lambda: may
+    old.obstacle = lambda: "" if may else "another one leads"
     async with old:
         await old.wait_connected(10)
         may = False
@@ -24,7 +24,7 @@ async def test_one_that_lost_its_connection_and_may_not_connect_leaves_the_id_to
             await new.wait_connected(10)
             await asyncio.sleep(60)
             assert (old.connected, new.connected, new.stats.connects) == (False, True, 1)
-            with pytest.raises(DisconnectedError, match="another client may use the same client id"):
+            with pytest.raises(DisconnectedError, match="another one leads"):
                 await old.wait_connected(1)
         may = True
         await eventually(lambda: old.connected, 2 * LAST_BACKOFF)

@@ -81,6 +81,20 @@ def test_an_outdated_message_confirms_no_node(*, retained: bool, online: bool) -
     assert nodes.unconfirmed() == ["edge0"]
 
 
+def test_a_report_of_the_present_connection_confirms_a_node_but_brings_back_none() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(2))
+    nodes.doubt()
+    nodes.confirm("edge0", 1)
+    nodes.confirm("edge1", 2)
+    assert nodes.unconfirmed() == ["edge0"]
+    nodes.confirm("edge0", 2)
+    assert nodes.unconfirmed() == []
+    nodes.saw(presence(2, online=False))
+    nodes.confirm("edge0", 2)
+    assert not nodes.online("edge0")
+
+
 def test_a_retained_will_takes_a_node_away() -> None:
     nodes = Nodes()
     nodes.saw(presence(1))

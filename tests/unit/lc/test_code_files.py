@@ -48,6 +48,35 @@ async def test_a_file_that_no_longer_changes_has_a_new_digest(
     assert not await watch._is_changed(str(file))
 
 
+async def test_a_file_that_is_removed_is_missing_until_it_is_back(
+    rules: tuple[CodeFiles, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, file = rules
+    before, content = dict(watch.digests), file.read_text()
+    monkeypatch.setattr(code_files, "QUIET_S", 0.0)
+    file.unlink()
+    assert await watch._is_changed(str(file))
+    assert not await watch._is_changed(str(file))
+    assert (watch.missing, watch.digests) == ({str(file)}, before)
+    file.write_text(content)
+    assert await watch._is_changed(str(file))
+    assert (watch.missing, watch.digests) == (set(), before)
+
+
+async def test_a_file_that_an_editor_replaces_is_not_missing(
+    rules: tuple[CodeFiles, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, file = rules
+
+    async def pause(_: float) -> None:
+        file.write_text("class Few: ...\n")
+
+    monkeypatch.setattr(code_files.asyncio, "sleep", pause)
+    file.unlink()
+    assert not await watch._is_changed(str(file))
+    assert not watch.missing
+
+
 async def test_a_pipe_a_device_and_a_huge_file_are_no_scripts(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "huge").touch()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -76,6 +77,15 @@ def test_an_update_that_failed_shows_while_the_old_worker_runs() -> None:
     status = compose(standing, {EDGE: RUNNING}, {})
     assert (status.phase, status.reason) == ("Failed", "UnsupportedTemplate")
     assert status.workers == [RUNNING]
+
+
+def test_a_running_worker_whose_code_was_removed_has_a_condition() -> None:
+    standing = ResourceState(HELMET, "u1", 1, {EDGE: "edge"}, missing_code={EDGE: "/opt/rule.py"})
+    [worker] = compose(standing, {EDGE: RUNNING}, {}).workers
+    assert (worker.phase, worker.reason) == ("Running", "CodeMissing")
+    assert "/opt/rule.py is missing" in worker.message
+    silent = msgspec.structs.replace(RUNNING, reason="WorkerSilent", message="it hangs")
+    assert compose(standing, {EDGE: silent}, {}).workers == [silent]
 
 
 def test_a_cloud_worker_beside_an_edge_worker_adds_its_own_work_alone() -> None:

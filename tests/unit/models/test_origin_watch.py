@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import tarfile
 import textwrap
 from pathlib import Path
 
-from halimede.models import Cache, fetch, origin_watch
-from halimede.models.external_data import MAX_FILES, MAX_LOCATION, data_files, fetch_model, is_inside, locations
+import pytest
+
+from halimede.models import Cache, FetchError, external_data, fetch, origin_watch
+from halimede.models.external_data import (
+    MAX_FILES,
+    MAX_LOCATION,
+    MOST_ATTEMPTS,
+    data_files,
+    fetch_model,
+    is_inside,
+    locations,
+)
 from tests.hostile_models import adding, outside
 
 
@@ -42,6 +54,38 @@ async def test_data_files_are_watched_without_the_cached_content(tmp_path: Path)
     await fetch_model(str(model), "", cache)
     cache.path((await fetch(str(model), "", cache)).digest).unlink()
     assert set(origin_watch._files(str(model), model, cache)) == {model, tmp_path / "w.bin"}
+
+
+@pytest.mark.parametrize("times", [1, MOST_ATTEMPTS])
+async def test_files_of_two_versions_never_become_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    model, versions = tmp_path / "m.onnx", itertools.count()
+
+    def publish() -> None:
+        version = next(versions)
+        model.write_bytes(tensor("w.bin") + field(2, b"version %d" % version))
+        (tmp_path / "w.bin").write_bytes(b"data %d" % version)
+
+    def replaced(path: Path) -> list[str]:
+        names = data_files(path)
+        if next(replacements, None) is not None:
+            publish()
+        return names
+
+    replacements = iter(range(times))
+    publish()
+    monkeypatch.setattr(external_data, "data_files", replaced)
+    fetching = fetch_model(str(model), "", Cache(tmp_path / "cache"))
+    if times == MOST_ATTEMPTS:
+        with pytest.raises(FetchError, match="were replaced 3 times") as failed:
+            await fetching
+        assert failed.value.temporary
+    else:
+        with tarfile.open((await fetching).path) as tar:
+            contents = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+        assert contents["model.onnx"].endswith(b"version 1")
+        assert contents["w.bin"] == b"data 1"
 
 
 def test_a_model_that_is_shortened_while_it_is_read_ends_no_process(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_model_of_the_web_is_downloaded_through_the_nodes_cache() -> None:
     assert found["command"] == ["python", "-m", "halimede.models"]
     assert found["args"] == [
         "--url", small.spec.url, "--sha256", DIGEST, "--cache", "/var/lib/halimede/models",
-        "--out", "/downloads/models.example/a/small.onnx", "--unpack",
+        "--out", "/downloads/models.example/a/small.onnx", "--unpack", "--own-code",
     ]  # fmt: skip
     cache = next(m for m in found["volumeMounts"] if m["name"] == "halimede-cache")
     assert (cache["mountPath"], cache["subPathExpr"]) == ("/var/lib/halimede/models", "$(NODE_NAME)/models")
@@ -93,6 +93,13 @@ def test_only_onnx_is_unpacked_for_other_formats_are_archives_of_their_own(
     given = model(name, "https://models.example/a/m.tar.gz", format=format_)
     assert ("--unpack" in fetch(given, role=role)["args"]) is unpacked
     assert environment(built(service(), given), role)["MODEL_URL"] == "/downloads/models.example/a/m.tar.gz"
+
+
+@pytest.mark.parametrize("own_code", [False, True])
+def test_own_code_may_use_a_model_without_its_data_files(*, own_code: bool) -> None:
+    image = "registry.example/mine:1" if own_code else "halimede/worker:1"
+    init = pod(built(service(edge=template(container(image=image)))))["initContainers"][0]
+    assert ("--own-code" in init["args"]) is own_code
 
 
 @pytest.mark.parametrize(("format_", "unpacked"), [("onnx", True), ("pt", False)])
