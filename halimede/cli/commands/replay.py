@@ -108,9 +108,10 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
     reel = load(Path(plan.folder), plan)
     async with Client.to(broker) as client:
         largest = max(reel.entries, key=lambda entry: entry.size)
-        if largest.size > images.limit(client.bus.max_packet, bare=False):
+        if largest.size > (limit := images.limit(client.bus.max_packet, bare=False)):
             raise TooLargeError(
-                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker accepts in one message"
+                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker accepts in one message: "
+                f"{limit} bytes"
             )
         tally, loop = ReplaySummary(), asyncio.get_running_loop()
         began = loop.time()
