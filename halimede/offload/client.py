@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE
 from halimede.bus.message import FAILURE, NO_SUBSCRIBER, REASONS, Packet
-from halimede.errors import BusError, DisconnectedError, RefusedError
+from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply
 from halimede.offload.channel import Channel
@@ -339,7 +339,8 @@ class OffloadClient:
             # the connection's end may be seen here before ``connected`` changes
             asyncio.get_running_loop().call_later(PAUSE_S, self._dispatch, request)
             return
-        failure = OffloadError(OffloadReason.ERROR, str(error))
+        reason = OffloadReason.TOO_LARGE if isinstance(error, TooLargeError) else OffloadReason.ERROR
+        failure = OffloadError(reason, str(error))
         failure.__cause__ = error
         self._fail(request, failure)
 

@@ -426,12 +426,12 @@ def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: s
 
 
 @simulated
-async def test_a_frame_over_the_brokers_limit_is_an_error_and_costs_no_connection() -> None:
+async def test_a_frame_over_the_brokers_limit_is_refused_with_that_limit_and_costs_no_connection() -> None:
     broker = MemoryBroker(max_packet=10_000)
     async with client(broker) as (asking, own):
-        with pytest.raises(OffloadError) as caught:
+        with pytest.raises(OffloadError, match="over the broker's limit of 10000") as caught:
             await asking.ask(frame(shape=(200, 200)), 2.0)
-        assert caught.value.reason is OffloadReason.ERROR
+        assert caught.value.reason is OffloadReason.TOO_LARGE
         assert not caught.value.sent
         assert own.connected
 
