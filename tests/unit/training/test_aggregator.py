@@ -32,14 +32,14 @@ NAMES = {"ns": "default", "job": JOB}
 LONG = 600.0
 
 
-def settings(folder: Path, uid: str, least: int = 1, rounds: int = 9) -> TrainingSettings:
+def settings(folder: Path, uid: str, least: int = 1) -> TrainingSettings:
     return read_training(
         "aggregator",
         {
             "NAMESPACE": "default", "SERVICE_NAME": JOB, "SERVICE_UID": uid, "WORKER_NAME": "digits-aggregator",
             "NODE_NAME": "cloud0", "MODEL_SPEC": json.dumps({"url": "/none", "format": "onnx", "labels": ["a", "b"]}),
             "HALIMEDE_STATE": str(folder),
-            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0", "n1": "edge0"}, "rounds": rounds, "minClients": least}),
+            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0", "n1": "edge0"}, "rounds": 9, "minClients": least}),
         },
     )  # fmt: skip
 
