@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -25,22 +24,22 @@ for _ in range(os.cpu_count()):
     subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=bound)
 sys.exit(subprocess.Popen(sys.argv[1:], preexec_fn=bound).wait())
 """
-#: a training that needs SECONDS of processor time, and tells which share of a core it got, and how it was scheduled
+#: a training that needs SECONDS of processor time, and tells which share of a core it got, and whether it was raised
 SPINNING = """
 import os, time
 from halimede.training.trainers.perceptron import Perceptron
 
 class Spinning(Perceptron):
     def train(self, data, weights):
-        began, used = time.monotonic(), time.process_time()
+        began, used, raised = time.monotonic(), time.process_time(), False
         while time.process_time() - used < SECONDS:
-            pass
+            raised |= os.sched_getscheduler(0) == os.SCHED_BATCH
         weights, metrics = super().train(data, weights)
         share = SECONDS / (time.monotonic() - began)
-        return weights, {**metrics, "share": share, "policy": os.sched_getscheduler(0)}
+        return weights, {**metrics, "share": share, "raised": float(raised)}
 """
-#: least share that a step of the default promise of 0.05 gets, since it begins with less
-LEAST = 0.035
+#: the default promise, and the least share that a step of it gets, since it begins with less
+PROMISED, LEAST = 0.05, 0.035
 #: seconds for what takes a minute on a quiet machine
 PATIENCE_S = 600.0
 
@@ -71,7 +70,8 @@ async def test_fault_44_a_training_gets_its_share_of_a_core_or_says_that_it_does
 
         await eventually(trained, PATIENCE_S)
         metrics = world.states[trainer].metrics
-        assert metrics["policy"] == os.SCHED_BATCH, "its weight was raised"
+        # other processes may leave it a part of a core: where the system stops them all for a time, as in a container
+        assert metrics["raised"] or metrics["share"] >= PROMISED
         assert metrics["share"] >= LEAST or "Starved" in reasons, "other tests may need the cores as well"
 
 

