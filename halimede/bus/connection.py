@@ -49,7 +49,7 @@ UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
 SETTLE_S = 30.0
 #: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded
 REPEAT_BIRTH_S, LONGEST_REPEAT_S = 3.0, 60.0
-#: seconds to wait for its acknowledgement: each repetition goes to all subscribers, who may be thousands on a busy broker
+#: seconds to wait for its acknowledgement: each repetition goes to all subscribers, which may be thousands
 REPEAT_TIMEOUT_S = 20.0
 
 #: most reasons that are logged between two accepted connections
