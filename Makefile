@@ -69,6 +69,9 @@ test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double 
 test-cluster: setup $(MODELS) ## Run the operator's suite on real kubelets (KUBE_BINARIES=folder, or KUBECONFIG=file)
 	@$(BIN)/python -m tests.cluster $(ARGS)
 
+test-brokers: setup $(MODELS) ## Try each MQTT broker of this machine (BROKERS=folder); ends with a table (ARGS="--repeat 1")
+	@BROKERS=$(BROKERS) $(BIN)/python -m tests.brokers $(ARGS)
+
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'
 	@HALIMEDE_FAULTS=whole $(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from halimede import topics
+from halimede import log, topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
@@ -144,6 +144,7 @@ def main() -> int:
         "--seconds", type=float, default=200.0, metavar="S", help="of each cloud (default: %(default)g)"
     )
     seconds = parser.parse_args().seconds
+    log.configure("ERROR")
     for name, cloud_ms in CLOUDS.items():
         with tempfile.TemporaryDirectory(prefix="halimede-overload-") as folder:
             print(name, json.dumps(simulate(play(cloud_ms, seconds, Path(folder)))), flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -28,6 +29,8 @@ HOST = "127.0.0.1"
 START_TIMEOUT, STOP_TIMEOUT = 10.0, 5.0
 ANONYMOUS = ("allow_anonymous true",)
 IN_USE = "Address already in use"
+#: before each entry of its log
+TIME = re.compile(r"^\d+: ")
 
 
 class MosquittoProcess:
@@ -175,24 +178,34 @@ class MosquittoProcess:
         return lines
 
     async def _came_up(self, port: int) -> str:
-        """Wait until it reports that it runs and accepts a connection; return the error, empty if none."""
+        """Wait until it has accepted a connection; return the error, empty if none."""
         process = self._process
         assert process is not None, "spawned"  # noqa: S101 - for the type checker
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 while process.poll() is None:  # ``stop`` may end it meanwhile
-                    # check its log first: on a lost port another process would answer
-                    if " running" in self._read_log():
-                        _, writer = await asyncio.open_connection(HOST, port)
-                        writer.close()
+                    if await self._accepts(port, process):
                         return ""
                     await asyncio.sleep(0.01)
-        except (TimeoutError, OSError) as error:
-            return f"no answer on port {port} ({error or 'deadline'})"
-        lines = self._read_log().strip().splitlines()
-        if any(IN_USE in line for line in lines):
-            return IN_USE
-        return lines[-1] if lines else f"exit code {process.returncode}"
+        except TimeoutError:
+            return f"no answer on port {port} within {START_TIMEOUT:g} s"
+        return _failure(self._read_log()) or f"exit code {process.returncode}"
+
+    async def _accepts(self, port: int, process: subprocess.Popen[bytes]) -> bool:
+        """Whether this process, and no other one that has taken the port, accepts a connection: its log names it."""
+        try:
+            _, writer = await asyncio.open_connection(HOST, port)
+        except OSError:
+            return False
+        own_port = writer.get_extra_info("sockname")[1]
+        try:
+            while process.poll() is None:
+                if f"New connection from {HOST}:{own_port} " in self._read_log():
+                    return True
+                await asyncio.sleep(0.01)
+        finally:
+            writer.close()
+        return False
 
     def _read_log(self) -> str:
         """Return its log since the last start."""
@@ -210,6 +223,14 @@ def find_mosquitto() -> str:
             "or set HALIMEDE_BROKER to a broker on another machine"
         )
     return binary
+
+
+def _failure(log: str) -> str:
+    """Return the errors in a log of a start that failed, without their times; else its last entry."""
+    entries = [TIME.sub("", entry) for entry in log.strip().splitlines()]
+    if any(IN_USE in entry for entry in entries):
+        return IN_USE
+    return " ".join(entry for entry in entries if "Error" in entry) or (entries[-1] if entries else "")
 
 
 def _is_free(port: int) -> bool:

@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from halimede.access.certs import make_certificates
-from halimede.access.mosquitto import acl_file, listener_lines
+import msgspec
+
 from halimede.access.site import Principal, Site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.topic import Role
 from services.broker import MosquittoProcess
+from tests.brokers.installation import make_site, may_do_everything, under_test
+from tests.brokers.process import of_site
 from tests.ports import free_port
 from tests.waiting import eventually, patience
 
@@ -68,26 +70,14 @@ class AccessWorld:
         return client
 
 
-def with_auditor(folder: Path) -> None:
-    """Let the auditor do everything: rules that no real site has."""
-    rules = acl_file(SITE).partition(f"user {AUDITOR.username}\n")[0]
-    (folder / "broker" / "acl").write_text(f"{rules}user {AUDITOR.username}\ntopic readwrite #\n\n{_after(SITE)}")
-
-
-def _after(site: Site) -> str:
-    """Return the sections behind the auditor's."""
-    rest = acl_file(site).partition(f"user {AUDITOR.username}\n")[2]
-    return rest[rest.index("user ") :]
-
-
 @contextlib.asynccontextmanager
 async def access_world(folder: Path) -> AsyncIterator[AccessWorld]:
     """Start a broker over TLS, for certificates alone."""
-    make_certificates(SITE, folder)
-    with_auditor(folder)
-    access = listener_lines(folder, tls=True)
+    site = msgspec.structs.replace(SITE, port=free_port())
+    make_site(site, folder)
+    may_do_everything(AUDITOR, site, folder)
     async with (
-        MosquittoProcess(folder / "run", port=free_port(), access=access, secure=True) as broker,
+        of_site(under_test(), site, folder, folder / "run") as broker,
         contextlib.AsyncExitStack() as stack,
     ):
         yield AccessWorld(folder, broker, stack)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from halimede.bus.memory import MemoryBroker
 from halimede.bus.settings import CLIENT, Client, chosen_client
 from services.broker import MosquittoProcess
+from tests.brokers.installation import UNDER_TEST, under_test
+from tests.brokers.process import without_users
 from tests.digits import Digits
 from tests.ports import free_port
 from tests.waiting import patience
@@ -113,8 +116,14 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoProcess]:
-    """A real broker on a free port. Shared by the tests of one process: use names of your own (``unique``)."""
-    broker = MosquittoProcess(tmp_path_factory.mktemp("mosquitto"), port=free_port())
+    """A real broker on a free port. Shared by the tests of one process: use names of your own (``unique``).
+
+    It is the embedded Mosquitto, or the broker that ``make test-brokers`` tries.
+    """
+    folder, port = tmp_path_factory.mktemp("mosquitto"), free_port()
+    broker = (
+        without_users(under_test(), folder, port) if UNDER_TEST in os.environ else MosquittoProcess(folder, port=port)
+    )
     asyncio.run(broker.start())
     yield broker
     asyncio.run(broker.stop())

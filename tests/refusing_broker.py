@@ -1,8 +1,8 @@
-"""A broker that does not grant anything yet: in front of a real one, on loopback alone.
+"""A broker that grants nothing yet, or has less than others: in front of a real one, on loopback alone.
 
 Some brokers open their port before their access rules are loaded. Until then they accept each client, and answer each
-subscription and each publish with "not authorised". This proxy reads the packets of both directions. It answers those
-that it refuses itself, and forwards all others unchanged.
+subscription and each publish with "not authorised". Some brokers lack a part of MQTT v5 (``lacks``). This proxy reads
+the packets of both directions. It answers those that it refuses itself, and forwards all others, most unchanged.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from tests.faults.hostile_broker import read_packet
 HOST = "127.0.0.1"
 CONNECT, PUBLISH, SUBSCRIBE = 0x10, 0x30, 0x82
 NOT_AUTHORISED, RETAIN = 0x87, 0x01
+PUBACK, SUBACK, NO_SHARED, NO_SUBSCRIBER = 0x40, 0x90, 0x9E, 0x10
+#: flags of a CONNECT; an option of a subscription: send no retained messages
+WILL_FLAG, NO_RETAINED = 0x04, 0x20
+#: what the broker can lack: shared subscriptions (as RabbitMQ), retained messages for subscriptions with wildcards (as
+#: RabbitMQ), reason code 16 (as FlashMQ and NanoMQ), wills without payload (as NanoMQ)
+SHARED, RETAINED_BY_WILDCARD, ABSENCE, EMPTY_WILL = "shared", "retained by wildcard", "reason code 16", "empty will"
 
 #: whether a client's subscription to a filter, or its publish on a topic, is refused
 Refuses = Callable[[str, str], bool]
@@ -32,6 +38,9 @@ class RefusingBroker:
         refuses: what is refused always.
         loses: what is not forwarded, and not answered.
         retains: cleared, messages are acknowledged and forwarded, and not retained.
+        lacks: see ``SHARED`` and the constants next to it.
+        largest: bytes of a packet from which on it is acknowledged and dropped; 0: no limit.
+        in_flight: QoS 1 messages to a client before the first is acknowledged; 0: no limit.
         attempts: connections while it accepted none. ``connects``: accepted connections by client id.
         refused, lost: refused and lost packets.
         unretained: messages that were not retained although they should be.
@@ -43,6 +52,8 @@ class RefusingBroker:
         self.refuses: Refuses = lambda _client, _topic: False
         self.loses: Refuses = lambda _client, _topic: False
         self.retains = True
+        self.lacks: frozenset[str] = frozenset()
+        self.largest = self.in_flight = 0
         self.connects: dict[str, int] = {}
         self.attempts = self.refused = self.lost = self.unretained = 0
         self._target = target
@@ -86,9 +97,10 @@ class RefusingBroker:
                 far_reader, far_writer = await asyncio.open_connection(HOST, self._target)
                 self._writers.add(far_writer)
                 try:
-                    down = asyncio.create_task(_forward(far_reader, writer))
+                    deliveries = _Deliveries(self, writer)
+                    down = asyncio.create_task(deliveries.forward(far_reader))
                     down.add_done_callback(lambda _: writer.transport.abort())
-                    await self._requests(reader, writer, far_writer)
+                    await self._requests(reader, writer, far_writer, deliveries)
                 finally:
                     far_writer.close()
                     await asyncio.wait([down], timeout=1)
@@ -99,7 +111,11 @@ class RefusingBroker:
             writer.transport.abort()
 
     async def _requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        target: asyncio.StreamWriter,
+        deliveries: _Deliveries,
     ) -> None:
         client = ""
         while True:
@@ -107,6 +123,12 @@ class RefusingBroker:
             if first == CONNECT:
                 client = _client_id(body)
                 self.connects[client] = self.connects.get(client, 0) + 1
+                if EMPTY_WILL in self.lacks and _has_empty_will(body):
+                    return
+            if first == PUBACK:
+                deliveries.acknowledged()
+            if first == SUBSCRIBE and RETAINED_BY_WILDCARD in self.lacks and b"+" in body:
+                raw = raw[:-1] + bytes([raw[-1] | NO_RETAINED])
             answer = self._answer(client, first, body)
             if answer is not None:
                 self.refused += 1
@@ -125,25 +147,67 @@ class RefusingBroker:
         """Return the refusal of a packet (empty for one without an answer), None for a packet to forward."""
         if first == SUBSCRIBE:
             filter_ = _text(body, 3 + body[2])  # its properties are short
+            if SHARED in self.lacks and filter_.startswith("$share/"):
+                return bytes([SUBACK, 4, *body[:2], 0, NO_SHARED])
             if self._is_refused(client, split_shared(filter_)[1]):
                 return bytes([0x90, 4, *body[:2], 0, NOT_AUTHORISED])
         elif first & 0xF0 == PUBLISH:
             topic = _text(body, 0)
-            if self._is_refused(client, topic):
+            is_dropped = 0 < self.largest <= len(body)
+            if is_dropped or self._is_refused(client, topic):
                 at = 2 + len(topic.encode())
-                return bytes([0x40, 3, *body[at : at + 2], NOT_AUTHORISED]) if first & 0x06 else b""
+                reason = 0 if is_dropped else NOT_AUTHORISED
+                return bytes([PUBACK, 3, *body[at : at + 2], reason]) if first & 0x06 else b""
         return None
 
     def _is_refused(self, client: str, topic: str) -> bool:
         return time.monotonic() < self._refuse_until or self.refuses(client, topic)
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward whole packets, so that refusals are never written into the middle of one."""
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        while True:
-            writer.write((await read_packet(reader))[2])
-            await writer.drain()
+class _Deliveries:
+    """What one client receives: whole packets, so that refusals are never written into the middle of one."""
+
+    def __init__(self, broker: RefusingBroker, writer: asyncio.StreamWriter) -> None:
+        self._broker = broker
+        self._writer = writer
+        self._unacknowledged = 0
+        self._held: list[bytes] = []
+
+    async def forward(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                first, body, raw = await read_packet(reader)
+                if first == PUBACK and body[2:3] == bytes([NO_SUBSCRIBER]) and ABSENCE in self._broker.lacks:
+                    raw = raw[:4] + b"\0" + raw[5:]
+                if first & 0xF0 == PUBLISH and first & 0x06 and self._broker.in_flight:
+                    self._held.append(raw)
+                    self._release()
+                else:
+                    self._writer.write(raw)
+                await self._writer.drain()
+
+    def acknowledged(self) -> None:
+        self._unacknowledged -= 1
+        self._release()
+
+    def _release(self) -> None:
+        while self._held and self._unacknowledged < self._broker.in_flight:
+            self._unacknowledged += 1
+            self._writer.write(self._held.pop(0))
+
+
+def _has_empty_will(body: bytes) -> bool:
+    """Return whether a CONNECT has a will without payload."""
+    at = 2 + int.from_bytes(body[:2]) + 1
+    flags = body[at]
+    if not flags & WILL_FLAG:
+        return False
+    at += 3
+    at += 1 + body[at]  # properties, which are short
+    at += 2 + int.from_bytes(body[at : at + 2])  # client id
+    at += 1 + body[at]  # properties of the will
+    at += 2 + int.from_bytes(body[at : at + 2])  # its topic
+    return body[at : at + 2] == b"\0\0"
 
 
 def _text(body: bytes, at: int) -> str:

@@ -9,13 +9,12 @@ not acceptable, nodes store their credentials themselves (``deploy/components/ho
 from __future__ import annotations
 
 import base64
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from halimede.access import files
-from halimede.access.emqx import users_file
+from halimede.access.emqx import cookie, users_file
 from halimede.access.site import POOLS, Principal, Site, role_name
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import check_label
@@ -67,7 +66,7 @@ def _broker(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
     found = {} if site.passwords else {name: _read(folder / "broker" / name) for name in files.TLS_FILES}
     if emqx:
         found["acl.conf"] = _read(folder / "emqx" / "acl.conf")
-        found["cookie"] = _cookie(files.make_folders(folder, Path("emqx")) / "cookie")
+        found["cookie"] = cookie(folder).encode()
         return {**found, "users.csv": users_file(site, folder).encode()} if site.passwords else found
     names = ("acl", "passwords") if site.passwords else ("acl",)
     return {**found, **{name: _read(folder / "broker" / name) for name in names}}
@@ -79,13 +78,6 @@ def _folder(site: Site, folder: Path) -> dict[str, bytes]:
     own = {} if site.passwords else _of(site, folder / "link")
     link = {f"link.{name}": data for name, data in own.items()}
     return {**link, **{f"broker.{name}": _read(folder / "broker" / name) for name in names}}
-
-
-def _cookie(path: Path) -> bytes:
-    """Return the shared cookie of EMQX's nodes, which never changes."""
-    if not path.exists():
-        files.write(path, secrets.token_urlsafe(32), files.SECRET)
-    return path.read_bytes()
 
 
 def _of(site: Site, folder: Path) -> dict[str, bytes]:

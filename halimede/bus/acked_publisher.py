@@ -4,8 +4,7 @@ A message is sent at once if the connection has a free slot; one timer watches a
 cannot be sent at once, or was not acknowledged, continues in a separate task. The fate of an unacknowledged message is
 unknown: if it is sent again, it may arrive twice.
 
-A broker that restarts loses subscriptions, and its clients return one after the other. A message that had subscribers
-before the restart and has none after it is sent again for some seconds.
+A message that had subscribers before a restart of the broker and has none after it is sent again for some seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import structlog
 
 from halimede.bus.message import FAILURE, NO_SUBSCRIBER, SUCCESS
 from halimede.bus.port import Bus
+from halimede.bus.subscriber_return import SubscriberReturn
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.system.backoff import exponential
 from halimede.topic import Address
@@ -94,10 +94,8 @@ class AckedPublisher(Generic[M]):
         self._group: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._reconnected = asyncio.Event()
-        #: the number of the connection on which a message last had a subscriber, and until when one is waited for on a
-        #: later connection; 0: none is
-        self._subscribed_on = 0
-        self._return_by = 0.0
+        #: a message that is sent once waits for nobody
+        self._subscribers = SubscriberReturn(bus, RETURN_S if retry else 0.0, only_after_reconnect=True)
 
     @property
     def waiting(self) -> int:
@@ -160,7 +158,7 @@ class AckedPublisher(Generic[M]):
 
         No message waits for subscribers any more.
         """
-        self._subscribed_on = 0
+        self._subscribers.forget()
         try:
             async with asyncio.timeout(timeout_s):
                 while self.pending:
@@ -194,7 +192,7 @@ class AckedPublisher(Generic[M]):
             return  # it has expired before
         lost = acknowledgement.cancelled() or acknowledgement.exception()
         reason = FAILURE if lost else acknowledgement.result()
-        if reason < FAILURE and not self._returning(found=reason != NO_SUBSCRIBER):
+        if reason < FAILURE and not self._subscribers.must_resend(has_subscriber=reason != NO_SUBSCRIBER):
             message.done(reason)
         else:
             self._failed(message, str(lost or hex(reason)))
@@ -247,7 +245,7 @@ class AckedPublisher(Generic[M]):
                 await self._pause(exponential(failures, FIRST_PAUSE_S, LAST_PAUSE_S))
             failures += 1
             try:
-                found = await self._bus.publish(
+                has_subscriber = await self._bus.publish(
                     message.address,
                     body,
                     correlation=message.correlation,
@@ -264,23 +262,11 @@ class AckedPublisher(Generic[M]):
                 level = log.warning if isinstance(error, RefusedError) else log.debug
                 level("message waits for the broker", kind=self._kind, error=str(error))
             else:
-                if not self._returning(found=found):
-                    message.done(SUCCESS if found else NO_SUBSCRIBER)
+                if not self._subscribers.must_resend(has_subscriber=has_subscriber):
+                    message.done(SUCCESS if has_subscriber else NO_SUBSCRIBER)
                     return
                 failures = RETURN_FAILURES
         message.done(FAILURE)
-
-    def _returning(self, *, found: bool) -> bool:
-        """Whether a message without a subscriber is sent again: one was there before the last reconnect."""
-        connection, now = self._bus.stats.connects, asyncio.get_running_loop().time()
-        if found:
-            self._subscribed_on, self._return_by = connection, 0.0
-        elif self._retry and self._subscribed_on not in {0, connection}:
-            self._return_by = self._return_by or now + RETURN_S
-            if now < self._return_by:
-                return True
-            self._subscribed_on, self._return_by = 0, 0.0
-        return False
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the pause is over or the broker is connected again."""

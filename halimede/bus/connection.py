@@ -56,6 +56,11 @@ REPEAT_TIMEOUT_S = 20.0
 MOST_REASONS = 8
 
 
+#: log events of a connection: an LC reads them in the logs of its workers
+BUS_DOWN, BUS_CONNECTED = "bus down", "bus connected"
+CONNECTION_EVENTS = frozenset({BUS_DOWN, BUS_CONNECTED})
+
+
 class ConnectionLog:
     """Logs changes of the connection and keeps the reason of the last failure. ``where``: the broker's address."""
 
@@ -72,12 +77,12 @@ class ConnectionLog:
         if reason not in self._told and len(self._told) < MOST_REASONS:
             self._told.add(reason)
             level = log.info if reason == RENEWED else log.warning
-            level("bus down", broker=self._where, client=self._client_id, reason=reason)
+            level(BUS_DOWN, broker=self._where, client=self._client_id, reason=reason)
 
     def over(self) -> None:
         """Record that a connection is accepted."""
         self._told.clear()
-        log.info("bus connected", broker=self._where, client=self._client_id)
+        log.info(BUS_CONNECTED, broker=self._where, client=self._client_id)
 
     def closed(self) -> None:
         """Record that the connection is closed on purpose: nothing is logged."""

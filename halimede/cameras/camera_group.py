@@ -33,6 +33,7 @@ class RunningCamera:
     """One camera and its connection."""
 
     camera: Camera
+    publisher: CameraPublisher
     bus: Bus
 
 
@@ -41,8 +42,11 @@ async def run(
     connect: Connect,
     stop: asyncio.Event,
     backoff: CameraBackoff = CameraBackoff(),  # noqa: B008 - frozen
-) -> None:
-    """Run all cameras until ``stop``, or until all of them are files that have been played. Raises HalimedeError."""
+) -> dict[str, int]:
+    """Run all cameras until ``stop``, or until all of them are files that have been played.
+
+    Returns the frames without a subscriber of each camera that has any. Raises HalimedeError.
+    """
     running: list[RunningCamera] = []
     shown = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: metrics(running)))
     with first_error():
@@ -50,6 +54,7 @@ async def run(
             for camera in together(settings.cameras):
                 bus = connect(client_id(settings.namespace, camera.name), camera.name)
                 group.create_task(_run(settings, camera, bus, stop, running=running, backoff=backoff), name=camera.name)
+    return {each.camera.settings.name: each.publisher.unheard for each in running if each.publisher.unheard}
 
 
 def together(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
@@ -78,12 +83,13 @@ async def _run(
         bare=settings.bare,
         patient=not chosen.address.live,
         stop=stop,
+        return_s=settings.return_s,
     )
     camera = Camera(chosen, publisher.take, backoff=backoff)
     status = CameraStatusPublisher(
         bus, topics.CAMERA_STATUS.at(ns=settings.namespace, camera=chosen.name), camera.tracker
     )
-    running.append(RunningCamera(camera, bus))
+    running.append(RunningCamera(camera, publisher, bus))
     async with bus, status:
         log.info("camera", camera=chosen.name, source=chosen.address.shown)
         while not await _allowed(camera, stop):
@@ -119,10 +125,12 @@ def metrics(running: Sequence[RunningCamera]) -> Iterable[Metric]:
     def of(read: Callable[..., float]) -> list[tuple[dict[str, str], float]]:
         return [({"camera": status.camera}, read(status)) for status in statuses]
 
+    unheard = [({"camera": each.camera.settings.name}, float(each.publisher.unheard)) for each in running]
     yield gauge("camera_running", "1: frames come from it.", of(lambda s: s.state == "running"))
     yield gauge("camera_fps", "Frames published a second.", of(lambda s: s.fps))
     yield counter("camera_frames", "Frames published.", of(lambda s: s.frames))
     yield counter("camera_bytes", "Bytes of pictures published.", of(lambda s: s.bytes))
+    yield counter("camera_frames_without_subscriber", "Frames published that no worker read.", unheard)
     yield counter("camera_skipped", "Frames skipped for newer ones.", of(lambda s: s.skipped))
     yield counter("camera_refused", "Frames too large or unreadable.", of(lambda s: s.refused))
     yield counter("camera_reconnects", "Times that the source was opened again.", of(lambda s: s.reconnects))

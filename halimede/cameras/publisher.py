@@ -15,6 +15,7 @@ import structlog
 from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Packet
 from halimede.bus.retained_publisher import RetainedPublisher
+from halimede.bus.subscriber_return import FRAME_RETURN_S, SubscriberReturn
 from halimede.cameras.camera_status import CameraStatusTracker
 from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.errors import BusError, DisconnectedError, TooLargeError
@@ -25,7 +26,7 @@ from halimede.topic import Address
 log = structlog.get_logger()
 
 ID_BYTES = 16
-#: seconds between two attempts to connect; least and most seconds between two statuses
+#: seconds between two attempts to publish; least and most seconds between two statuses
 RETRY_S, OFTEN_S, SELDOM_S = 0.2, 0.25, 2.0
 #: most seconds to leave
 LEAVING_S = 3.0
@@ -44,10 +45,23 @@ def frame_of(picture: CapturedPicture, camera: str, sequence: int, id_: bytes) -
 
 
 class CameraPublisher:
-    """Publishes a camera's pictures. ``patient``: it waits for the broker, while a live camera continues."""
+    """Publishes a camera's pictures.
+
+    ``patient``: each picture waits for the broker, and for subscribers that were there before. A live camera drops it
+    meanwhile, and the next attempt is made with the newest picture. ``return_s``: for so many seconds.
+    """
 
     def __init__(
-        self, bus: Bus, namespace: str, camera: str, *, qos: int, bare: bool, patient: bool, stop: asyncio.Event
+        self,
+        bus: Bus,
+        namespace: str,
+        camera: str,
+        *,
+        qos: int,
+        bare: bool,
+        patient: bool,
+        stop: asyncio.Event,
+        return_s: float = FRAME_RETURN_S,
     ) -> None:
         self._bus = bus
         self._address = topics.CAMERA_FRAME.at(ns=namespace, camera=camera)
@@ -56,18 +70,18 @@ class CameraPublisher:
         self._bare = bare
         self._patient = patient
         self._stop = stop
+        self._subscribers = SubscriberReturn(bus, return_s, only_after_reconnect=False)
         self._limited_log = RateLimitedLogger()
         #: frames without a subscriber
         self.unheard = 0
 
     async def take(self, picture: CapturedPicture, sequence: int) -> bool:
-        """Publish a picture; return whether the broker accepted it. Raises RefusedError."""
+        """Publish a picture; return whether the broker accepted it, and it was not dropped. Raises RefusedError."""
         frame = frame_of(picture, self._camera, sequence, secrets.token_bytes(ID_BYTES))
         body = picture.data if self._bare else codec.encode(topics.REQUEST, frame)
         while True:
             try:
-                heard = await self._bus.publish(self._address, body, qos=self._qos)
-                self.unheard += not heard  # not in one line: several publishes run concurrently
+                has_subscriber = await self._bus.publish(self._address, body, qos=self._qos)
             except TooLargeError as error:
                 self._limited_log.warning("frame too large", camera=self._camera, error=str(error))
                 return False
@@ -79,7 +93,19 @@ class CameraPublisher:
                 if self._stop.is_set():
                     return False
             else:
+                must_resend = self._subscribers.must_resend(has_subscriber=has_subscriber)
+                if must_resend and not await self._stops_within(RETRY_S):
+                    if self._patient:
+                        continue
+                    return False
+                self.unheard += not has_subscriber
                 return True
+
+    async def _stops_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        return self._stop.is_set()
 
     async def _returned(self) -> None:
         """Wait for the broker: frames in between are skipped, and the next one is new."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from halimede import codec
+from halimede.bus.subscriber_return import FRAME_RETURN_S
 from halimede.cameras.address import CameraAddress, SourceKind, has_password, parse
 from halimede.environment import flag, number
 from halimede.errors import InvalidFieldError, hide_secrets
@@ -56,7 +57,10 @@ class CameraSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Settings of one camera process. ``broker`` is None if it is not configured."""
+    """Settings of one camera process. ``broker`` is None if it is not configured.
+
+    ``return_s``: seconds for which frames wait until a worker reads their camera again.
+    """
 
     namespace: str
     cameras: Sequence[CameraSettings]
@@ -65,6 +69,7 @@ class ProcessSettings:
     qos: int = 1
     bare: bool = False
     http: str = "off"
+    return_s: float = FRAME_RETURN_S
 
 
 def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") -> ProcessSettings:
@@ -87,6 +92,7 @@ def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") 
         qos=int(number(environ, "CAMERA_QOS", 1, least=0, most=1)),
         bare=flag(environ, "CAMERA_BARE"),
         http=environ.get("HALIMEDE_HTTP") or "off",
+        return_s=number(environ, "CAMERA_RETURN_S", FRAME_RETURN_S, least=0, most=3600),
     )
 
 

@@ -104,6 +104,16 @@ Camera = Annotated[str, typer.Option(metavar="NAME", help="The camera.", autocom
 WaitTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="With --wait: how long to wait.")
 ]
+ReturnTimeout = Annotated[
+    float,
+    typer.Option(
+        "--return-timeout",
+        min=0,
+        metavar="SECONDS",
+        help="If no worker reads the camera any more: how long frames wait for one, before they count as without "
+        "subscriber. Not with --qos 0, where the broker reports no subscribers.",
+    ),
+]
 RecordingFolder = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of the recording.")]
 Files = Annotated[
     list[str] | None,

@@ -15,6 +15,7 @@ import math
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from halimede.api.deferral import AS_IT_CAME, UploadEncoding
 
@@ -33,15 +34,35 @@ AIM = 0.95
 SMALLER = 0.9
 #: least side of a picture in pixels, and most tries
 LEAST_SIDE, MOST_TRIES = 8, 10
+#: bytes for topic, properties and the other fields of a request, such as the edge's prediction
+REQUEST_BYTES = 64 * 1024
 #: weight of the earlier density in the running mean
 KEPT = 0.7
 
 
 class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
-    """The upload format of a service: encoding, and maximum bytes of a sample."""
+    """The upload format of a service: encoding, and maximum bytes of a sample.
+
+    ``max_packet``: the broker's limit of a message, if ``max_bytes`` follows from it; else 0.
+    """
 
     encoding: UploadEncoding = AS_IT_CAME
     max_bytes: int | None = None
+    max_packet: int = 0
+
+    @property
+    def limit_text(self) -> str:
+        """The limit for people: that of the service, or of the broker."""
+        if self.max_packet:
+            return f"the broker's limit of {self.max_packet} bytes a message"
+        return f"maxBytes {self.max_bytes}"
+
+    def within_packet(self, max_packet: int) -> UploadFormat:
+        """Return this format with samples that fit into a packet of ``max_packet`` bytes."""
+        limit = max(max_packet - REQUEST_BYTES, 0)
+        if self.max_bytes is not None and self.max_bytes <= limit:
+            return self
+        return replace(self, max_bytes=limit, max_packet=max_packet)
 
     def met(self, encoding: str, size: int) -> bool:
         """Whether a frame of this encoding and size is uploaded unchanged."""

@@ -40,6 +40,7 @@ REMEDIES = {
     "ReplicasNotSupported": "set spec.replicas to the number that the message has, or label more nodes",
     "NodeMismatch": "correct the field that the message names (`halimede nodes -o json` shows labels)",
     "WorkerSilent": "wait: LC restarts a worker that hangs; else check its connection to the broker",
+    "NotConnected": "correct what the message names; `halimede doctor` tries what the broker lacks",
     "CodeMissing": "put the file that the message names back on the node, or correct the service",
     "Starved": "give the node less to do, or lower spec.cpuShare: docs/training.md, A busy node",
     "SeveralReaders": "set edgeWorker's nodeName; or publish the camera once, and name it in cameras: docs/cameras.md",

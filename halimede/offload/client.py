@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE
-from halimede.bus.message import FAILURE, NO_SUBSCRIBER, REASONS
-from halimede.errors import BusError, DisconnectedError, RefusedError
+from halimede.bus.message import FAILURE, NO_SUBSCRIBER, REASONS, Packet
+from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply
 from halimede.offload.channel import Channel
@@ -128,6 +128,9 @@ class OffloadClient:
         self._abandoned = False
         #: workers that announced that they stop, until they end
         self._leaving: set[str] = set()
+        #: whether a request needs a worker that advertises, because the broker does not report that a request has no
+        #: subscriber; None: not known yet
+        self._needs_advertisement: bool | None = None
 
     def credits_left(self) -> dict[str, int]:
         """Return the known credits of each worker of the next tier."""
@@ -227,6 +230,10 @@ class OffloadClient:
             return True
         elif self._credits.known(now):
             request.lacks = OffloadReason.SHED
+        elif self._channel.anybody and self._needs_advertisement and self.circuit.state is not State.HALF_OPEN:
+            self.circuit.nobody(now)
+            request.answer.set_exception(OffloadError(OffloadReason.NO_CLOUD, "no cloud worker advertises its load"))
+            return True
         elif self._channel.anybody:
             self._send(request, "", now)
             return True
@@ -313,7 +320,10 @@ class OffloadClient:
         self._congestion.carried(len(request.frame.data))
         if found:
             request.sent = True
+            if not request.worker and self._needs_advertisement is None:
+                self._try_absence()
             return
+        self._needs_advertisement = False
         if request.worker:
             self._credits.remove(request.worker)
             self._end_attempt(request)
@@ -329,7 +339,8 @@ class OffloadClient:
             # the connection's end may be seen here before ``connected`` changes
             asyncio.get_running_loop().call_later(PAUSE_S, self._dispatch, request)
             return
-        failure = OffloadError(OffloadReason.ERROR, str(error))
+        reason = OffloadReason.TOO_LARGE if isinstance(error, TooLargeError) else OffloadReason.ERROR
+        failure = OffloadError(reason, str(error))
         failure.__cause__ = error
         self._fail(request, failure)
 
@@ -415,6 +426,23 @@ class OffloadClient:
             self.circuit.timed_out(now, request.began)
         request.answer.set_exception(OffloadError(request.lacks, "no time left"))
 
+    def _try_absence(self) -> None:
+        """Try whether the broker reports the lack of a subscriber.
+
+        It has acknowledged a request on the shared topic while no worker advertises. If it does not report it, further
+        requests need a worker that advertises, except for the circuit's probes.
+        """
+        topic = self._channel.request.at(**self._channel.names, worker=f"nobody-{secrets.token_hex(8)}").text
+        published = self._bus.post(Packet(topic, b"", expiry_s=1))
+        if published is not None:
+            self._needs_advertisement = False  # one try
+            published.add_done_callback(self._absence_tried)
+
+    def _absence_tried(self, published: asyncio.Future[int]) -> None:
+        """Record the broker's acknowledgement of a message that no worker can have subscribed to."""
+        if not published.cancelled() and published.exception() is None and published.result() < FAILURE:
+            self._needs_advertisement = published.result() != NO_SUBSCRIBER
+
     # --- messages from the bus ------------------------------------------------------------------------------------
 
     def _replied(self, delivery: Delivery[Reply]) -> None:
@@ -451,6 +479,8 @@ class OffloadClient:
         if request.in_flight:
             request.sent = True
             self._credits.answered(worker, now)
+            if not worker and not self._credits.known(now):
+                self._needs_advertisement = False  # this worker never advertises
             if reply.error == BUSY:
                 self._credits.exhausted(worker)  # before its slot is given to another sample
             self._leave_window(request, answered=True)

@@ -329,7 +329,7 @@ class Pipeline:
             if error.fatal:  # the sample ended the process of other workers: do not run it here
                 self._give_up(sample, InferenceOutcome(error=error.detail))
                 return
-            sample.stays = error.reason is OffloadReason.ERROR
+            sample.stays = error.reason in {OffloadReason.ERROR, OffloadReason.TOO_LARGE}
             log.debug("sample answered by edge", frame=sample.frame.id.hex(), reason=error.reason)
         except Exception:
             # an unexpected error of the peer request must not cost the sample its answer

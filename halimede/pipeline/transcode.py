@@ -1,7 +1,8 @@
 """Encodes samples for upload in a separate thread; ``transcode_policy`` decides how.
 
-A frame that is sent as received costs only a comparison and a count. A frame that is encoded again is decoded under the
-limits of all decoding. If the picture was made smaller, the boxes of the answer are scaled to the original frame.
+A frame that is sent as received costs only two comparisons and a count. A frame that is too large for the broker is
+encoded again. Such frames are decoded under the limits of all decoding. If the picture was made smaller, the boxes of
+the answer are scaled to the original frame.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
 from halimede.frames.transcode_policy import (
     MOST_TRIES,
+    REQUEST_BYTES,
     EncodeAttempt,
     PixelSize,
     SizeEstimator,
@@ -36,6 +38,7 @@ from halimede.offload.limits import CircuitBreaker
 from halimede.tracing.latency import Distribution
 
 if TYPE_CHECKING:
+    from halimede.bus import Bus
     from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
@@ -62,9 +65,14 @@ class Upload(Struct, frozen=True, gc=False):
 
 
 class UploadEncoder:
-    """Encodes the samples of one worker for upload in ``thread``, unless ``circuit`` refuses requests."""
+    """Encodes the samples of one worker for upload in ``thread``, unless ``circuit`` refuses requests.
 
-    def __init__(self, wish: UploadFormat, thread: ModelThread, circuit: CircuitBreaker | None = None) -> None:
+    ``bus``: its broker's limit of a message holds for samples, too.
+    """
+
+    def __init__(
+        self, wish: UploadFormat, thread: ModelThread, circuit: CircuitBreaker | None = None, bus: Bus | None = None
+    ) -> None:
         #: samples by encoding and by change: none, the encoding, or also the size
         self.ready: Counter[tuple[str, str]] = Counter()
         #: samples that cannot be encoded as the service specifies, by reason
@@ -77,6 +85,7 @@ class UploadEncoder:
         self._as_it_came = wish.encoding == AS_IT_CAME and wish.max_bytes is None
         self._thread = thread
         self._circuit = circuit
+        self._bus = bus
         self._densities = SizeEstimator()
         self._mean = 0.0
         self._due = 0.0
@@ -91,14 +100,17 @@ class UploadEncoder:
 
     async def write(self, frame: Frame, left_s: float) -> Upload:
         """Return a frame encoded for upload, within ``left_s`` seconds. Raises OffloadError with the reason."""
-        if self._as_it_came or self._wish.met(frame.encoding, frame.data.nbytes):
+        max_packet = self._bus.max_packet if self._bus else 0  # 0: not known before the first connection
+        fits = not max_packet or frame.data.nbytes + REQUEST_BYTES <= max_packet
+        if fits and (self._as_it_came or self._wish.met(frame.encoding, frame.data.nbytes)):
             self.ready[frame.encoding, "none"] += 1
             return Upload(frame)
         if self._circuit and self._circuit.refuses(asyncio.get_running_loop().time()):
             raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         try:
             async with asyncio.timeout(left_s):
-                made = await self._thread.call(write, frame, self._wish, self._densities)
+                format_ = self._wish.within_packet(max_packet) if max_packet else self._wish
+                made = await self._thread.call(write, frame, format_, self._densities)
         except TimeoutError:
             raise OffloadError(OffloadReason.DEADLINE, "it was not written in time") from None
         except OffloadError as error:
@@ -132,7 +144,7 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
         what = f"a frame of {pixels.dtype} {list(pixels.shape)} is no picture (uint8, height x width or x 3)"
         if wish.encoding in {"jpeg", "png"}:
             raise OffloadError(OffloadReason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
-        raise OffloadError(OffloadReason.TOO_LARGE, f"{what}, and has more than maxBytes {wish.max_bytes}: raise it")
+        raise OffloadError(OffloadReason.TOO_LARGE, f"{what}, and has more than {wish.limit_text}: raise it")
     picture = PixelSize(pixels.shape[1], pixels.shape[0], 3 if pixels.ndim == 3 else 1)
     if wish.encoding != "raw":
         _check(picture)
@@ -148,7 +160,7 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
             ready = _framed(frame, made.encoding, written, data, shrunk)
             return Upload(ready, shrunk, (time.perf_counter() - began) * 1000)
         made = following(made, len(data), picture, wish)
-    what = f"a picture of {picture.width} x {picture.height} pixels does not fit into maxBytes {wish.max_bytes}"
+    what = f"a picture of {picture.width} x {picture.height} pixels does not fit into {wish.limit_text}"
     raise OffloadError(OffloadReason.TOO_LARGE, f"{what} as {wish.encoding}: raise it, or leave encoding at as-it-came")
 
 

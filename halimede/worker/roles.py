@@ -149,7 +149,7 @@ async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncItera
     settings = parts.settings
     format_ = UploadFormat(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
-        encoder = UploadEncoder(format_, thread, circuit)
+        encoder = UploadEncoder(format_, thread, circuit, parts.bus)
         parts.metrics.more.append(partial(encoder_metrics, encoder))
         yield encoder
 

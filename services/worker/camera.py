@@ -38,11 +38,12 @@ environment (options take precedence; see docs/cameras.md):
   SOURCE_USERNAME, SOURCE_PASSWORD or SOURCE_PASSWORD_FILE   for addresses without a user
   CAMERA_FPS, CAMERA_MAX_WIDTH, CAMERA_MAX_BYTES, CAMERA_QUALITY, CAMERA_QOS, CAMERA_BARE, SOURCE_LOOP
   CAMERA_OPEN_S, CAMERA_STALL_S                    seconds to open it, and without a frame until it is stalled
+  CAMERA_RETURN_S                                  seconds for which frames wait for a worker's return (default 30)
   CAMERA_START                                     when the first frame of a file is due (seconds since 1970)
   NAMESPACE, NODE_NAME, HALIMEDE_BROKER, HALIMEDE_CREDENTIALS, HALIMEDE_HTTP
 
-exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run;
-2 after a mistake that you can correct (see the last line)
+exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run, or when all files have
+been played and a frame had no subscriber; 2 after a mistake that you can correct (see the last line)
 """
 #: options that set variables
 VARIABLES = {
@@ -51,6 +52,7 @@ VARIABLES = {
     "quality": "CAMERA_QUALITY",
     "qos": "CAMERA_QOS",
     "stall": "CAMERA_STALL_S",
+    "return_timeout": "CAMERA_RETURN_S",
     "start": "CAMERA_START",
     "namespace": "NAMESPACE",
     "broker": "HALIMEDE_BROKER",
@@ -78,6 +80,12 @@ def parser() -> argparse.ArgumentParser:
     add("--loop", action="store_true", help="repeat files")
     add("--start", help="when the first frame of files is due, in seconds since 1970")
     add("--stall", help="seconds without a frame after which a source counts as stalled (default 5)")
+    add(
+        "--return-timeout",
+        metavar="SECONDS",
+        help="if no worker reads a camera any more: how long frames of a file wait for one, while frames of a live "
+        "source are skipped for newer ones, before they count as without subscriber; not with --qos 0 (default 30)",
+    )
     add("--namespace", help="the namespace (default: default)")
     add("--broker", help="host:port, mqtt://host:port or mqtts://host:port (default: the system running here)")
     add("--credentials", help="folder of credentials, or with such a folder for each camera")
@@ -108,14 +116,13 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         brokers = {camera.name: broker_of(settings, camera.name, environ) for camera in settings.cameras}
         named = settings.cameras[0].name if len(settings.cameras) == 1 else "cameras"
         logging.configure(service=f"{settings.namespace}/{named}")
-        asyncio.run(_run(settings, brokers))
+        return asyncio.run(_run(settings, brokers))
     except InvalidFieldError as error:
         print(f"halimede camera: {error}", file=sys.stderr)
         return MISTAKE
     except HalimedeError as error:
         print(f"halimede camera: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
 def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]) -> MqttSettings:
@@ -131,5 +138,14 @@ def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]
     return find(environment={**environ, "HALIMEDE_CREDENTIALS": ""}, credentials=credentials).settings
 
 
-async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -> None:
-    await camera_group.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop_on_signal())
+async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -> int:
+    """Run cameras; return the exit code, and name the frames that reached no worker."""
+    stop = stop_on_signal()
+    unheard = await camera_group.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop)
+    for camera, frames in unheard.items():
+        print(
+            f"halimede camera: {frames} frames of camera {camera} had no subscriber: no edge worker of namespace "
+            f"{settings.namespace} read it (see `halimede get ji -A`, `halimede get mei -A`)",
+            file=sys.stderr,
+        )
+    return 1 if unheard and not stop.is_set() else 0

@@ -64,6 +64,11 @@ RUN = {
 NOT_RUN = {
     "docker ": "needs a Docker daemon",
     "sudo apt install mosquitto": "changes the machine; the tests have it",
+    "sudo install -": "needs a package of EMQX, and changes the machine",
+    "sudo cp -n /etc/emqx": "needs a package of EMQX, and changes the machine",
+    "sudo sh -c": "needs a package of EMQX, and changes the machine",
+    "sudo systemctl restart emqx": "needs a package of EMQX, and changes the machine",
+    "sudo emqx ": "needs a package of EMQX, and changes the machine",
     "kubectl -n halimede rollout": "needs controllers that make pods",
     "kubectl -n halimede exec": "needs a kubelet",
     "kubectl -n halimede port-forward": "needs a kubelet",

@@ -146,7 +146,7 @@ class Timeline:
         return "\n".join(lines)
 
 
-async def feed(system: System, pictures: list[bytes], camera: str, stop: asyncio.Event) -> None:
+async def feed(system: System, pictures: list[bytes], camera: str, stop: asyncio.Event, fps: float = FPS) -> None:
     """Publish frames until ``stop``, as a patient camera does: each again until the broker has a subscriber for it."""
     sequence, due = 0, time.monotonic()
     while not stop.is_set():
@@ -160,19 +160,22 @@ async def feed(system: System, pictures: list[bytes], camera: str, stop: asyncio
                 await asyncio.sleep(0.2)
         system.sent[frame.id.hex()] = sequence
         sequence += 1
-        due = max(due + 1 / FPS, time.monotonic() - 1)  # after an outage it catches up with a second
+        due = max(due + 1 / fps, time.monotonic() - 1)  # after an outage it catches up with a second
         await asyncio.sleep(due - time.monotonic())
 
 
 @contextlib.asynccontextmanager
-async def under_load(system: System, pictures: list[bytes]) -> AsyncIterator[Timeline]:
-    """Apply the service, send it frames of two cameras, and watch; the block ends with all frames answered."""
+async def under_load(system: System, pictures: list[bytes], fps: float = FPS) -> AsyncIterator[Timeline]:
+    """Apply the service, send it frames of two cameras, and watch; the block ends with all frames answered.
+
+    ``fps``: frames a second of each camera.
+    """
     await system.follow(SERVICE)
     await system.apply(DIGITS)
     await system.until("the service", lambda: system.phase == "Running")
     timeline, stop = Timeline(system), asyncio.Event()
     watching = [asyncio.create_task(timeline.watch()), asyncio.create_task(timeline.ask())]
-    cameras = [asyncio.create_task(feed(system, pictures, camera, stop)) for camera in CAMERAS]
+    cameras = [asyncio.create_task(feed(system, pictures, camera, stop, fps)) for camera in CAMERAS]
     try:
         await asyncio.sleep(3)
         yield timeline

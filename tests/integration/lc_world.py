@@ -113,6 +113,7 @@ class FakeLauncher:
         self.refuse: StartError | None = None
         self.exits: int | None = None
         self.lines: dict[Worker, str] = {}
+        self.connection_errors: dict[Worker, str] = {}
         self.times: list[float] = []
 
     def start(self, start: Start) -> Process:
@@ -136,6 +137,9 @@ class FakeLauncher:
 
     def last_line(self, worker: Worker) -> str:
         return self.lines.get(worker, "")
+
+    def connection_error(self, worker: Worker, age_s: float) -> str:
+        return self.connection_errors.get(worker, "")
 
     @property
     def alive(self) -> list[FakeProcess]:

@@ -219,3 +219,37 @@ async def test_a_broker_that_dies_again_and_again_is_started_ever_more_slowly(
         monkeypatch.setattr(system._broker, "restart", nothing)
         await system._keep_broker()
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+
+def newer_mosquitto(folder: Path, start: str) -> None:
+    """Write a ``mosquitto`` that logs as version 2.1 does: as root one of its first entries has the word running."""
+    program = f"""\
+        #!/bin/sh
+        echo "1795903183: Info: running mosquitto as user: root."
+        {start} {module.find_mosquitto()} "$@"
+        echo "1795903183: mosquitto version 2.1.2 terminating"
+        exit 3
+    """
+    folder.mkdir()
+    (folder / "mosquitto").write_text(textwrap.dedent(program))
+    (folder / "mosquitto").chmod(0o755)
+
+
+async def test_it_has_started_when_it_accepts_connections_and_not_when_its_log_has_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: str
+) -> None:
+    newer_mosquitto(tmp_path / "bin", start="sleep 0.5; exec")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    async with MosquittoProcess(tmp_path / "broker") as broker, MqttBus(unique, broker.url) as bus:
+        await bus.wait_connected(patience(5))
+
+
+async def test_the_error_of_a_failed_start_is_its_cause_and_not_the_last_entry_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer_mosquitto(tmp_path / "bin", start="")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    broker = MosquittoProcess(tmp_path / "broker", access=[f"acl_file {tmp_path / 'missing'}"])
+    with pytest.raises(HalimedeError, match=r"did not start: Error: Unable to open acl_file .*missing") as failure:
+        await broker.start()
+    assert "terminating" not in str(failure.value)

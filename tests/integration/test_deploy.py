@@ -55,10 +55,13 @@ def make(folder: Path, overlay: str) -> Made:
     mounts = {}
     for secret in documents(halimede("certs", "secrets", "--workers-in", "vision", site)):
         path = folder / "mounts" / secret["metadata"]["namespace"] / secret["metadata"]["name"]
-        path.mkdir(parents=True)
+        # as a kubelet mounts a Secret: each key is a symbolic link
+        (path / "..1").mkdir(parents=True)
+        (path / "..data").symlink_to("..1")
         for key, value in secret["data"].items():
-            (path / key).write_bytes(base64.b64decode(value))
-            (path / key).chmod(0o600)
+            (path / "..1" / key).write_bytes(base64.b64decode(value))
+            (path / "..1" / key).chmod(0o600)
+            (path / key).symlink_to(f"..data/{key}")
         mounts[secret["metadata"]["name"]] = path
     return Made(site, mounts, overlay == "tls")
 
@@ -109,6 +112,15 @@ async def test_everyone_whose_secret_is_mounted_is_let_in_and_nobody_else(tmp_pa
             await MqttBus(
                 "t", MqttSettings.from_url(broker.url, credentials=other.mounts["halimede-gm"])
             ).check_reachable()
+
+
+@MODES
+def test_mosquitto_2_1_opens_access_rules_and_passwords_by_no_symbolic_link(tmp_path: Path, overlay: str) -> None:
+    made = make(tmp_path, overlay)
+    lines = [line.replace(CONF, str(made.mounts["halimede-broker"])).split() for line in conf(overlay)]
+    paths = [Path(line[1]) for line in lines if line[:1] in (["acl_file"], ["password_file"])]
+    assert len(paths) == 1 + (overlay == "mosquitto")
+    assert all(path.is_file() and not path.is_symlink() for path in paths)
 
 
 @MODES

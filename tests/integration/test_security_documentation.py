@@ -33,6 +33,9 @@ def test_its_commands_work_in_the_order_in_which_they_stand(tmp_path: Path) -> N
     assert {line.split()[2] for line in said} == {"init", "show", "add", "remove", "rotate", "acl"}
     assert "made     lc.edge7, edge-worker.edge7, cloud-worker.edge7" in said["halimede certs add --node edge7 site/"]
     assert "the old authority is removed" in said["halimede certs rotate --finish site/"]
+    copied = {word for block in BLOCKS for word in block.split() if word.startswith("site-emqx") and "." in word}
+    assert len(copied) == 8
+    assert [path for path in copied if not (tmp_path / path).is_file()] == []
 
 
 def test_the_files_that_it_names_are_there(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class MemoryBroker:
 
     Attributes:
         sessions: by client id; those of disconnected clients until they expire.
+        reports_absence: cleared, publishers do not learn that a message had no subscriber, as on some brokers.
 
     """
 
@@ -39,7 +40,7 @@ class MemoryBroker:
         self.chance = random.Random(seed)  # noqa: S311 - faults, not secrets
         self.max_packet = max_packet
         self.max_queued = max_queued
-        self.running = True
+        self.running = self.reports_absence = True
         self.links: dict[str, MemoryTransport] = {}
         self.sessions: dict[str, Session] = {}
         #: sessions of disconnected clients
@@ -135,7 +136,7 @@ class MemoryBroker:
             turn = self._turns[key] = self._turns.get(key, -1) + 1
             client_id, qos = members[turn % len(members)]
             self._push(client_id, packet, qos)
-        return SUCCESS if heard or packet.qos == 0 else NO_SUBSCRIBER
+        return SUCCESS if heard or packet.qos == 0 or not self.reports_absence else NO_SUBSCRIBER
 
     def _matching(self, levels: list[str]) -> Iterator[tuple[str, str, SessionSubscription]]:
         for client_id, session in self.sessions.items():

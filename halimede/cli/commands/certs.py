@@ -16,9 +16,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from halimede.access import bridge, files, manifests, passwords
+from halimede.access import bridge, emqx, files, manifests, passwords
 from halimede.access import certs as certificates
-from halimede.access.emqx import acl_conf
 from halimede.access.mosquitto import acl_file, configuration
 from halimede.access.site import Site, SiteReport, read_site
 from halimede.cli import options as o
@@ -256,7 +255,7 @@ def acl(
     async def command() -> None:
         with _opened(folder) as site:
             shown = read_site({**_plain(site), "prefix": prefix}) if prefix else site
-        sys.stdout.write(acl_conf(shown) if target is AclTarget.EMQX else acl_file(shown))
+        sys.stdout.write(emqx.acl_conf(shown) if target is AclTarget.EMQX else acl_file(shown))
 
     run(command)
 
@@ -389,7 +388,7 @@ def _make(
         report = certificates.make_certificates(site, folder, days=days, rotate=rotate, only=only or ())
     _write_bridges(site, folder)
     files.write(folder / "broker" / "mosquitto.conf", configuration(site, folder))
-    files.write(files.make_folders(folder, Path("emqx")) / "acl.conf", acl_conf(site))
+    emqx.write_files(site, folder)
     changed = files.write(folder / "site.yaml", HEAD + to_yaml(_plain(site)), lasting=True)
     lines = [f"{word:<8} {_list(names)}" for word, names in
              (("made", report.made), ("kept", report.kept), ("removed", report.removed)) if names]  # fmt: skip
@@ -421,7 +420,7 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
     if certificates.CA in report.made:
         paths = "" if site.install else "; its paths are those of this machine: `--install DIR` sets others"
         steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (see "
-                     f"its first lines{paths}; for EMQX: emqx/acl.conf)")  # fmt: skip
+                     f"its first lines{paths}; for EMQX: docs/emqx.md)")  # fmt: skip
     elif certificates.BROKER in report.made or changed or site.passwords:
         steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
     fresh = set(report.made)

@@ -15,7 +15,7 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.doctor import broker as doctor_broker
-from halimede.cli.doctor import machine
+from halimede.cli.doctor import broker_features, latency, machine
 from halimede.cli.doctor.system import examine_system
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump
@@ -91,10 +91,19 @@ async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
     try:
         shown = broker.settings.credentials
         yield ok("credentials", f"accepted, with {shown.folder}" if shown else "accepted, without credentials")
-        for check in doctor_broker.limits(client.bus.grants):
+        version = await latency.broker_version(client.bus)
+        if version:
+            yield ok("version", version)
+        software = broker_features.recognize(version)
+        for check in broker_features.limits(client.bus.grants, software):
             yield check
+        may_publish = True
         async for check in doctor_broker.speed(client.bus, broker.settings):
+            may_publish = may_publish and check.level != "problem"
             yield check
+        if may_publish:
+            for check in await broker_features.examine_features(broker.settings, client.bus.grants, software):
+                yield check
         yield await doctor_broker.rules(client.bus)
         async for check in examine_system(client, tls=broker.settings.secure):
             yield check

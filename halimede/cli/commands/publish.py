@@ -23,6 +23,7 @@ import typer
 
 from halimede import topics
 from halimede.bus.port import Bus
+from halimede.bus.subscriber_return import FRAME_RETURN_S, SubscriberReturn
 from halimede.cli import images
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
@@ -103,12 +104,14 @@ def publish(
         bool, typer.Option("--wait", help="Start when a worker reads the camera; else exit 1, with what is missing.")
     ] = False,
     timeout: o.WaitTimeout = 120.0,
+    return_timeout: o.ReturnTimeout = FRAME_RETURN_S,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
     """Publish pictures, a video or a stream as a camera. All pictures are checked first.
 
-    The exit code is 1 if no frame had a subscriber.
+    The exit code is 1 if a frame had no subscriber. If workers go away, or the broker restarts, at most 20 frames are
+    in progress; they wait for the workers' return. A live source continues meanwhile: its older frames are skipped.
 
     \b
     Examples:
@@ -142,6 +145,7 @@ def publish(
             max_width=max_width,
             order=random.Random(seed) if shuffle else None,  # noqa: S311  # no secret
             wait_s=timeout if wait else 0.0,
+            return_s=return_timeout,
         )
         publish = publish_stream if is_stream(paths) else publish_pictures
         return await publish(o.address(broker, credentials), plan)
@@ -155,7 +159,8 @@ class PublishPlan:
 
     ``max_width``: wider frames of a video are scaled down to that; 0: none are. ``order``: shuffles pictures in each
     round; None: they keep the order of their names. ``wait_s``: seconds in which a worker must read the camera, before
-    the first frame counts; 0: do not wait.
+    the first frame counts; 0: do not wait. ``return_s``: seconds for which frames wait until a worker reads the camera
+    again.
     """
 
     paths: Sequence[str]
@@ -168,6 +173,7 @@ class PublishPlan:
     max_width: int = 0
     order: random.Random | None = None
     wait_s: float = 0.0
+    return_s: float = FRAME_RETURN_S
 
 
 @dataclass(slots=True)
@@ -204,12 +210,7 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
                 await send_all(client, address, pictures, plan, tally, trace_buffer=TraceBuffer(exporter, size=WINDOW))
         finally:
             _report(address, plan, tally, loop.time() - tally.began if tally.began else 0.0)
-    return reached(tally.sent, tally.unheard)
-
-
-def reached(sent: int, unheard: int) -> int:
-    """Return the exit code of a camera: 1 if it sent frames, and none had a subscriber."""
-    return 1 if sent and sent == unheard else 0
+    return 1 if tally.unheard else 0
 
 
 async def send_all(
@@ -224,18 +225,21 @@ async def send_all(
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
     bus, window = client.bus, asyncio.Semaphore(WINDOW)
     loop = asyncio.get_running_loop()
+    subscribers = SubscriberReturn(bus, plan.return_s, only_after_reconnect=False)
     total = len(pictures) * plan.rounds or None
     fps = FPS if plan.fps is None else plan.fps
 
     async def send(data: bytes, trace: FrameRecord | None) -> None:
         began = time.monotonic()
         try:
-            taken = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
+            has_subscriber = await send_frame(
+                bus, address, data, plan.qos, subscribers, write(trace.here) if trace else None
+            )
             if trace:
-                trace.step((PUBLISH, began, time.monotonic(), plan.camera, taken))
+                trace.step((PUBLISH, began, time.monotonic(), plan.camera, has_subscriber))
                 trace_buffer.done(trace)
             tally.sent += 1
-            tally.unheard += not taken
+            tally.unheard += not has_subscriber
             progress.update(task, completed=tally.sent)
         finally:
             window.release()
@@ -246,9 +250,8 @@ async def send_all(
         if plan.wait_s:
             first = images.payload(next(frames)[1], plan.camera, 0, secrets.token_bytes(16), bare=plan.bare)
             progress.update(task, description=f"waiting for a subscriber of {address}")
-            await wait_for_reader(
-                client, plan.namespace, plan.camera, lambda: send_frame(bus, address, first, plan.qos), plan.wait_s
-            )
+            send_first = partial(send_frame, bus, address, first, plan.qos, subscribers)
+            await wait_for_reader(client, plan.namespace, plan.camera, send_first, plan.wait_s)
             progress.update(task, description=str(address))
             tally.sent = 1
         started = tally.began = loop.time()
@@ -262,20 +265,32 @@ async def send_all(
                 group.create_task(send(data, None if plan.bare else trace_buffer.begin(id_)))
 
 
-async def send_frame(bus: Bus, address: Address[bytes], data: bytes, qos: int, properties: Properties = None) -> bool:
+async def send_frame(
+    bus: Bus,
+    address: Address[bytes],
+    data: bytes,
+    qos: int,
+    subscribers: SubscriberReturn,
+    properties: Properties = None,
+) -> bool:
     """Publish one frame with these user properties; return whether there is a subscriber.
 
-    Retries while the broker is not reachable. A frame with an id keeps it, so it counts once.
+    Retries while the broker is not reachable, and while subscribers that were there before may return. A frame with an
+    id keeps it, so it counts once.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE_S
     while True:
         try:
-            return await bus.publish(address, data, qos=qos, properties=properties)
+            has_subscriber = await bus.publish(address, data, qos=qos, properties=properties)
         except DisconnectedError as error:
             if loop.time() >= give_up:
                 raise UnreachableError(f"the broker has been away for {PATIENCE_S:g} s: {error}") from error
-            await asyncio.sleep(RETRY_S)
+        else:
+            if not subscribers.must_resend(has_subscriber=has_subscriber):
+                return has_subscriber
+            give_up = loop.time() + PATIENCE_S
+        await asyncio.sleep(RETRY_S)
 
 
 def _rounds(pictures: Sequence[InlineImage], plan: PublishPlan) -> Iterator[InlineImage]:
@@ -287,15 +302,18 @@ def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, s
     rate = f"{tally.sent / seconds:.0f} a second" if seconds > 0 else "at once"
     acknowledged = ", each acknowledged by the broker" if plan.qos and tally.sent else ""
     console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s ({rate}){acknowledged}")
-    _warn_unheard(plan, tally.unheard)
+    _warn_unheard(plan, tally.sent, tally.unheard)
 
 
-def _warn_unheard(plan: PublishPlan, frames: int) -> None:
-    if frames:
-        warn(
-            f"{frames} of them had no subscriber: no edge worker reads camera {plan.camera} in namespace "
-            f"{plan.namespace} (see `halimede get ji -A`, `halimede get mei -A`)"
-        )
+def _warn_unheard(plan: PublishPlan, sent: int, unheard: int) -> None:
+    if not unheard:
+        return
+    reads = "reads" if sent == unheard else "read"
+    wait = "" if sent == unheard else f" then, nor within --return-timeout {plan.return_s:g}"
+    warn(
+        f"{unheard} of them had no subscriber: no edge worker {reads} camera {plan.camera} in namespace "
+        f"{plan.namespace}{wait} (see `halimede get ji -A`, `halimede get mei -A`)"
+    )
 
 
 def is_stream(paths: Sequence[str]) -> bool:
@@ -330,8 +348,8 @@ class WaitingPublisher:
 
     async def _try(self, picture: CapturedPicture, sequence: int) -> bool:
         accepted = await self._publisher.take(picture, sequence)
-        heard, self._publisher.unheard = accepted and not self._publisher.unheard, 0
-        return heard
+        has_subscriber, self._publisher.unheard = accepted and not self._publisher.unheard, 0
+        return has_subscriber
 
 
 async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
@@ -365,7 +383,14 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             window=LIVE_WINDOW if live else FILE_WINDOW,
         )
         publisher = CameraPublisher(
-            client.bus, plan.namespace, name, qos=plan.qos, bare=plan.bare, patient=not live, stop=stop
+            client.bus,
+            plan.namespace,
+            name,
+            qos=plan.qos,
+            bare=plan.bare,
+            patient=not live,
+            stop=stop,
+            return_s=plan.return_s,
         )
         waiting = WaitingPublisher(publisher, client, plan)
         camera = Camera(settings, waiting.take)
@@ -376,7 +401,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             raise HalimedeError(f"{address.shown}: {error}") from None
         finally:
             _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - waiting.began)
-    return reached(camera.tracker.frames, publisher.unheard)
+    return 1 if publisher.unheard else 0
 
 
 def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, seconds: float) -> None:
@@ -386,4 +411,4 @@ def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, second
     )
     if status.skipped or status.refused:
         warn(f"{status.skipped} frames were skipped for newer ones, {status.refused} were unreadable or too large")
-    _warn_unheard(plan, unheard)
+    _warn_unheard(plan, status.frames, unheard)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +14,12 @@ import typer
 from msgspec.structs import replace
 
 from halimede import topics
+from halimede.bus.subscriber_return import FRAME_RETURN_S, SubscriberReturn
 from halimede.cli import images, recording
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands.publish import WINDOW, reached, send_frame
+from halimede.cli.commands.publish import WINDOW, send_frame
 from halimede.cli.output import console, warn
 from halimede.cli.progress import progress_bar
 from halimede.cli.recording import RecordingEntry
@@ -42,10 +44,13 @@ def replay(
         bool, typer.Option("--wait", help="Start when a worker reads the camera; else exit 1, with what is missing.")
     ] = False,
     timeout: o.WaitTimeout = 120.0,
+    return_timeout: o.ReturnTimeout = FRAME_RETURN_S,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
     """Publish a recording with its original timing, or a folder of pictures in the order of their names.
+
+    The exit code is 1 if a frame was refused or had no subscriber.
 
     \b
     Examples:
@@ -58,7 +63,7 @@ def replay(
 
     async def command() -> int:
         where, wait_s = o.namespace_of(namespace), timeout if wait else 0.0
-        plan = ReplayPlan(folder, camera, where, speed, fps or 0.0, loop=loop, wait_s=wait_s)
+        plan = ReplayPlan(folder, camera, where, speed, fps or 0.0, loop=loop, wait_s=wait_s, return_s=return_timeout)
         return await replay_frames(o.address(broker, credentials), plan)
 
     run(command)
@@ -66,7 +71,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The recording to replay, and how. ``fps`` 0: with the recording's own times; ``wait_s``: as of PublishPlan."""
+    """The recording to replay, and how. ``fps`` 0: with its own times; ``wait_s``, ``return_s``: as of PublishPlan."""
 
     folder: str
     camera: str
@@ -75,6 +80,7 @@ class ReplayPlan:
     fps: float = 0.0
     loop: bool = False
     wait_s: float = 0.0
+    return_s: float = FRAME_RETURN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,10 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
     reel = load(Path(plan.folder), plan)
     async with Client.to(broker) as client:
         largest = max(reel.entries, key=lambda entry: entry.size)
-        if largest.size > images.limit(client.bus.max_packet, bare=False):
+        if largest.size > (limit := images.limit(client.bus.max_packet, bare=False)):
             raise TooLargeError(
-                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker accepts in one message"
+                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker accepts in one message: "
+                f"{limit} bytes"
             )
         tally, loop = ReplaySummary(), asyncio.get_running_loop()
         began = loop.time()
@@ -112,7 +119,7 @@ async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
             await play(client, address, reel, plan, tally)
         finally:
             _report(address, plan, tally, loop.time() - began)
-    return 1 if tally.refused else reached(tally.sent, tally.unheard)
+    return 1 if tally.refused or tally.unheard else 0
 
 
 def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
@@ -158,11 +165,12 @@ async def play(
 ) -> None:
     """Send all frames at their times, at most ``WINDOW`` unacknowledged; count into ``tally``."""
     bus, window, loop = client.bus, asyncio.Semaphore(WINDOW), asyncio.get_running_loop()
+    subscribers = SubscriberReturn(bus, plan.return_s, only_after_reconnect=False)
 
     async def send(data: bytes) -> None:
         try:
-            heard = await send_frame(bus, address, data, qos=1)  # other tasks count meanwhile
-            tally.unheard += not heard
+            has_subscriber = await send_frame(bus, address, data, 1, subscribers)  # other tasks count meanwhile
+            tally.unheard += not has_subscriber
             tally.sent += 1
         except (RefusedError, TooLargeError) as error:
             tally.refused += 1
@@ -175,9 +183,8 @@ async def play(
         if plan.wait_s:
             first = recording.payload(reel.folder, reel.entries[0], plan.camera, 0)
             progress.update(task, description=f"waiting for a subscriber of {address}")
-            await wait_for_reader(
-                client, plan.namespace, plan.camera, lambda: send_frame(bus, address, first, qos=1), plan.wait_s
-            )
+            send_first = partial(send_frame, bus, address, first, 1, subscribers)
+            await wait_for_reader(client, plan.namespace, plan.camera, send_first, plan.wait_s)
             progress.update(task, description=str(address))
             tally.sent = 1
         began, skip = loop.time(), tally.sent

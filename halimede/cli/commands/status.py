@@ -97,7 +97,8 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
     try:
         async with Client.to(broker, patience_s=PATIENCE_S) as client:
             snapshot.round_trip_ms = await latency.round_trip_ms(client.bus)
-            if not broker.settings.prefix:
+            # users of a broker with access rules may not read it, and EMQX logs each denial
+            if not (broker.settings.prefix or broker.settings.credentials or broker.settings.username):
                 snapshot.broker_version = await latency.broker_version(client.bus)
             bus, answers = await asyncio.gather(
                 listen(client.bus, LISTEN_S), read_system(client, tls=broker.settings.secure)

@@ -15,13 +15,11 @@ from pathlib import Path
 from statistics import median
 
 from halimede import topics
-from halimede.bus.message import Grants
 from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
 from halimede.bus.transport import is_name_mismatch
 from halimede.cli.broker_address import START_IT
 from halimede.cli.doctor import latency, machine, tls_stranger
-from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, InvalidFieldError, RefusedError
 from halimede.health_checks.check import Check, ok, problem, warning
 from halimede.messages import Synced
@@ -39,8 +37,6 @@ LARGE, LARGE_ROUND_TRIPS, LARGE_MS = 921_600, 5, 500.0
 RESERVED, LARGE_PATIENCE_S = 1024, 10.0
 #: connections that are made to measure the distance of the broker
 DIALS = 3
-#: in-flight publishes that a broker should accept: with fewer, frames of fast cameras wait for one another
-RECEIVE_MAXIMUM = 100
 #: seconds for the connection, and again for the reply
 TIMEOUT_S = 5.0
 #: seconds for a broker to refuse a client without certificate; seconds to close a connection
@@ -229,28 +225,6 @@ async def _large(bus: Bus, small_ms: float) -> Check:
     rate = LARGE / 1000 / max(min(times) - small_ms, 0.01)
     found = f"{typical:.2f} ms for 900 KB to the broker and back (best {min(times):.2f} ms, {rate:.0f} MB/s)"
     return warning(name, found, do) if typical >= LARGE_MS else ok(name, found)
-
-
-def limits(grants: Grants) -> list[Check]:
-    """Check the limits that the broker announced in its CONNACK."""
-    name, checks = "limits", []
-    for able, what in (
-        (grants.retain, "retained messages"),
-        (grants.wildcards, "wildcard subscriptions"),
-        (grants.shared, "shared subscriptions"),
-        (grants.max_qos > 0, "QoS 1"),
-    ):
-        if not able:
-            checks.append(problem(name, f"the broker does not support {what}", f"enable {what} in its configuration"))
-    if grants.max_packet and grants.max_packet < MAX_BYTES:
-        do = f"if frames are larger, set `max_packet_size` to {MAX_BYTES} or more"
-        checks.append(warning(name, f"the broker accepts at most {grants.max_packet} bytes in one message", do))
-    if grants.receive_maximum < RECEIVE_MAXIMUM:
-        do = "set `max_inflight_messages 1000` in the broker's configuration"
-        found = f"the broker accepts {grants.receive_maximum} messages in flight from one client"
-        checks.append(warning(name, found, do))
-    size = f"{grants.max_packet} bytes a message" if grants.max_packet else "messages of any size"
-    return checks or [ok(name, f"{size}, {grants.receive_maximum} in flight; retained, wildcard and shared supported")]
 
 
 async def rules(bus: Bus) -> Check:

@@ -15,11 +15,13 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from halimede.bus.connection import BUS_DOWN, CONNECTION_EVENTS
 from halimede.system.child_process import stat_fields, tail, wait_pidfd
 from halimede.system.process_limits import give_low_priority
 from services.lc.paths import NodePaths, Worker
@@ -44,6 +46,24 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         k: v for k, v in environment.items() if k in INHERITED or (k.startswith(("HALIMEDE_", "OTEL_")) and k != OWN)
     }
+
+
+class LogEvent(msgspec.Struct):
+    """One line of a worker's log, of which only events of its connection are of interest."""
+
+    event: str
+    timestamp: datetime
+    reason: str = ""
+
+
+def connection_error(log_text: str, began: datetime) -> str:
+    """Return the reason of the last event of the connection in a log if it is a failure after ``began``."""
+    for line in reversed(log_text.split("\n")):
+        with contextlib.suppress(msgspec.MsgspecError):
+            event = msgspec.json.decode(line, type=LogEvent)
+            if event.event in CONNECTION_EVENTS:
+                return event.reason if event.event == BUS_DOWN and event.timestamp >= began else ""
+    return ""
 
 
 class LinuxProcess:
@@ -130,6 +150,11 @@ class LinuxLauncher:
         """Return the last line of a worker's log, cut to a readable length."""
         lines = tail(self.folders.log(worker)).split("\n")
         return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
+
+    def connection_error(self, worker: Worker, age_s: float) -> str:
+        """Return why a worker has no connection to the broker, by its log of the last seconds; empty if it has one."""
+        began = datetime.now(UTC) - timedelta(seconds=age_s)
+        return connection_error(tail(self.folders.log(worker)), began)
 
     def _mark(self, start: Start) -> str:
         record = msgspec.json.encode(_record(start, 0, 0)).decode()

@@ -169,3 +169,6 @@ class Launcher(Protocol):
 
     def last_line(self, worker: Worker) -> str:
         """Return the last line that a worker wrote to its log."""
+
+    def connection_error(self, worker: Worker, age_s: float) -> str:
+        """Return why a worker has no connection to the broker, by its log of the last seconds; empty if it has one."""

@@ -1,4 +1,4 @@
-"""Finds the workers of a node that no longer report, and kills those that hang.
+"""Finds the workers of a node that no longer report, or cannot report, and kills those that hang.
 
 A worker that is stopped (SIGSTOP), deadlocked or blocked reports nothing, but its process lives and keeps its
 connections. Silence counts only while this controller is connected and its own event loop runs. It is confirmed
@@ -20,7 +20,7 @@ from halimede.environment import number
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
 from services.lc.paths import Worker
-from services.lc.supervisor.worker_state import WorkerState
+from services.lc.supervisor.worker_state import WorkerState, is_unheard
 
 log = structlog.get_logger()
 
@@ -30,6 +30,8 @@ CHECK_S, PROBE_S = 1.0, 1.0
 SILENT_S, SILENT_PERIODS = 10.0, 3
 #: the same after which a report is overdue: the node's status then has its time
 OVERDUE_S, OVERDUE_PERIODS = 5.0, 1.5
+#: seconds after its start after which a worker that has not reported may have no connection
+UNCONNECTED_S = 3.0
 #: seconds of silence after which a stopped process is killed; seconds in addition to the model's timeout for another
 #: one, which ends a hanging model call itself within it
 STOPPED_S, BEYOND_MODEL_S = 15.0, 10.0
@@ -38,14 +40,22 @@ MODEL_TIMEOUT_S = 60.0
 
 
 class SilenceWatch:
-    """Watches ``workers``. ``connected``: whether reports can arrive; ``changed``: called with a worker's service."""
+    """Watches ``workers``. ``connected``: whether reports can arrive; ``changed``: called with a worker's service.
+
+    ``connection_error``: see ``Launcher``.
+    """
 
     def __init__(
-        self, workers: Mapping[Worker, WorkerState], connected: Callable[[], bool], changed: Callable[[Key], None]
+        self,
+        workers: Mapping[Worker, WorkerState],
+        connected: Callable[[], bool],
+        changed: Callable[[Key], None],
+        connection_error: Callable[[Worker, float], str],
     ) -> None:
         self._workers = workers
         self._connected = connected
         self._changed = changed
+        self._connection_error = connection_error
 
     async def run(self) -> None:
         """Check all workers every second, until cancelled."""
@@ -59,6 +69,7 @@ class SilenceWatch:
                     entry.heard_at = now
             for entry in self._workers.values():
                 self._note_overdue(entry, now)
+                self._note_unconnected(entry, now)
             silent = []
             for entry in self._workers.values():
                 if is_silent(entry, now):
@@ -77,6 +88,16 @@ class SilenceWatch:
             entry.quiet_since = last_report.isoformat(timespec="seconds") if overdue else ""
             self._changed(entry.service)
 
+    def _note_unconnected(self, entry: WorkerState, now: float) -> None:
+        """Record why a worker that has not reported yet has no connection, while this controller has one."""
+        ran_s = now - entry.since
+        if entry.process and ran_s >= UNCONNECTED_S and is_unheard(entry, now) and self._connected():
+            error = self._connection_error(entry.worker, ran_s)
+            if error != entry.unconnected:
+                entry.unconnected = error
+                log.warning("worker has no connection", worker=str(entry.worker), reason=error)
+                self._changed(entry.service)
+
     async def _confirm(self, entry: WorkerState) -> None:
         """Report a silent worker, and kill it if it hangs for longer than a model call may take."""
         process = entry.process
@@ -85,7 +106,9 @@ class SilenceWatch:
         if process is None or entry.process is not process or not is_silent(entry, now):
             return
         port = "its health port does not answer" if hangs else "its process runs: check its connection to the broker"
-        self._set(entry, f"no report for more than {patience_s(entry):g} s, and {port}")
+        error = "" if hangs else self._connection_error(entry.worker, now - entry.heard_at)
+        why = f" ({error})" if error else ""
+        self._set(entry, f"no report for more than {patience_s(entry):g} s, and {port}{why}")
         limit_s = STOPPED_S if process.stopped else hang_limit_s(entry)
         if hangs and now - entry.heard_at > limit_s:
             log.error("hung worker killed", worker=str(entry.worker), pid=process.record.pid, silent_s=limit_s)

@@ -93,7 +93,7 @@ class Supervisor:
         self._adopted = adopted
         self._entries: dict[Worker, WorkerState] = {}
         self._rollouts = RolloutKeeper(folders, missing)
-        self._silence = SilenceWatch(self._entries, connected, changed)
+        self._silence = SilenceWatch(self._entries, connected, changed, launcher.connection_error)
         #: restarted processes of all workers since the controller's start
         self.restarts = 0
 
@@ -306,6 +306,7 @@ class Supervisor:
         """Watch a process until its end, and evaluate it."""
         loop = asyncio.get_running_loop()
         entry.process, entry.since, entry.info, entry.silent, entry.quiet_since = process, loop.time(), None, "", ""
+        entry.unconnected = ""
         entry.http, entry.period_s, entry.heard_at = process.record.http, process.record.period_s, entry.since
         if entry.reason:  # an earlier start failed: its cause is corrected
             entry.failures, entry.mistaken, entry.reason = 0, False, ""

@@ -25,8 +25,8 @@ SILENT_S = 5.0
 QUICK_FAILURES = 3
 #: the reason in the last log line of a worker of this package: a hanging event loop cannot report it otherwise
 _reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
-#: reason of a running worker that no longer reports
-SILENT = "WorkerSilent"
+#: reason of a running worker that no longer reports; of one that has not reported because it has no connection
+SILENT, NOT_CONNECTED = "WorkerSilent", "NotConnected"
 
 
 @dataclass(slots=True)
@@ -54,6 +54,8 @@ class WorkerState:
     #: loop time of its last report, at first of its start or adoption; and the message if that is too long ago
     heard_at: float = 0.0
     silent: str = ""
+    #: why it has no connection to the broker, by its log, if it has not reported yet
+    unconnected: str = ""
     #: the time of its last report, if it is overdue; empty: it reports in time
     quiet_since: str = ""
     adopted: bool = False
@@ -95,8 +97,9 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
         if entry.silent:
             return "Running", SILENT, entry.silent
-        reports = entry.start is not None and entry.start.spec.reports
-        unheard = info is None and not entry.adopted and (reports or ran_s < entry.patience_s)
+        unheard = is_unheard(entry, now)
+        if unheard and entry.unconnected:
+            return "Pending", NOT_CONNECTED, entry.unconnected
         if unheard or (info and info.status == "starting"):
             return "Pending", "Starting", ""
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")
@@ -107,6 +110,12 @@ def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         why = (words.reason if words else "") or (line[1] if line else "")
         return "Failed", entry.reason or why or "InvalidConfiguration", failure(entry)
     return ("Failed", "CrashLoopBackOff", failure(entry)) if looping else ("Pending", "Restarting", failure(entry))
+
+
+def is_unheard(entry: WorkerState, now: float) -> bool:
+    """Return whether a worker should report, and has not yet."""
+    reports = entry.start is not None and entry.start.spec.reports
+    return entry.info is None and not entry.adopted and (reports or now - entry.since < entry.patience_s)
 
 
 def failure(entry: WorkerState) -> str:

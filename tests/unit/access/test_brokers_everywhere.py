@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
+from halimede.access import emqx
 from halimede.access.bridge import configuration as place_configuration
-from halimede.access.mosquitto import ENVIRONMENT, LIMITS, MAX_INFLIGHT, MAX_PACKET, MAX_QUEUED, configuration
+from halimede.access.mosquitto import ENVIRONMENT, LIMITS, MAX_PACKET, configuration
 from halimede.access.site import Site, read_site
+from halimede.bus.settings import MqttSettings
+from halimede.codec import MAX_BYTES
 from services.broker import MosquittoProcess
 from tests.bridged import SITE
 
 ROOT = Path(__file__).parents[3]
+#: most bytes of a packet that its own length does not count
+FIXED_HEADER = 5
 #: what a place's broker has otherwise, and why: it keeps what could not be passed on (``halimede/access/bridge.py``)
 OF_PLACES = ("persistence", "max_queued_messages")
 
@@ -82,12 +87,39 @@ def test_whoever_starts_a_sites_broker_by_hand_is_told_of_its_allocator() -> Non
     assert all(f"{name}={value}" in text for name, value in ENVIRONMENT.items())
 
 
-def test_emqx_has_the_same_limits() -> None:
+def emqx_settings() -> Iterator[Any]:
+    """Settings of EMQX: those in the tree, and those of a site in both forms."""
     for path in (ROOT / "deploy/overlays/emqx/emqx.conf", ROOT / "deploy/emqx.yaml"):
-        text = path.read_text()
-        told = dict(re.findall(r"(max_packet_size|max_inflight|max_mqueue_len) = \"?(\d+)", text))
-        assert int(told["max_packet_size"]) * 1024 * 1024 >= MAX_PACKET
-        assert (int(told["max_inflight"]), int(told["max_mqueue_len"])) == (MAX_INFLIGHT, MAX_QUEUED)
-        listeners = re.findall(r"^\s*listeners\.\w+\.default\s*\{.*$", text, re.MULTILINE)
-        assert listeners
-        assert all("nodelay = true" in listener for listener in listeners)
+        yield pytest.param(path.read_text(), id=str(path.relative_to(ROOT)))
+
+
+@pytest.fixture(params=[True, False], ids=["passwords", "certificates"])
+def emqx_of_a_site(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return emqx.configuration(Site(passwords=request.param), tmp_path)
+
+
+def has_emqx_limits(text: str) -> bool:
+    lines = [line.strip() for line in text.splitlines()]
+    return all(lines.count(limit.strip()) == 1 for limit in emqx.LIMITS.splitlines() if "=" in limit)
+
+
+@pytest.mark.parametrize("text", list(emqx_settings()))
+def test_emqx_of_the_overlay_has_every_limit_once_and_no_nagle(text: str) -> None:
+    assert has_emqx_limits(text)
+    (listener,) = re.findall(r"^\s*listeners\.\w+\.default\s*\{.*$", text, re.MULTILINE)
+    assert "nodelay = true" in listener
+
+
+def test_emqx_of_a_site_has_every_limit_once_and_no_nagle(emqx_of_a_site: str) -> None:
+    assert has_emqx_limits(emqx_of_a_site)
+    assert emqx_of_a_site.count("nodelay = true") == 1
+    assert "no_match = deny" in emqx_of_a_site
+    assert len(re.findall(r"listeners\.\w+\.default.enable = false", emqx_of_a_site)) == 3
+
+
+def test_what_emqx_acknowledges_fits_into_what_clients_announce() -> None:
+    """EMQX counts a packet without its fixed header when it comes in, and drops one of exactly a client's limit."""
+    largest = emqx.MAX_PACKET_KIB * 1024
+    assert largest + FIXED_HEADER < MqttSettings("broker").max_packet == MAX_PACKET
+    # the largest body has 63 KiB for topic and properties
+    assert largest - MAX_BYTES == 63 * 1024

@@ -1,4 +1,4 @@
-"""EMQX's authorization file: well-formed, the same rights as on Mosquitto, and denied is what nobody granted.
+"""EMQX's files of a site: well-formed, the same rights as on Mosquitto, and denied is what nobody granted.
 
 Read by a small reader of Erlang terms; no EMQX runs here.
 """
@@ -6,13 +6,15 @@ Read by a small reader of Erlang terms; no EMQX runs here.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
-from halimede.access.emqx import acl_conf
+from halimede.access.emqx import acl_conf, write_files
 from halimede.access.grants import NAMED, OWN_NAME
 from halimede.access.mosquitto import acl_file
-from halimede.access.site import Site
+from halimede.access.passwords import make_passwords
+from halimede.access.site import Site, read_site
 from halimede.bus.topic_filter import matches
 from halimede.topics import CONTRACT
 from tests.unit.access.erlang import consult
@@ -73,3 +75,98 @@ def test_whatever_our_clients_subscribe_is_within_one_rule() -> None:
             text = topic.filter(**own, **dict.fromkeys(others[:count], "x")).text
             mine = [filter_ for name, filter_ in granted if name == user.username]
             assert any(matches(filter_.split("/"), text.split("/")) for filter_ in mine), (user, text)
+
+
+#: levels of topics that are no names. What is named like one is not a case here: docs/emqx.md advises against it
+WORDS = {level for topic in CONTRACT for level in topic.filter().text.split("/")} - {"+"}
+
+
+def beyond_the_rules(subscribed: list[str], prefix: list[str]) -> list[str]:
+    """Return topics that a user receives because EMQX lets a ``+`` at the end of a rule match a ``#``."""
+    rules = [filter_.split("/") for filter_ in subscribed]
+    excess = []
+    for *head, last in rules:
+        for topic in CONTRACT if last == "+" else ():
+            name = joint_topic(head, prefix + topic.filter().text.split("/"))
+            if name and not any(matches(rule, name) for rule in rules):
+                excess.append("/".join(name))
+    return excess
+
+
+def joint_topic(head: list[str], pattern: list[str]) -> list[str] | None:
+    """Return a topic of ``pattern`` that ``head`` and a ``#`` match, with names of others; None: there is none."""
+    if len(pattern) < len(head):  # a `#` also matches the level before it
+        return None
+    levels = []
+    for granted, level in zip(head, pattern, strict=False):
+        if granted not in {level, "+"} and (level != "+" or granted in WORDS):
+            return None
+        levels.append(level if granted == "+" else granted)
+    return ["of-another" if level == "+" else level for level in levels + pattern[len(head) :]]
+
+
+@pytest.mark.parametrize("prefix", ["", "factory/east"])
+def test_a_plus_at_the_end_of_a_rule_grants_no_more_where_it_matches_a_hash(prefix: str) -> None:
+    bridge = {
+        "name": "plant",
+        "nodes": ["edge1"],
+        "cameras": ["cam1"],
+        "consumers": ["viewer"],
+        "broker": ["plant.lan"],
+    }
+    site = read_site({
+        "broker": ["hub.lan"], "nodes": ["edge0", "edge1", "cloud0"], "cameras": ["cam0", "cam1"],
+        "consumers": ["viewer"], "pools": True, "bridges": [bridge], "prefix": prefix,
+    })  # fmt: skip
+    levels = [level for level in prefix.split("/") if level]
+    rules = consult(acl_conf(site))[:-2]
+    assert sum(filter_.endswith("/+") for rule in rules if rule[2] == ":subscribe" for filter_ in rule[3]) > 10
+    for user in site.principals():
+        subscribed = [
+            filter_ for _, who, action, filters in rules if action == ":subscribe" and who[1] == user.username
+            for filter_ in filters
+        ]  # fmt: skip
+        assert beyond_the_rules(subscribed, levels) == [], user.username
+
+
+def test_a_plus_that_would_grant_more_is_noticed() -> None:
+    assert "node/edge0/of-another/sedna/downstream/of-another/of-another/insert" in beyond_the_rules(
+        ["node/edge0/+"], []
+    )
+
+
+@pytest.fixture(params=[True, False], ids=["passwords", "certificates"])
+def passwords(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_the_files_are_those_of_the_sites_mode(tmp_path: Path, passwords: bool) -> None:
+    site = Site(nodes=["edge0"], passwords=passwords)
+    if passwords:
+        make_passwords(site, tmp_path)
+    write_files(site, tmp_path)
+    own = tmp_path / "emqx"
+    settings, rules = (own / "emqx.conf").read_text(), (own / "acl.conf").read_text()
+    assert (own / "users.csv").exists() is passwords
+    assert (own / "emqx.conf").stat().st_mode & 0o077 == 0
+    assert f'path = "{own}/acl.conf"' in settings
+    assert f'node.cookie = "{(own / "cookie").read_text()}"' in settings
+    assert (f'bootstrap_file = "{own}/users.csv"' in settings) is passwords
+    assert ("verify = verify_peer" in settings) is ("fail_if_no_peer_cert = true" in settings) is (not passwords)
+    assert ("peer_cert_as_username" in rules.partition("{allow")[0]) is (not passwords)
+    assert f'bind = "0.0.0.0:{1883 if passwords else 8883}"' in settings
+    write_files(site, tmp_path)
+    assert (own / "emqx.conf").read_text() == settings
+
+
+def test_users_of_another_mode_are_removed_and_the_folder_on_the_brokers_machine_is_named(tmp_path: Path) -> None:
+    site = Site(nodes=["edge0"], passwords=True, install="/etc/emqx/halimede", port=18883)
+    make_passwords(site, tmp_path)
+    write_files(site, tmp_path)
+    text = (tmp_path / "emqx/emqx.conf").read_text()
+    assert 'bootstrap_file = "/etc/emqx/halimede/users.csv"' in text
+    write_files(Site(nodes=["edge0"], install="/etc/emqx/halimede", port=18883), tmp_path)
+    assert not (tmp_path / "emqx/users.csv").exists()
+    text = (tmp_path / "emqx/emqx.conf").read_text()
+    assert 'cacertfile = "/etc/emqx/halimede/ca.crt"' in text
+    assert 'bind = "0.0.0.0:18883"' in text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.subscriber_return import FRAME_RETURN_S
 from halimede.cameras import camera_group
 from halimede.cameras.address import parse
 from halimede.cameras.camera import CameraBackoff
@@ -19,7 +22,7 @@ from halimede.cameras.settings import CameraSettings, ProcessSettings
 from halimede.errors import RefusedError
 from tests.cameras import jpeg, video
 from tests.inbox import Inbox
-from tests.simulated import eventually
+from tests.simulated import eventually, simulated
 
 PATIENCE_S = 30.0
 
@@ -88,3 +91,109 @@ async def test_a_camera_that_the_broker_refuses_is_tried_again_and_the_others_go
         await eventually(running.done, PATIENCE_S)
         await running
         assert came("bad") == 5
+
+
+class ReturningWorker:
+    """A camera's publisher and its worker, which can go away."""
+
+    def __init__(self, bus: MemoryBus, worker: MemoryBus, *, patient: bool) -> None:
+        self.worker = worker
+        self.inbox: Inbox[bytes] = Inbox()
+        self.stop = asyncio.Event()
+        self.publisher = CameraPublisher(bus, "default", "a", qos=1, bare=True, patient=patient, stop=self.stop)
+
+    async def publish(self, number: int) -> bool:
+        return await self.publisher.take(
+            CapturedPicture(
+                taken_ns=1,
+                encoding="jpeg",
+                codec="mjpeg",
+                width=64,
+                height=48,
+                counts=ReaderCounts(),
+                data=b"%d" % number,
+            ),
+            number,
+        )
+
+    def numbers(self) -> list[int]:
+        return sorted(int(delivery.body) for delivery in self.inbox.deliveries)
+
+
+@contextlib.asynccontextmanager
+async def returning_worker(*, patient: bool) -> AsyncIterator[ReturningWorker]:
+    """Publish one picture that the worker gets."""
+    broker = MemoryBroker()
+    async with MemoryBus("camera", broker) as bus, MemoryBus("worker", broker) as worker:
+        await bus.wait_connected(1)
+        await worker.wait_connected(1)
+        world = ReturningWorker(bus, worker, patient=patient)
+        await worker.subscribe(topics.CAMERA_FRAME.filter(), world.inbox)
+        assert await world.publish(0)
+        yield world
+
+
+@simulated
+async def test_pictures_of_a_file_wait_for_the_return_of_their_worker() -> None:
+    async with returning_worker(patient=True) as world:
+        world.worker.cut()
+        await asyncio.sleep(5)
+        waiting = [asyncio.create_task(world.publish(number)) for number in (1, 2)]
+        await asyncio.sleep(FRAME_RETURN_S * 0.8)
+        assert not any(task.done() for task in waiting)
+        world.worker.heal()
+        assert await asyncio.gather(*waiting) == [True, True]
+        await eventually(lambda: world.numbers() == [0, 1, 2])
+        assert world.publisher.unheard == 0
+
+
+@simulated
+async def test_pictures_wait_no_longer_than_that_and_each_one_that_reached_nobody_is_counted() -> None:
+    async with returning_worker(patient=True) as world:
+        world.worker.cut()
+        await asyncio.sleep(5)
+        async with asyncio.timeout(FRAME_RETURN_S + 1):
+            assert await world.publish(1)
+        async with asyncio.timeout(0.1):  # the time has passed for the next one, too
+            assert await world.publish(2)
+        assert world.publisher.unheard == 2
+        world.worker.heal()
+        await eventually(lambda: world.worker.connected)
+        assert await world.publish(3)
+        world.worker.cut()
+        await asyncio.sleep(5)
+        waiting = asyncio.create_task(world.publish(4))
+        await asyncio.sleep(FRAME_RETURN_S * 0.8)
+        assert not waiting.done(), "a worker that has returned is waited for again"
+        world.stop.set()
+        assert await waiting
+        assert world.publisher.unheard == 3
+
+
+@simulated
+async def test_a_live_camera_drops_its_oldest_pictures_until_its_worker_returns() -> None:
+    async with returning_worker(patient=False) as world:
+        world.worker.cut()
+        await asyncio.sleep(5)
+        async with asyncio.timeout(1):
+            assert [await world.publish(number) for number in (1, 2)] == [False, False]
+        world.worker.heal()
+        await eventually(lambda: world.worker.connected)
+        assert await world.publish(3)
+        await eventually(lambda: world.numbers() == [0, 3])
+        assert world.publisher.unheard == 0
+
+
+@pytest.mark.timeout(90)
+async def test_a_camera_process_names_the_frames_that_reached_nobody(
+    memory_broker: MemoryBroker, tmp_path: Path
+) -> None:
+    address = parse(str(video(tmp_path / "a.avi", 5, codec="mjpeg")))
+    cameras = [CameraSettings(name=name, address=address, pace=0.0, start_ns=1) for name in ("read", "unread")]
+    settings = ProcessSettings(namespace="default", cameras=cameras, broker="")
+    inbox: Inbox[bytes] = Inbox()
+    async with MemoryBus("worker", memory_broker) as worker:
+        await worker.subscribe(topics.CAMERA_FRAME.filter(camera="read"), inbox)
+        unheard = await camera_group.run(settings, lambda id_, _: MemoryBus(id_, memory_broker), asyncio.Event())
+    assert unheard == {"unread": 5}
+    assert len(inbox.deliveries) == 5

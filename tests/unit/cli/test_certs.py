@@ -50,7 +50,8 @@ def test_init_makes_a_whole_site_and_says_what_to_do_next(tmp_path: Path) -> Non
         assert part in shown
     assert "certfile /etc/mosquitto/h/tls.crt" in (folder / "broker" / "mosquitto.conf").read_text()
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert {"site.yaml", "ca.crt", "ca.key", "broker/acl", "broker/mosquitto.conf", "emqx/acl.conf"} <= names
+    assert {"site.yaml", "ca.crt", "ca.key", "broker/acl", "broker/mosquitto.conf"} <= names
+    assert {"emqx/acl.conf", "emqx/emqx.conf"} <= names
     assert {"gm/tls.key", "nodes/edge0/lc/tls.crt", "operators/admin/ca.crt"} <= names
 
 

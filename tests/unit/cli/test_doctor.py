@@ -17,7 +17,7 @@ from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
 from halimede.cli.cameras import rows, statuses
 from halimede.cli.commands import doctor
-from halimede.cli.doctor import broker, machine
+from halimede.cli.doctor import broker, broker_features, machine
 from halimede.cli.doctor.broker import V5, V311
 from halimede.cli.system_facts import listen
 from halimede.health_checks.check import Check
@@ -43,7 +43,7 @@ def levels(checks: list[Check]) -> list[str]:
     ],
 )
 def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, part: str) -> None:
-    (check,) = broker.limits(grants)
+    (check,) = broker_features.limits(grants)
     assert check.level == level
     assert part in check.found
     assert bool(check.do) == (level != "ok")

@@ -173,6 +173,13 @@ def test_what_gm_may_do_is_named_one_by_one() -> None:
     assert [rule["resourceNames"] for rule in named] == [["halimede-gm"]]
 
 
+def probed_ports(container: dict[str, Any]) -> Iterator[str]:
+    """Yield the ports of a container's probes; a probe may be a command as well."""
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        probe = container.get(name, {})
+        yield from (probe[kind]["port"] for kind in ("httpGet", "tcpSocket") if kind in probe)
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_selectors_and_references_lead_somewhere(name: str) -> None:
     found = objects(name)
@@ -196,10 +203,7 @@ def test_selectors_and_references_lead_somewhere(name: str) -> None:
         for each in containers(pod):
             assert {mount["name"] for mount in each.get("volumeMounts", [])} <= set(volumes), owner
             ports = {port["name"] for port in each.get("ports", [])}
-            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                if probe in each:
-                    asked = each[probe].get("httpGet") or each[probe]["tcpSocket"]
-                    assert asked["port"] in ports
+            assert set(probed_ports(each)) <= ports
             for variable in each.get("env", []):
                 if reference := variable.get("valueFrom", {}).get("configMapKeyRef"):
                     assert reference["key"] in maps[reference["name"]]

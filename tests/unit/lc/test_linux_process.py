@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,42 @@ import pytest
 
 from halimede.names import Key
 from services.lc.paths import NodePaths, Worker
-from services.lc.supervisor.linux_process import MARK, LinuxLauncher, inherited, start_ticks
+from services.lc.supervisor.linux_process import MARK, LinuxLauncher, connection_error, inherited, start_ticks
 from services.lc.supervisor.process import NeededPath, Process, ProcessSpec, Start, StartError
 from tests.simulated import eventually
 
 WORKER = Worker("default", "w")
+
+
+#: lines of a worker's log
+DOWN = '{"event": "bus down", "timestamp": "2026-01-01T00:00:10.5Z", "reason": "Not authorized", "client": "w"}'
+UP = '{"event": "bus connected", "timestamp": "2026-01-01T00:00:11Z", "client": "w"}'
+BEFORE, AFTER = datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 11, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("lines", "began", "error"),
+    [
+        (
+            (DOWN, '{"event": "model loaded", "timestamp": "2026-01-01T00:00:12Z"}', "print of a script", ""),
+            BEFORE,
+            True,
+        ),
+        ((UP, DOWN), BEFORE, True),
+        ((DOWN, UP), BEFORE, False),
+        ((DOWN,), AFTER, False),
+        (
+            ('{"event": "bus down"', "{}", "[1]", '{"event": "bus down", "timestamp": "x", "reason": "y"}'),
+            BEFORE,
+            False,
+        ),
+        ((), BEFORE, False),
+    ],
+)
+def test_why_a_worker_has_no_connection_is_read_from_its_log(
+    lines: tuple[str, ...], began: datetime, error: bool
+) -> None:
+    assert connection_error("\n".join(lines), began) == ("Not authorized" if error else "")
 
 
 def open_files() -> int:

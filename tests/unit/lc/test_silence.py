@@ -15,7 +15,7 @@ from halimede.names import Key
 from services.lc.paths import Worker
 from services.lc.supervisor import silence
 from services.lc.supervisor.silence import SilenceWatch, is_hung
-from services.lc.supervisor.worker_state import SILENT, WorkerState, phase_of
+from services.lc.supervisor.worker_state import NOT_CONNECTED, SILENT, WorkerState, phase_of
 from tests.simulated import simulated
 
 WORKER, SERVICE = Worker("default", "w"), Key("jointinferenceservices", "default", "s")
@@ -27,6 +27,7 @@ class Node:
     def __init__(self, *, period_s: float, env: dict[str, str]) -> None:
         self.connected = self.well = True
         self.hangs = False
+        self.error = ""
         self.killed_at: float | None = None
         self.changes = 0
         self.process = SimpleNamespace(stopped=False, record=SimpleNamespace(pid=1), kill=self._kill)
@@ -63,7 +64,7 @@ async def node(monkeypatch: pytest.MonkeyPatch, *, period_s: float = 3.0, **env:
         return found.hangs
 
     monkeypatch.setattr(silence, "is_hung", hangs)
-    watch = SilenceWatch({WORKER: found.entry}, lambda: found.connected, found._changed)
+    watch = SilenceWatch({WORKER: found.entry}, lambda: found.connected, found._changed, lambda _, age_s: found.error)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(watch.run()), group.create_task(found._report())]
         yield found
@@ -202,3 +203,40 @@ async def test_only_a_port_that_takes_a_connection_and_answers_nothing_hangs() -
             assert await is_hung(f"http://127.0.0.1:{port}") is hangs
     assert not await is_hung(f"http://127.0.0.1:{port}"), "nobody listens there any more"
     assert not await is_hung("")
+
+
+@simulated
+async def test_a_worker_without_a_connection_is_named_with_the_cause_until_it_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with node(monkeypatch, period_s=0.0) as n:
+        info, n.entry.info, n.well = n.entry.info, None, False
+        n.error = "the broker refused the connection: Not authorized"
+        await asyncio.sleep(2)
+        assert n.reason == "Starting"
+        await asyncio.sleep(3)
+        phase, reason, message = phase_of(n.entry, asyncio.get_running_loop().time())
+        assert (phase, reason, message) == ("Pending", NOT_CONNECTED, n.error)
+        n.error = ""
+        await asyncio.sleep(2)
+        assert n.reason == "Starting"
+        n.entry.info = info
+        assert n.reason == ""
+
+
+@simulated
+async def test_without_a_connection_of_the_controller_no_worker_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node(monkeypatch, period_s=0.0) as n:
+        n.entry.info, n.well, n.connected = None, False, False
+        n.error = "no connection"
+        await asyncio.sleep(20)
+        assert n.reason == "Starting"
+
+
+@simulated
+async def test_a_silent_worker_that_the_broker_refuses_is_named_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node(monkeypatch) as n:
+        n.well, n.error = False, "the broker refused the connection: Not authorized"
+        await asyncio.sleep(20)
+        assert n.reason == SILENT
+        assert n.entry.silent.endswith(f"its connection to the broker ({n.error})")

@@ -106,6 +106,38 @@ async def test_a_probe_finds_a_cloud_that_never_advertised() -> None:
 
 
 @simulated
+async def test_without_reason_code_16_the_first_sample_waits_and_further_ones_need_a_worker_that_advertises() -> None:
+    broker = MemoryBroker()
+    broker.reports_absence = False
+    async with client(broker) as (asking, _):
+        began = now()
+        assert await reason_of(asking, 2.0) is OffloadReason.DEADLINE
+        assert now() - began >= 2.0
+        began = now()
+        assert await reason_of(asking, 2.0) is OffloadReason.NO_CLOUD
+        assert await reason_of(asking, 2.0) is OffloadReason.CIRCUIT_OPEN
+        assert now() - began < 0.1
+        async with cloud_bus(broker, "c0") as bus:
+            await ScriptedCloud(bus, "c0", answering()).start()
+            await asyncio.sleep(0.1)
+            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+
+
+@simulated
+async def test_without_reason_code_16_a_probe_finds_a_cloud_that_never_advertised() -> None:
+    broker = MemoryBroker()
+    broker.reports_absence = False
+    async with client(broker) as (asking, _):
+        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
+        assert await reason_of(asking, 0.5) is OffloadReason.NO_CLOUD
+        async with cloud_bus(broker, "c0") as bus:
+            await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
+            await asyncio.sleep(1.1)
+            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+
+
+@simulated
 async def test_a_silent_worker_costs_one_deadline_and_later_samples_avoid_it() -> None:
     broker = MemoryBroker()
     async with cloud_bus(broker, "c0") as mute, cloud_bus(broker, "c1") as well, client(broker) as (asking, _):
@@ -394,12 +426,12 @@ def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: s
 
 
 @simulated
-async def test_a_frame_over_the_brokers_limit_is_an_error_and_costs_no_connection() -> None:
+async def test_a_frame_over_the_brokers_limit_is_refused_with_that_limit_and_costs_no_connection() -> None:
     broker = MemoryBroker(max_packet=10_000)
     async with client(broker) as (asking, own):
-        with pytest.raises(OffloadError) as caught:
+        with pytest.raises(OffloadError, match="over the broker's limit of 10000") as caught:
             await asking.ask(frame(shape=(200, 200)), 2.0)
-        assert caught.value.reason is OffloadReason.ERROR
+        assert caught.value.reason is OffloadReason.TOO_LARGE
         assert not caught.value.sent
         assert own.connected
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
 from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import measure
-from halimede.frames.transcode_policy import SizeEstimator, UploadFormat
+from halimede.frames.transcode_policy import REQUEST_BYTES, SizeEstimator, UploadFormat
 from halimede.messages import Box, Frame, Prediction, Reply
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
@@ -213,3 +214,21 @@ async def test_nothing_is_written_while_the_way_is_closed() -> None:
         circuit.reconsider()
         assert (await uploads.write(new_frame(picture()), 5)).frame.encoding == "jpeg"
     assert (uploads.times.count, uploads.refused) == (1, {})
+
+
+async def test_a_sample_over_the_brokers_limit_is_made_smaller_or_refused_with_that_limit() -> None:
+    small, large = new_frame(picture(20, 20)), new_frame(picture(600, 600))
+    limit = REQUEST_BYTES + 60_000
+    async with MemoryBus("edge", MemoryBroker(max_packet=limit)) as bus, ModelThread("upload") as thread:
+        uploads = UploadEncoder(UploadFormat(), thread, bus=bus)
+        assert (await uploads.write(large, 5)).frame is large, "the limit is not known before the first connection"
+        await bus.wait_connected(5)
+        assert (await uploads.write(small, 5)).frame is small
+        upload = await uploads.write(large, 5)
+        assert upload.frame.data.nbytes <= 60_000 < large.data.nbytes
+        with pytest.raises(
+            OffloadError, match=f"more than the broker's limit of {limit} bytes a message: raise it"
+        ) as caught:
+            await uploads.write(new_frame(np.zeros(9000)), 5)
+    assert caught.value.reason is OffloadReason.TOO_LARGE
+    assert uploads.refused == {"too-large": 1}

@@ -20,6 +20,7 @@ from halimede.training.round_plan import (
     round_seed,
     same_round,
     sample_shape,
+    update_identity,
     weighed,
 )
 
@@ -50,6 +51,9 @@ def state(**changes: object) -> TrainerState:
         ({"epoch": 1, "number": 4}, UpdateVerdict.LATE),
         ({"update": None}, UpdateVerdict.NOTHING),
         ({"update": TensorFile(digest="0" * 64, size=1001)}, UpdateVerdict.TOO_LARGE),
+        ({"update": TensorFile(digest="0" * 64, size=1000)}, UpdateVerdict.FETCH),
+        ({"epoch": 3, "number": 4}, UpdateVerdict.LATE),
+        ({"epoch": 1, "number": 6}, UpdateVerdict.UNKNOWN_ROUND),
         ({"reason": "OutOfMemory", "update": None}, UpdateVerdict.DECLINED),
         ({"reason": "DatasetEmpty", "number": 0, "epoch": 0, "update": None}, UpdateVerdict.DECLINED),
         ({"number": 0, "epoch": 0, "update": None}, UpdateVerdict.NOTHING),
@@ -61,6 +65,13 @@ def test_an_update_counts_only_for_the_open_round(changes: dict[str, object], ve
 
 def test_an_update_of_somebody_who_was_not_invited_does_not_count() -> None:
     assert plan().judge("z", state()) is UpdateVerdict.NOT_INVITED
+
+
+def test_who_cannot_take_part_declines_once_and_only_if_invited() -> None:
+    cannot = state(reason="DatasetEmpty", number=0, epoch=0, update=None)
+    assert plan().judge("z", cannot) is UpdateVerdict.NOTHING
+    assert plan(received=["a"]).judge("a", cannot) is UpdateVerdict.NOTHING
+    assert plan(refused={"a": "Shape"}).judge("a", cannot) is UpdateVerdict.NOTHING
 
 
 def test_a_second_update_of_a_trainer_does_not_count() -> None:
@@ -81,6 +92,9 @@ def test_a_round_ends_when_all_are_done_or_at_its_deadline() -> None:
     assert not plan(received=["a"], refused={"b": "Shape"}).is_over(59.0)
     assert plan(received=["a", "c"], refused={"b": "Shape"}).is_over(0.0)
     assert plan().is_over(60.0)
+    assert plan().is_over(61.0)
+    assert not plan().is_over(59.0)
+    assert plan(invited=("a", "b"), received=["a"], refused={"b": "Shape"}).is_over(0.0)
 
 
 def test_who_failed_in_a_round_may_take_part_in_the_next_and_who_cannot_may_not() -> None:
@@ -90,6 +104,7 @@ def test_who_failed_in_a_round_may_take_part_in_the_next_and_who_cannot_may_not(
         "c": state(reason="DatasetEmpty", number=0),
         "d": state(samples=0),
         "e": state(shape=[32]),
+        "g": state(shape=[128]),
         "f": state(job="u-0"),
     }
     assert candidates(states, JOB, [64]) == ["a", "b"]
@@ -98,6 +113,8 @@ def test_who_failed_in_a_round_may_take_part_in_the_next_and_who_cannot_may_not(
 def test_most_trainers_decide_about_the_shape_of_samples() -> None:
     assert sample_shape({"a": state(shape=[8]), "b": state(), "c": state()}, JOB) == [64]
     assert sample_shape({"a": state(shape=[8]), "b": state()}, JOB) == [8]
+    assert sample_shape({"a": state(shape=[8], job="u-0"), "b": state(shape=[9], samples=0), "c": state()}, JOB) == [64]
+    assert sample_shape({"a": state(samples=0)}, JOB) == sample_shape({"a": state(job="u-0")}, JOB) == []
     assert sample_shape({}, JOB) == []
 
 
@@ -111,6 +128,7 @@ def test_the_same_seed_invites_the_same_trainers(names: set[str], number: int, s
 
 def test_a_claimed_number_of_samples_has_a_bounded_weight() -> None:
     assert weighed({"a": 100, "b": 120, "c": 10**15}) == {"a": 100, "b": 120, "c": 1200}
+    assert weighed({"a": 0, "b": 1, "c": 1}) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_metrics_are_weighed_by_held_out_samples() -> None:
@@ -121,6 +139,29 @@ def test_metrics_are_weighed_by_held_out_samples() -> None:
     }
     assert mean_metrics(states) == {"accuracy": 0.75}
     assert mean_metrics({"c": states["c"]}) == {}
+    assert mean_metrics({"a": states["a"], "d": state(held_out=30, evaluation={})}) == {"accuracy": 1.0, "loss": 0.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epoch": 3},
+        {"number": 6},
+        {"reason": "OutOfMemory"},
+        {"update": None},
+        {"update": TensorFile(digest="1" * 64, size=100)},
+    ],
+)
+def test_a_state_is_another_one_if_its_round_update_or_reason_changed(changes: dict[str, object]) -> None:
+    assert (update_identity(state(**changes)) == update_identity(state(samples=9))) is (not changes)
+
+
+def test_two_rounds_without_weights_are_the_same_work() -> None:
+    body = TrainingRound(job=JOB, epoch=1, number=3, source="agg")
+    assert same_round(body, msgspec.structs.replace(body, epoch=2))
+    assert not same_round(body, msgspec.structs.replace(body, weights=FILE))
+    assert not same_round(body, msgspec.structs.replace(body, only_evaluate=True))
 
 
 def test_the_round_of_a_restarted_aggregator_is_the_same_work() -> None:
@@ -165,3 +206,7 @@ def test_a_trainer_leaves_a_round_when_another_one_is_published(changes: dict[st
 def test_the_seed_of_a_round_is_the_same_in_each_version() -> None:
     assert [round_seed(7, number) for number in (1, 2, 64)] == [7_000_022, 7_000_023, 7_000_085]
     assert round_seed(2**32 - 1, 5) == ((2**32 - 1) * 1_000_003 + 5) % 2**32 < 2**32
+
+
+def test_a_round_waits_for_each_trainer_that_has_neither_an_update_nor_a_refusal() -> None:
+    assert not plan(invited=tuple("abcd"), received=["a"], refused={"b": "Shape", "c": "Shape"}).is_over(0.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Compression, TensorFile, TrainerState, TrainingRound
 from halimede.messages.training import STARVED
+from halimede.models.errors import FetchError
 from halimede.system.cpu_share import CpuShare
 from halimede.training.child_messages import TrainingResult
 from halimede.training.settings import TrainingSettings, read_training
@@ -25,7 +28,7 @@ from halimede.training.starvation import promised_share
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import encode
 from halimede.training.trainer_worker import FAILS_AGAIN_S, READ_AGAIN_S, TrainerWorker
-from halimede.training.weights import digest_of, specs_of
+from halimede.training.weights import WeightsError, digest_of, specs_of
 from halimede.worker.status_reporter import StatusReporter
 from tests.simulated import eventually, simulated
 
@@ -37,14 +40,14 @@ COMPRESSION = {"dtype": "float16", "topK": 0.5}
 LONG = 600.0
 
 
-def settings(folder: Path, uid: str) -> TrainingSettings:
+def settings(folder: Path, uid: str, **spec: Any) -> TrainingSettings:
     return read_training(
         "trainer",
         {
             "NAMESPACE": "default", "SERVICE_NAME": JOB, "SERVICE_UID": uid, "WORKER_NAME": TRAINER,
             "NODE_NAME": "edge0", "MODEL_SPEC": json.dumps({"url": "/none", "format": "onnx", "labels": ["a", "b"]}),
             "HALIMEDE_STATE": str(folder / "state"), "TRAIN_DATASET_URL": str(folder / "samples.npz"),
-            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0"}, "rounds": 9, "compression": COMPRESSION}),
+            "TRAINING": json.dumps({"trainers": {TRAINER: "edge0"}, "rounds": 9, "compression": COMPRESSION, **spec}),
         },
     )  # fmt: skip
 
@@ -59,6 +62,11 @@ class OneTrainer:
         self.trouble = ""
         self.number = 0
         self.states: list[TrainerState] = []
+        #: each step with its values and its time, and how long one lasts
+        self.steps: list[tuple[str, dict[str, Any], float]] = []
+        self.step_s = 0.0
+        self.training: TrainingResult | None = None
+        self.worker: TrainerWorker | None = None
         self.reporter: StatusReporter | None = None
         self.exchange = TensorExchange(bus, "default", JOB, AGGREGATOR)
         self.weights = {"layer": np.zeros(4, np.float32)}
@@ -67,26 +75,38 @@ class OneTrainer:
         self.exchange.offered[self.file.digest] = folder / "weights"
         (folder / "weights").write_bytes(content)
 
-    async def step(self, do: Any, **_: Any) -> TrainingResult:
+    async def step(self, do: Any, **values: Any) -> TrainingResult:
         """Return what a step of the user's code would."""
+        self.steps.append((do, values, asyncio.get_running_loop().time()))
+        await asyncio.sleep(self.step_s)
         if do == "train" and self.number in self.failing:
             return TrainingResult(reason="TrainingFailed", message=f"no round {self.number}")
         if self.trouble:
             return TrainingResult(reason=self.trouble, message="no samples")
+        if do == "train" and self.training:
+            return self.training
         found = TrainingResult(samples=50, held_out=10, shape=[64])
         if do == "train":
             found.content = encode({"layer": np.asarray([4.0, 3.0, 2.0, 1.0], np.float32)})
         return found
 
-    async def train(self, number: int) -> TrainerState:
-        """Open a round that the trainer's last one counts for; return its state after it."""
-        self.number, before = number, self.states[-1]
+    async def publish(self, number: int, **changes: Any) -> None:
+        """Publish a round: an open one that the trainer's last one counts for, if nothing else is stated."""
         body = TrainingRound(
             job=self.uid, epoch=1, number=number, state="open", source=AGGREGATOR, weights=self.file,
             specs=specs_of(self.weights), invited=[TRAINER], counted=[TRAINER],
             compression=msgspec.convert(COMPRESSION, Compression),
         )  # fmt: skip
-        await self.bus.publish(topics.TRAINING_ROUND.at(**NAMES), body)
+        await self.bus.publish(topics.TRAINING_ROUND.at(**NAMES), msgspec.structs.replace(body, **changes))
+
+    def steps_of(self, do: str) -> list[float]:
+        """Return the times of steps of one kind."""
+        return [at for name, _, at in self.steps if name == do]
+
+    async def train(self, number: int, **changes: Any) -> TrainerState:
+        """Open a round; return the trainer's state after it."""
+        self.number, before = number, self.states[-1]
+        await self.publish(number, **changes)
         await eventually(lambda: self._is_done(self.states[-1], before), LONG)
         return self.states[-1]
 
@@ -95,11 +115,13 @@ class OneTrainer:
 
 
 @contextlib.asynccontextmanager
-async def one_trainer(folder: Path, uid: str = "u-1", trouble: str = "") -> AsyncIterator[OneTrainer]:
+async def one_trainer(
+    folder: Path, uid: str = "u-1", trouble: str = "", step_s: float = 0.0, **spec: Any
+) -> AsyncIterator[OneTrainer]:
     broker = MemoryBroker()
     async with MemoryBus(AGGREGATOR, broker) as bus, MemoryBus(TRAINER, broker) as own:
-        world, made = OneTrainer(folder, uid, bus), settings(folder, uid)
-        world.trouble = trouble
+        world, made = OneTrainer(folder, uid, bus), settings(folder, uid, **spec)
+        world.trouble, world.step_s = trouble, step_s
 
         async def published(delivery: Delivery[TrainerState]) -> None:
             world.states.append(delivery.body)
@@ -107,7 +129,7 @@ async def one_trainer(folder: Path, uid: str = "u-1", trouble: str = "") -> Asyn
         await bus.subscribe(topics.TRAINER_STATE.filter(**NAMES), published)
         await world.exchange.start()
         world.reporter = StatusReporter(own, made.worker)
-        worker = TrainerWorker(made, own, world.reporter, step=world.step)
+        world.worker = worker = TrainerWorker(made, own, world.reporter, step=world.step)
         tasks = [
             asyncio.create_task(world.exchange.serve()),
             asyncio.create_task(worker.run(lambda: None, asyncio.Event())),
@@ -212,3 +234,231 @@ async def test_a_share_is_kept_and_reported_only_if_it_is_promised(
             : len(running)
         ]
     assert not running
+
+
+@simulated
+async def test_samples_are_read_again_each_half_minute_and_a_failing_trainer_tries_each_hour(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path, trouble="DatasetEmpty") as world:
+        await eventually(lambda: len(world.steps) == 3, LONG)
+        first, second, third = world.steps_of("describe")
+        assert (second - first, third - second) == pytest.approx((30.0, 30.0), abs=0.01)
+        world.trouble, world.failing = "", frozenset({1, 2, 3})
+        await eventually(lambda: not world.states[-1].reason, LONG)
+        for number in (1, 2, 3):
+            await world.train(number)
+        reads = len(world.steps_of("describe"))
+        await asyncio.sleep(3599.0)
+        assert len(world.steps_of("describe")) == reads
+        await asyncio.sleep(1.5)
+        assert len(world.steps_of("describe")) == reads + 1
+
+
+@simulated
+async def test_a_trainer_reports_nothing_before_it_has_read_its_samples(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path, step_s=5.0) as world:
+        first = world.states[0]
+        assert (first.samples, first.held_out, first.number, first.epoch, first.reason) == (0, 0, 0, 0, "")
+        await eventually(lambda: world.states[-1].samples == 50, LONG)
+        assert (world.states[-1].held_out, world.states[-1].shape) == (10, [64])
+
+
+@simulated
+async def test_a_file_of_a_round_that_cannot_be_fetched_is_fetched_again_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[float] = []
+    fetch = TensorExchange.fetch
+
+    async def fails_first(*arguments: Any) -> bytes:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) < 4:
+            raise (FetchError("Unreachable", "nobody has it"), WeightsError("Unreadable", "it has other bytes"))[
+                len(times) % 2
+            ]
+        return await fetch(*arguments)
+
+    monkeypatch.setattr(TensorExchange, "fetch", fails_first)
+    async with one_trainer(tmp_path) as world:
+        assert (await world.train(1)).reason == ""
+        assert np.diff(times) == pytest.approx(1.0, abs=0.01)
+        assert len(times) == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"invited": ["n1"]}, {"state": "waiting"}, {"weights": None}, {"job": "u-9"}],
+)
+@simulated
+async def test_a_trainer_leaves_rounds_alone_that_are_not_for_it(tmp_path: Path, changes: dict[str, Any]) -> None:
+    async with one_trainer(tmp_path) as world:
+        await world.publish(1, **changes)
+        await asyncio.sleep(60)
+        assert not world.steps_of("train")
+        assert (await world.train(2)).number == 2
+
+
+@simulated
+async def test_a_round_that_is_published_again_is_not_trained_again_but_is_of_a_new_epoch(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        first = await world.train(1)
+        await world.publish(1, remaining_ms=5.0)
+        await asyncio.sleep(60)
+        assert world.states[-1] == first
+        second = await world.train(1, epoch=2)
+        assert (second.epoch, second.number, second.update) == (2, 1, first.update)
+        assert len(world.steps_of("train")) == 1
+
+
+@simulated
+async def test_a_training_ends_at_once_when_another_round_is_published(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        world.step_s = 100.0
+        await world.publish(1)
+        await asyncio.sleep(10)
+        await world.publish(1, remaining_ms=1.0)
+        await asyncio.sleep(10)
+        assert len(world.steps_of("train")) == 1
+        began = asyncio.get_running_loop().time()
+        state = await world.train(2)
+        assert state.number == 2
+        assert world.steps_of("train")[1] - began < 1
+        assert {each.number for each in world.states} == {0, 2}
+        assert world.worker is not None
+        seconds = {sample.name: sample.value for metric in world.worker.metrics() for sample in metric.samples}[
+            "halimede_training_round_seconds"
+        ]
+        assert seconds == pytest.approx(100.0, abs=0.1)
+
+
+@simulated
+async def test_the_last_round_is_only_evaluated_and_offers_no_update(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        first = await world.train(1)
+        assert first.update is not None
+        last = await world.train(2, only_evaluate=True)
+        assert (last.number, last.update, last.reason) == (2, None, "")
+        assert [do for do, _, _ in world.steps if do != "describe"] == ["train", "evaluate"]
+
+
+@simulated
+async def test_a_step_gets_the_weights_and_a_seed_of_its_own_in_each_round(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        for number in (1, 2):
+            await world.train(number, seed=number, parameters={"mu": 0.5})
+        (_, first, _), (_, second, _) = (step for step in world.steps if step[0] == "train")
+        assert first["weights"] == (tmp_path / "weights").read_bytes()
+        assert first["round_parameters"] == {"mu": 0.5}
+        assert first["seed"] == int(digest_of(b"1/n0")[:8], 16)
+        assert second["seed"] == int(digest_of(b"2/n0")[:8], 16)
+
+
+@simulated
+async def test_samples_that_can_no_longer_be_used_end_the_part_of_a_trainer_until_they_can(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        await eventually(lambda: world.states[-1].samples == 50, LONG)
+        world.trouble = "DatasetOneClass"
+        state = await world.train(1)
+        assert (state.number, state.reason, state.message) == (0, "DatasetOneClass", "no samples")
+        world.trouble = ""
+        await eventually(lambda: world.states[-1].number == 1, LONG)
+
+
+@simulated
+async def test_an_update_of_other_tensors_fails_with_its_reason(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        world.training = TrainingResult(samples=50, content=encode({"layer": np.zeros(5, np.float32)}))
+        state = await world.train(1)
+        assert (state.number, state.reason, state.update) == (1, "WeightsShape", None)
+
+
+@simulated
+async def test_a_full_disk_fails_a_round_and_the_next_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_trainer(tmp_path) as world:
+        await eventually(lambda: world.states[-1].samples == 50, LONG)
+        with monkeypatch.context() as patch:
+
+            def full(*_: object, **__: object) -> None:
+                raise OSError(28, "No space left on device")
+
+            patch.setattr("halimede.training.checkpoint.write_atomic", full)
+            state = await world.train(1)
+            assert (state.number, state.reason) == (1, "DiskFull")
+        assert (await world.train(2)).reason == ""
+
+
+@pytest.mark.parametrize(("counted", "number"), [([TRAINER], 3), ([], 2), (["n1"], 2)])
+@simulated
+async def test_what_an_update_left_out_is_forgotten_unless_it_counted_in_the_next_round(
+    tmp_path: Path, counted: list[str], number: int
+) -> None:
+    (tmp_path / "fresh").mkdir()
+    async with one_trainer(tmp_path / "fresh") as world:
+        expected = await world.train(number)
+    async with one_trainer(tmp_path) as world:
+        await world.train(1)
+        assert (await world.train(number, counted=counted)).update == expected.update
+
+
+@simulated
+async def test_outside_of_its_hours_a_node_does_not_train_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        hour_now = 12
+
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime(2026, 1, 1, cls.hour_now, tzinfo=tz)
+
+    monkeypatch.setattr("halimede.training.trainer_worker.datetime", Clock)
+    async with one_trainer(tmp_path, limits={"hours": {"begin": 22, "end": 6}}) as world:
+        await eventually(lambda: world.states[-1].reason == "OutsideHours", LONG)
+        assert not world.steps
+        Clock.hour_now = 23
+        await eventually(lambda: world.states[-1].samples == 50, LONG)
+        assert (await world.train(1)).number == 1
+        Clock.hour_now = 6
+        assert (await world.train(2)).reason == "OutsideHours"
+        assert len(world.steps_of("train")) == 1
+
+
+@simulated
+async def test_a_trainer_compares_the_model_of_a_finished_job_once(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    async with one_trainer(tmp_path, compares=True) as world:
+        models = []
+        for content in (b"first", b"second"):
+            model = TensorFile(digest=digest_of(content), size=len(content))
+            (tmp_path / model.digest).write_bytes(content)
+            world.exchange.offered[model.digest] = tmp_path / model.digest
+            models.append(model)
+        await eventually(lambda: world.states[-1].samples == 50, LONG)
+        assert world.reporter is not None
+        assert world.reporter.training is not None
+        for count, model in enumerate(models, 1):
+            for _ in range(2):
+                await world.publish(9, state="done", model=model)
+                await asyncio.sleep(30)
+            assert len(world.steps_of("compare")) == count
+            assert world.reporter.training().compared == model.digest
+            assert (tmp_path / "state" / "candidate.onnx").read_bytes() == (tmp_path / model.digest).read_bytes()
+        world.trouble = "OutOfMemory"
+        await world.publish(9, state="done", model=models[0])
+        await asyncio.sleep(30)
+        evidence = msgspec.json.decode(world.reporter.training().evidence)
+        assert evidence["error"] == "it was not compared: OutOfMemory: no samples"
+        shutil.rmtree(tmp_path / "state")
+        await world.publish(9, state="done", model=models[1])
+        await asyncio.sleep(30)
+        evidence = msgspec.json.decode(world.reporter.training().evidence)
+        assert evidence["error"].startswith("it was not compared: DiskFull: ")
+
+
+@simulated
+async def test_a_trainer_of_another_job_compares_nothing(tmp_path: Path) -> None:
+    async with one_trainer(tmp_path) as world:
+        await world.publish(9, state="done", model=world.file)
+        await asyncio.sleep(30)
+        assert [do for do, _, _ in world.steps] == ["describe"]

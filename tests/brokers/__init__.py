@@ -1,0 +1,1 @@
+"""``make test-brokers``: what works on each MQTT broker that this machine has."""

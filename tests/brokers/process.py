@@ -1,0 +1,77 @@
+"""A broker of any kind as a child process, in place of the embedded Mosquitto."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from halimede.access.mosquitto import ENVIRONMENT
+from halimede.access.site import Site
+from halimede.system.child_process import spawn
+from services.broker import HOST, MosquittoProcess
+from tests.brokers.installation import KINDS, Installation
+
+#: seconds until a broker accepts connections: EMQX on a busy machine
+START_S = 120.0
+
+
+class BrokerProcess(MosquittoProcess):
+    """A broker on loopback that is started, killed and started again on its port; its data are what it keeps itself.
+
+    ``configuration``: writes the text of its configuration file for ``(folder, port)``.
+
+    Attributes:
+        ready_at: when it last began to accept connections, by the monotonic clock.
+
+    """
+
+    def __init__(
+        self, installation: Installation, folder: Path, configuration: Callable[[Path, int], str], *, port: int,
+        secure: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, port=port, secure=secure)
+        self.port = port
+        self.ready_at = 0.0
+        self._installation = installation
+        self._text_of = configuration
+
+    def _spawn(self, binary: str, port: int) -> None:
+        file = self._folder / f"{self._installation.kind}.conf"
+        file.write_text(self._text_of(self._folder, port))
+        self._process = spawn([*self._installation.command, str(file)], self.log, ENVIRONMENT)
+
+    async def _came_up(self, port: int) -> str:
+        process = self._process
+        assert process is not None
+        try:
+            async with asyncio.timeout(START_S):
+                while process.poll() is None:
+                    try:
+                        _, writer = await asyncio.open_connection(HOST, port)
+                    except OSError:
+                        await asyncio.sleep(0.02)
+                        continue
+                    writer.close()
+                    self.ready_at = time.monotonic()
+                    return ""
+        except TimeoutError:
+            return f"no answer on port {port} within {START_S:g} s"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-5:]) or f"exit code {process.returncode}"
+
+
+def without_users(installation: Installation, folder: Path, port: int) -> BrokerProcess:
+    """Return a broker on which everybody may do everything."""
+    return BrokerProcess(installation, folder, KINDS[installation.kind].open, port=port)
+
+
+def of_site(installation: Installation, site: Site, site_folder: Path, folder: Path) -> BrokerProcess:
+    """Return the broker of a site, with its users and access rules."""
+    guarded = KINDS[installation.kind].guarded
+    assert guarded, f"{installation.kind} has no access rules of halimede"
+
+    def text(run: Path, _: int) -> str:
+        return guarded(site, site_folder, run)
+
+    return BrokerProcess(installation, folder, text, port=site.port, secure=not site.passwords)

@@ -1,0 +1,125 @@
+"""What was tried on each broker: ``build/brokers/report.json``, and the tables of ``docs/brokers.md``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.offload_report import filled
+from tests.brokers.installation import Installation
+from tests.brokers.probes import FLOOD, RETAINED, Limits
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "brokers"
+PAGE = ROOT / "docs" / "brokers.md"
+BEGIN, END = "<!-- tables of make test-brokers -->", "<!-- end of the tables -->"
+COUNTS = {"sent": "sent", "answered": "answered", "named": "lost_named", "unnamed": "lost_unnamed", "twice": "repeated"}
+SECONDS = {"cloud again, s": "cloud_s", "status well, s": "well_s"}
+LIMITS_HEAD = (f"retained, of {RETAINED:,}", "after clearing", f"flood, of {FLOOD:,}", "session")
+SCENARIO_HEAD = ("broker", "access", "scenario", "times", *COUNTS, *SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteCount:
+    """How many tests of a suite passed, failed and were skipped, and the names of those that failed."""
+
+    passed: int
+    failed: int
+    skipped: int
+    failures: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.passed} passed"
+        return f"{text}, {self.failed} failed: {', '.join(self.failures)}" if self.failed else text
+
+
+@dataclass
+class BrokerReport:
+    """What one broker did: its suites, and the outcomes of its scenarios by security and name."""
+
+    installation: Installation
+    suites: dict[str, SuiteCount] = field(default_factory=dict)
+    scenarios: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    limits: Limits | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no test failed, no frame is unnamed, and all retained messages were stored and cleared."""
+        rows = [row for rows in self.scenarios.values() for row in rows]
+        failed = any(count.failed for count in self.suites.values()) or any("error" in row for row in rows)
+        keeps_state = not self.limits or self.limits == Limits(RETAINED, 0, self.limits.flooded, 1)
+        return keeps_state and not failed and not any(row.get("lost_unnamed") for row in rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        return {
+            "broker": self.installation.name,
+            "origin": self.installation.origin,
+            "suites": {name: str(count) for name, count in self.suites.items()},
+            "limits": asdict(self.limits) if self.limits else None,
+            "scenarios": [
+                {"access": access, "scenario": name, "runs": rows} for (access, name), rows in self.scenarios.items()
+            ],
+        }
+
+
+def write(reports: Iterable[BrokerReport]) -> Path:
+    """Write the JSON file; return its path."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / "report.json"
+    path.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
+    return path
+
+
+def write_page(reports: Iterable[BrokerReport]) -> None:
+    """Put the tables into the page for users."""
+    PAGE.write_text(filled(PAGE.read_text(), tables(list(reports)), BEGIN, END))
+
+
+def tables(reports: list[BrokerReport]) -> str:
+    """Return the tables in Markdown."""
+    suites = list(dict.fromkeys(name for report in reports for name in report.suites))
+    head = (
+        "broker",
+        "origin",
+        *suites,
+        f"retained, of {RETAINED:,}",
+        "after clearing",
+        f"flood, of {FLOOD:,}",
+        "session",
+    )
+    lines = [_row(head), _row(["---"] * len(head))]
+    for report in reports:
+        cells = [str(report.suites.get(name, "not offered")) for name in suites]
+        lines.append(_row([report.installation.name, report.installation.origin, *cells, *_limits(report.limits)]))
+    lines += ["", _row(SCENARIO_HEAD), _row(["---"] * len(SCENARIO_HEAD))]
+    for report in reports:
+        for (access, name), rows in report.scenarios.items():
+            lines.append(_row([report.installation.name, access, name, *_cells(rows)]))
+    return "\n".join(lines)
+
+
+def _limits(limits: Limits | None) -> list[str]:
+    if limits is None:
+        return ["not tried"] * 4
+    session = "held" if limits.connections == 1 else f"ended {limits.connections - 1} times"
+    return [f"{limits.retained:,}", str(limits.uncleared), f"{limits.flooded:,}", session]
+
+
+def _cells(rows: list[dict[str, Any]]) -> list[str]:
+    ended = [row for row in rows if "error" not in row]
+    sums = [str(sum(row[key] for row in ended)) for key in COUNTS.values()]
+    spans = [_span(sorted(row[key] for row in ended)) for key in SECONDS.values()]
+    failed = len(rows) - len(ended)
+    return [f"{len(rows)}, {failed} failed" if failed else str(len(rows)), *sums, *spans]
+
+
+def _span(seconds: list[float]) -> str:
+    return f"{seconds[0]:g} to {seconds[-1]:g}" if len(seconds) > 1 else "".join(f"{s:g}" for s in seconds)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

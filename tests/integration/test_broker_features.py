@@ -1,0 +1,119 @@
+"""What a broker lacks is found by a try, in seconds, and named with what follows from it: Mosquitto behind a double."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from halimede.bus.message import Grants
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.settings import MqttSettings
+from halimede.cli.doctor.broker_features import (
+    RECEIVE_MAXIMUM,
+    Feature,
+    Software,
+    Trials,
+    judge,
+    limits,
+    recognize,
+    try_features,
+)
+from services.broker import MosquittoProcess
+from tests import refusing_broker as double
+from tests.refusing_broker import RefusingBroker
+from tests.waiting import patience
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+async def front(mosquitto: MosquittoProcess) -> AsyncIterator[RefusingBroker]:
+    async with RefusingBroker(mosquitto.port) as front:
+        yield front
+
+
+async def tried(port: int) -> tuple[Trials, Grants]:
+    settings = MqttSettings("127.0.0.1", port)
+    async with MqttBus(f"grants-{port}", settings) as bus:
+        await bus.wait_connected(patience(PATIENCE))
+        grants = bus.grants
+    return await try_features(settings, grants), grants
+
+
+async def test_mosquitto_has_everything(mosquitto: MosquittoProcess) -> None:
+    trials, grants = await tried(mosquitto.port)
+    assert trials.missing == frozenset()
+    assert trials.in_flight == RECEIVE_MAXIMUM
+    assert trials.lost == 0
+    (check,) = judge(trials, grants, Software.MOSQUITTO)
+    assert check.level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "feature", "level", "follows"),
+    [
+        (double.SHARED, Feature.SHARED, "problem", "cannot share"),
+        (double.RETAINED_BY_WILDCARD, Feature.RETAINED_BY_WILDCARD, "problem", "do not learn"),
+        (double.EMPTY_WILL, Feature.EMPTY_WILL, "problem", "cannot connect"),
+        (double.ABSENCE, Feature.ABSENCE, "warning", "count as received"),
+    ],
+)
+async def test_a_missing_feature_is_found_alone(
+    front: RefusingBroker, lacks: str, feature: Feature, level: str, follows: str
+) -> None:
+    front.lacks = frozenset({lacks})
+    began = time.monotonic()
+    trials, grants = await tried(front.port)
+    assert time.monotonic() - began < patience(PATIENCE)
+    assert trials.missing == {feature}
+    (check,) = judge(trials, grants, Software.UNKNOWN)
+    assert check.level == level
+    assert follows in check.found
+    assert "enable" not in check.do
+
+
+async def test_a_message_that_is_acknowledged_and_dropped_is_found(front: RefusingBroker) -> None:
+    front.largest = 2_000_000
+    trials, grants = await tried(front.port)
+    assert (trials.largest, trials.lost) == (1024 * 1024, 4 * 1024 * 1024)
+    (check,) = judge(trials, grants, Software.MOSQUITTO)
+    assert check.level == "warning"
+    assert "max_packet_size" in check.do
+
+
+async def test_a_broker_that_sends_few_messages_before_the_first_acknowledgement_is_found(
+    front: RefusingBroker,
+) -> None:
+    front.in_flight = 1
+    trials, grants = await tried(front.port)
+    assert trials.in_flight == 1
+    (check,) = judge(trials, grants, Software.UNKNOWN)
+    assert "sends 1 messages" in check.found
+
+
+@pytest.mark.parametrize(
+    ("version", "software", "option"),
+    [
+        (
+            "mosquitto version 2.0.21",
+            Software.MOSQUITTO,
+            "`max_packet_size 16777216` in the configuration of Mosquitto",
+        ),
+        ("EMQX 5.8.6", Software.EMQX, '`mqtt.max_packet_size = "16447KB"` in the configuration of EMQX'),
+        ("RabbitMQ 4.0.5", Software.RABBITMQ, "`mqtt.max_packet_size_authenticated = 16777216`"),
+        ("", Software.UNKNOWN, 'Mosquitto `max_packet_size 16777216`, EMQX `mqtt.max_packet_size = "16447KB"`'),
+    ],
+)
+def test_the_brokers_own_option_is_named(version: str, software: Software, option: str) -> None:
+    assert recognize(version) is software
+    (check,) = limits(Grants(max_packet=65536), software)
+    assert option in check.do
+
+
+def test_what_a_broker_cannot_have_is_not_to_be_set() -> None:
+    (check,) = limits(Grants(shared=False), Software.RABBITMQ)
+    assert check.do == "RabbitMQ has no option for it: use another broker, such as Mosquitto 2 or EMQX 5"
+    (check,) = limits(Grants(shared=False), Software.EMQX)
+    assert "mqtt.shared_subscription = true" in check.do

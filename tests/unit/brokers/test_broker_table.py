@@ -1,0 +1,86 @@
+"""`make test-brokers`: which brokers it finds, what its files contain, and its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from halimede.errors import HalimedeError
+from services.site import Security
+from tests.brokers.installation import KINDS, Installation, installations, make_site, site_of
+from tests.brokers.probes import RETAINED, Limits
+from tests.brokers.report import BrokerReport, SuiteCount, tables
+
+EMQX = Installation("emqx", "5.8.6", ("start",), "compiled")
+RUN = {
+    "scenario": "broker killed", "sent": 100, "answered": 97, "lost_named": 3, "lost_unnamed": 0, "repeated": 1,
+    "cloud_s": 4.5, "well_s": 31.0,
+}  # fmt: skip
+
+
+def broker_folder(folder: Path, *names: str) -> Path:
+    for name in names:
+        start = folder / name / "start"
+        start.parent.mkdir(parents=True)
+        start.touch(0o755)
+    return folder
+
+
+def test_mosquitto_of_this_machine_comes_first_then_those_of_the_folder(tmp_path: Path) -> None:
+    folder = broker_folder(tmp_path, "emqx-5.8.6", "mosquitto-2.1.2")
+    (folder / "emqx-5.8.6" / "origin").write_text("its image\n")
+    here, emqx, mosquitto = installations(folder)
+    assert here.kind == "mosquitto"
+    assert here.version.startswith("2.")
+    assert (emqx.name, emqx.origin) == ("emqx 5.8.6", "its image")
+    assert mosquitto.command == (str(folder / "mosquitto-2.1.2" / "start"),)
+
+
+@pytest.mark.parametrize(("name", "cause"), [("hivemq-4", "'hivemq' is not one of"), ("nothing", "no folder")])
+def test_a_folder_without_a_broker_that_is_known_is_refused(tmp_path: Path, name: str, cause: str) -> None:
+    with pytest.raises(HalimedeError, match=cause):
+        installations(broker_folder(tmp_path, name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("security", [Security.PASSWORDS, Security.TLS])
+def test_a_site_is_served_on_loopback_alone(tmp_path: Path, kind: str, security: Security) -> None:
+    site, folder = site_of(20_001, security), tmp_path / "site"
+    make_site(site, folder)
+    guarded = KINDS[kind].guarded
+    assert guarded
+    lines = [line for line in guarded(site, folder, tmp_path).splitlines() if not line.lstrip().startswith("#")]
+    text = "\n".join(lines)
+    assert "0.0.0.0" not in text
+    assert "127.0.0.1" in text
+    assert "20001" in text
+    assert str(folder) in text
+
+
+def test_the_tables_sum_up_the_runs() -> None:
+    report = BrokerReport(EMQX, {"contract of the bus": SuiteCount(2, 1, 0, ("test_x",))})
+    report.limits = Limits(RETAINED, 0, 25_000, 1)
+    report.scenarios["tls", "broker killed"] = [RUN, RUN | {"cloud_s": 6.0}, {"error": "TimeoutError"}]
+    text = tables([report])
+    assert "| emqx 5.8.6 | compiled | 2 passed, 1 failed: test_x | 3,000 | 0 | 25,000 | held |" in text
+    assert "| emqx 5.8.6 | tls | broker killed | 3, 1 failed | 200 | 194 | 6 | 0 | 2 | 4.5 to 6 | 31 to 31 |" in text
+
+
+@pytest.mark.parametrize(
+    ("suite", "limits", "row"),
+    [
+        (SuiteCount(1, 1, 0, ("test_x",)), None, RUN),
+        (SuiteCount(1, 0, 0), Limits(RETAINED - 1, 0, 0, 1), RUN),
+        (SuiteCount(1, 0, 0), Limits(RETAINED, 1, 0, 1), RUN),
+        (SuiteCount(1, 0, 0), Limits(RETAINED, 0, 0, 2), RUN),
+        (SuiteCount(1, 0, 0), None, RUN | {"lost_unnamed": 1}),
+        (SuiteCount(1, 0, 0), None, {"error": "TimeoutError"}),
+    ],
+)
+def test_a_failed_test_a_lost_frame_and_lost_state_fail_the_run(
+    suite: SuiteCount, limits: Limits | None, row: dict[str, object]
+) -> None:
+    good = BrokerReport(EMQX, {"contract": SuiteCount(1, 0, 0)}, {("tls", "broker killed"): [RUN]})
+    assert good.is_good
+    assert not BrokerReport(EMQX, {"contract": suite}, {("tls", "broker killed"): [row]}, limits).is_good

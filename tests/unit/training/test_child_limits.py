@@ -1,0 +1,137 @@
+"""Limits of a training step: what its process is told, and how the ends of that process are named."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from halimede.api.model import ModelSpec
+from halimede.api.trainingmodel import TrainingLimits
+from halimede.messages import Compression, TensorSpec
+from halimede.system.process_limits import CLOCK_FACTOR
+from halimede.training import child
+from halimede.training.child_messages import TrainingResult, TrainingTask
+from halimede.training.child_process import MOST_BYTES, TrainingProcess, most_bytes, verdict
+from halimede.training.settings import JobSettings, TrainingSettings
+from halimede.training.tensor_file import encode, encode_update, kept, size_limit
+from halimede.worker.settings import WorkerSettings
+
+MIB = 1024**2
+SPECS = [TensorSpec(name="a", dtype="float32", shape=[10, 3]), TensorSpec(name="b", dtype="float64", shape=[5])]
+TASK = TrainingTask(
+    do="train", entry="m:T", parameters={}, model_spec="{}", memory_bytes=16 * MIB + 1, seconds=1.5, clock_s=6.0,
+    written_bytes=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "reason"),
+    [
+        (None, "", "TrainingTooSlow"),
+        (-signal.SIGALRM, "", "TrainingTooSlow"),
+        (-signal.SIGPROF, "", "TrainingTooSlow"),
+        (-signal.SIGXCPU, "", "TrainingTooSlow"),
+        (-signal.SIGKILL, "", "OutOfMemory"),
+        (1, "MemoryError: no room", "OutOfMemory"),
+        (-signal.SIGSEGV, "", "TrainingFailed"),
+        (1, "", "TrainingFailed"),
+        (0, "", "TrainingFailed"),
+        (signal.SIGALRM, "", "TrainingFailed"),
+        (signal.SIGKILL, "", "TrainingFailed"),
+    ],
+)
+def test_each_end_of_a_step_has_its_reason(code: int | None, errors: str, reason: str) -> None:
+    assert verdict(code, b"garbage", errors, TASK).reason == reason
+
+
+def test_the_text_of_an_end_states_the_limit_or_the_last_error() -> None:
+    assert verdict(None, b"", "", TASK).message == (
+        "m:T was not done within 1.5 s of processor time, 6 s of the clock: simplify it, or raise seconds"
+    )
+    assert verdict(-9, b"", "", TASK).message == "it needs more than 16 MiB: raise memoryMb"
+    assert verdict(3, b"", "first\nlast\n \n", TASK).message == "m:T ended its process (exit code 3): last"
+    assert verdict(-11, b"", "\n", TASK).message == "m:T ended its process (SIGSEGV)"
+
+
+def test_a_result_counts_only_of_a_step_that_ended_well() -> None:
+    output = msgspec.msgpack.encode(TrainingResult(samples=5))
+    assert verdict(0, output, "MemoryError", TASK) == TrainingResult(samples=5)
+    assert verdict(1, output, "", TASK).reason == "TrainingFailed"
+
+
+def test_a_result_may_have_two_files_of_its_tensors_and_what_belongs_to_a_model() -> None:
+    assert most_bytes(SPECS) == 16 * MIB + 2 * size_limit(SPECS)
+    assert most_bytes(()) == 16 * MIB + 1024**3
+    assert MOST_BYTES == 16 * MIB + 2 * 1024**3
+
+
+async def test_the_task_of_a_step_has_the_limits_of_its_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tasks: list[TrainingTask] = []
+
+    async def run(_: Any, task: TrainingTask) -> TrainingResult:
+        tasks.append(task)
+        return TrainingResult()
+
+    monkeypatch.setattr(TrainingProcess, "_run", run)
+    worker = WorkerSettings(
+        role="edge", namespace="default", service="job", worker="t0", node="edge0", uid="u-1", model_path="/present",
+        model=ModelSpec(url="/none", format="onnx", labels=["a"]), estimator="", broker="", state=tmp_path,
+        period_s=1, grace_s=1,
+    )  # fmt: skip
+    limits = TrainingLimits(memory_mb=32, seconds=7.0, cores=3)
+    job = JobSettings(trainers={"t0": "edge0"}, entry="m:T", limits=limits, since_s=5.0)
+    await TrainingProcess(TrainingSettings(worker, job, tmp_path, reference="/first")).step("train", specs=SPECS)
+    (task,) = tasks
+    assert (task.memory_bytes, task.seconds, task.cores) == (32 * MIB, 7.0, 3)
+    assert (task.clock_s, task.written_bytes) == (7.0 * CLOCK_FACTOR, most_bytes(SPECS))
+    assert (task.do, task.entry, task.since_s, task.present, task.reference) == (
+        "train", "m:T", 5.0, "/present", "/first",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "text"),
+    [
+        ("MemoryError()", "OutOfMemory", "it needs more than 16 MiB: raise memoryMb"),
+        ("RuntimeError('std::bad_alloc')", "OutOfMemory", "it needs more than 16 MiB: raise memoryMb"),
+        ("RuntimeError('no luck')", "TrainingFailed", "no luck"),
+    ],
+)
+def test_what_a_trainer_raises_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch, error: str, reason: str, text: str
+) -> None:
+    def fails(*_: object) -> TrainingResult:
+        raise eval(error)
+
+    monkeypatch.setattr(child, "_carry_out", fails)
+    result = child.carry_out(TASK, child.SampleCache())
+    assert result.reason == reason
+    assert text in result.message
+
+
+def test_a_long_message_of_a_failure_is_cut_to_a_thousand_characters() -> None:
+    assert len(child._failed("TrainingFailed", "x" * 1000).message) == 1000
+    long = child._failed("TrainingFailed", "begin" + "x" * 5000 + "end").message
+    assert len(long) <= 1000
+    assert long.startswith("begin")
+    assert long.endswith("end")
+
+
+def test_files_of_tensors_are_within_their_limit_in_each_form() -> None:
+    assert size_limit(SPECS) - size_limit(SPECS[:1]) == 320 + 5 * 8 + 5 * 4
+    rng = np.random.default_rng(0)
+    weights = {spec.name: rng.normal(size=spec.shape).astype(spec.dtype) for spec in SPECS}
+    for content in (encode(weights), *(encode_update(weights, Compression(top_k=share)) for share in (0.01, 0.5, 1.0))):
+        assert len(content) <= size_limit(SPECS)
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "count"), [(0, 0.5, 0), (1, 0.01, 1), (10, 0.25, 3), (10, 1.0, 10), (100, 0.5, 50), (3, 0.5, 2)]
+)
+def test_an_update_has_a_share_of_the_values_and_at_least_one(size: int, share: float, count: int) -> None:
+    assert kept(size, Compression(top_k=share)) == count
