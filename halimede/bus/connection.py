@@ -49,6 +49,8 @@ UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
 SETTLE_S = 30.0
 #: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded
 REPEAT_BIRTH_S, LONGEST_REPEAT_S = 3.0, 60.0
+#: seconds to wait for its acknowledgement: each repetition goes to all subscribers, which may be thousands
+REPEAT_TIMEOUT_S = 20.0
 
 #: most reasons that are logged between two accepted connections
 MOST_REASONS = 8
@@ -486,7 +488,7 @@ class ReconnectingBus(Bus):
             await asyncio.sleep(exponential(attempt, REPEAT_BIRTH_S, LONGEST_REPEAT_S))
             birth = announcement.repeat()
             try:
-                reason = await self.send(birth)
+                reason = await self.send(birth, REPEAT_TIMEOUT_S)
             except BusError as error:
                 log.info("birth not repeated", client=self.client_id, error=str(error))
                 continue
