@@ -37,7 +37,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         will=will,
     )
     async with _within(settings.connect_timeout_s, "no connection"):
-        sock = await _dial(settings.host, settings.port)
+        sock = await _dial(settings.host, settings.port, settings.connect_timeout_s)
     try:
         if context:
             async with _within(settings.connect_timeout_s, "no TLS handshake"):
@@ -64,11 +64,15 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
         raise TimeoutError(f"{what} within {seconds:g} s") from error
 
 
-async def _dial(host: str, port: int) -> socket.socket:
-    """Try each address of the host; raise the last one's error."""
+async def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Try each address of the host, each for its share of ``timeout_s``; raise the last one's error.
+
+    A machine that is off does not answer: without shares it would use all of the time, in every attempt.
+    """
     loop = asyncio.get_running_loop()
     last: OSError | None = None
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in addresses:
         try:
             sock = socket.socket(family, kind, protocol)
         except OSError as error:  # for example a machine without IPv6
@@ -76,7 +80,8 @@ async def _dial(host: str, port: int) -> socket.socket:
             continue
         try:
             sock.settimeout(0)
-            await loop.sock_connect(sock, address)
+            async with _within(timeout_s / len(addresses), "no connection"):
+                await loop.sock_connect(sock, address)
             disable_socket_delays(sock)
         except OSError as error:
             sock.close()
