@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from halimede.hard_samples.store import (
     picture,
     stored_samples,
 )
-from halimede.messages import KeptReply, KeptRequest, PersonLabel, Prediction
+from halimede.messages import KeptReply, KeptRequest, KeptSample, PersonLabel, Prediction
 from tests.unit.hard_samples.samples import box, sample
 
 NAMES = {"namespace": "default", "service": "digits", "worker": "w0", "node": "edge0"}
@@ -166,8 +167,25 @@ def test_a_sample_that_just_fits_is_stored_and_a_larger_one_is_not(tmp_path: Pat
     assert MOST_TEXT == 1024**2
 
 
+def test_a_folder_is_read_once_and_not_with_each_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples, reads, scandir = stored(tmp_path, 2), list[Path](), os.scandir
+
+    def scan(path: Path) -> Any:
+        reads.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    again = HardSampleStore(tmp_path, 10**9, 10)
+    again.open()
+    again.page(KeptRequest())
+    assert reads == [tmp_path]
+    samples.get(sample(1).id)
+    samples.add(sample(3), DATA)
+    assert reads == [tmp_path]
+
+
 def test_the_first_label_of_a_sample_is_reported_once(tmp_path: Path) -> None:
-    samples, first = stored(tmp_path, 1), []
+    samples, first = stored(tmp_path, 1), list[KeptSample]()
     samples.first_labelled = first.append
     id_ = sample(1).id
     for by in ("anna", "bert", "anna"):

@@ -17,6 +17,7 @@ from halimede.system.process_limits import CLOCK_FACTOR
 from halimede.training import child
 from halimede.training.child_messages import TrainingResult, TrainingTask
 from halimede.training.child_process import MOST_BYTES, TrainingProcess, most_bytes, verdict
+from halimede.training.data import SampleCache
 from halimede.training.settings import JobSettings, TrainingSettings
 from halimede.training.tensor_file import encode, encode_update, kept, size_limit
 from halimede.worker.settings import WorkerSettings
@@ -109,7 +110,7 @@ def test_what_a_trainer_raises_has_a_reason(
         raise eval(error)
 
     monkeypatch.setattr(child, "_carry_out", fails)
-    result = child.carry_out(TASK, child.SampleCache())
+    result = child.carry_out(TASK, SampleCache())
     assert result.reason == reason
     assert text in result.message
 

@@ -20,7 +20,7 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Compression, TensorFile, TrainerState, TrainingRound
 from halimede.messages.training import STARVED
-from halimede.models.errors import FetchError
+from halimede.models.errors import FetchError, FetchReason
 from halimede.system.cpu_share import CpuShare
 from halimede.training.child_messages import TrainingResult
 from halimede.training.settings import TrainingSettings, read_training
@@ -271,10 +271,10 @@ async def test_a_file_of_a_round_that_cannot_be_fetched_is_fetched_again_each_se
 
     async def fails_first(*arguments: Any) -> bytes:
         times.append(asyncio.get_running_loop().time())
-        if len(times) < 4:
-            raise (FetchError("Unreachable", "nobody has it"), WeightsError("Unreadable", "it has other bytes"))[
-                len(times) % 2
-            ]
+        if len(times) in {1, 3}:
+            raise FetchError(FetchReason.DIGEST_MISMATCH, "it has other bytes")
+        if len(times) == 2:
+            raise WeightsError("Unreadable", "it has other bytes")
         return await fetch(*arguments)
 
     monkeypatch.setattr(TensorExchange, "fetch", fails_first)
@@ -409,8 +409,8 @@ async def test_outside_of_its_hours_a_node_does_not_train_and_says_why(
         hour_now = 12
 
         @classmethod
-        def now(cls, tz: Any = None) -> datetime:
-            return datetime(2026, 1, 1, cls.hour_now, tzinfo=tz)
+        def now(cls, tz: Any = None) -> Clock:
+            return cls(2026, 1, 1, cls.hour_now, tzinfo=tz)
 
     monkeypatch.setattr("halimede.training.trainer_worker.datetime", Clock)
     async with one_trainer(tmp_path, limits={"hours": {"begin": 22, "end": 6}}) as world:
