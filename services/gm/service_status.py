@@ -43,8 +43,11 @@ DRIFT = "Drift"
 DRIFT_BEGUN, DRIFT_OVER = "SamplesChanged", "SamplesAsCalibrated"
 #: reasons of the condition that the next tier takes fewer samples than are hard
 OVERLOAD_BEGUN, OVERLOAD_OVER = "CloudTooSlow", "CloudFastEnough"
+#: the condition that nodes have read another content of the service's Python files, its reason, and characters of a
+#: digest that its message shows
+CODE, CODE_CHANGED, SHORT = "Code", "CodeChanged", 12
 #: conditions that are independent of the phase
-BESIDE_PHASE = (DRIFT, OVERLOAD)
+BESIDE_PHASE = (DRIFT, OVERLOAD, CODE)
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
 #: values shown after a counter: they are derived from it, or may fall
 SHOWN_BEHIND = {Count.ANSWERED: "edge_inference_number", Count.MINING_ERRORS: "queued"}
@@ -364,6 +367,7 @@ def service_status(
     beside = [
         _drift_condition(status.conditions, _task_infos(here), agreement, known, now),
         _overload_condition(status.conditions, online, known, now),
+        _code_condition(status.conditions, previous.nodes if previous else (), status.nodes, known, now),
     ]
     phases = [condition for condition in status.conditions if condition.type not in BESIDE_PHASE]
     return msgspec.structs.replace(status, conditions=[*phases[:-1], *filter(None, beside), phases[-1]])
@@ -459,6 +463,39 @@ def _overload_condition(
     message = f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
     condition = Condition(type=OVERLOAD, reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER, message=message)
     return _with_times(condition, earlier, generation, now, is_active=bool(overloaded))
+
+
+def _code_condition(
+    earlier: Sequence[Condition],
+    before: Iterable[NodeSummary],
+    nodes: Iterable[NodeSummary],
+    generation: int,
+    now: str,
+) -> Condition | None:
+    """Return the condition ``Code``; None: no Python file of the service has changed since the service was applied.
+
+    It names the newest changes: those from ``before``, the nodes of the previous status, to ``nodes``.
+    """
+    digests = {node.node: node.code for node in before}
+    changes = [
+        f"node {node.node}: {file}: sha256 {old[:SHORT]}.. -> {new[:SHORT]}.."
+        for node in nodes
+        for file, new in node.code.items()
+        if (old := digests.get(node.node, {}).get(file, new)) != new
+    ]
+    if not changes:
+        last = next((condition for condition in earlier if condition.type == CODE), None)
+        return last if last and last.observed_generation == generation else None
+    more = f" (and {len(changes) - NAMED} more)" if len(changes) > NAMED else ""
+    message = f"{'; '.join(changes[:NAMED])}{more}: workers with the new content replace those with the old one"
+    return Condition(
+        type=CODE,
+        observed_generation=generation,
+        last_heartbeat_time=now,
+        last_transition_time=now,
+        reason=CODE_CHANGED,
+        message=message[:4096],
+    )
 
 
 def _with_times(

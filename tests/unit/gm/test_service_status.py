@@ -198,6 +198,27 @@ def test_a_thousand_nodes_and_more_fit_and_those_in_trouble_are_shown() -> None:
     assert found.nodes[0].node == "n1500"
 
 
+def test_an_edited_script_is_a_condition_with_both_digests_until_the_service_is_edited() -> None:
+    def shares(digest: str) -> list[Share]:
+        edge = share("e0", E)
+        assert edge.report
+        edge.report.status.code["/x.py"] = digest
+        return [edge]
+
+    def code(found: Status) -> tuple[str, str] | None:
+        conditions = (c for c in found.conditions if c.type == "Code")
+        return next(((c.message.partition(": workers")[0], c.last_transition_time) for c in conditions), None)
+
+    before = status(*shares("a" * 64))
+    assert code(before) is None
+    changed = status(*shares("b" * 64), previous=before, now="t2")
+    assert code(changed) == ("node e0: /x.py: sha256 aaaaaaaaaaaa.. -> bbbbbbbbbbbb..", "t2")
+    assert changed.conditions[-1].type == "Running"
+    later = status(*shares("b" * 64), previous=changed, now="t3")
+    assert code(later) == code(changed)
+    assert code(status(*shares("b" * 64), previous=later, now="t4", generation=8)) is None
+
+
 def test_a_cloud_that_takes_too_little_is_a_condition_beside_the_phase_with_the_figures_of_all_edges() -> None:
     def edges(*, overloaded: int, online: bool = True) -> list[Share]:
         infos = [
