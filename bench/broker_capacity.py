@@ -1,0 +1,164 @@
+"""How many frames a second one core of a broker carries, by size: ``python -m bench.broker_capacity``.
+
+    python -m bench.broker_capacity                      Mosquitto of this machine, some three minutes
+    python -m bench.broker_capacity --brokers FOLDER     also the brokers of a folder (docs/brokers.md)
+    python -m bench.broker_capacity --write              the table and the model, into docs/scale.md
+
+The broker has one core, and publisher and subscriber have another one; frames are published at QoS 1, 16 at a time, and
+delivered once. The broker's processor time of a frame is measured. A model, ``a + b * size``, is fitted on half of the
+sizes by relative least squares, and compared with the others: it ends with 1 if it misses one of them by over 15 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from bench.control_idle import nanoseconds
+from bench.offload_report import filled
+from halimede import log
+from halimede.bus import Packet
+from halimede.bus.mqtt import MqttBus
+from halimede.errors import HalimedeError
+from tests.brokers.installation import Installation, installations
+from tests.brokers.process import BrokerProcess, without_users
+from tests.ports import free_port
+
+ROOT = Path(__file__).parent.parent
+OUT, PAGE = ROOT / "build" / "bench" / "broker_capacity.json", ROOT / "docs" / "scale.md"
+BEGIN, END = "<!-- table of bench.broker_capacity -->", "<!-- end of the table -->"
+#: bytes of frames on which the model is fitted, and with which it is compared
+FITTED, COMPARED = (4_000, 150_000, 1_000_000), (16_000, 60_000, 400_000)
+SIZES = tuple(sorted(FITTED + COMPARED))
+#: what the model may miss
+TOLERANCE = 0.15
+#: messages under way at a time; seconds of warming up, of one measurement, and until a broker is quiet after its start
+WINDOW, WARM_S, MEASURE_S, SETTLE_S = 16, 1.0, 5.0, 10.0
+WAIT_S = 60.0
+TOPIC = "capacity/frames"
+#: of the broker, and of its clients
+BROKER_CORE, CLIENT_CORE = 1, 0
+
+
+async def measure(broker: BrokerProcess, size: int, seconds: float) -> float:
+    """Return the broker's processor time of one frame of this size, in microseconds."""
+    received = 0
+
+    def receive(_: Packet) -> None:
+        nonlocal received
+        received += 1
+
+    async with MqttBus("subscriber", broker.url) as subscriber, MqttBus("publisher", broker.url) as publisher:
+        await asyncio.gather(subscriber.wait_connected(WAIT_S), publisher.wait_connected(WAIT_S))
+        await subscriber.listen(TOPIC, 1, receive, 0)
+        packet, ended = Packet(TOPIC, os.urandom(size)), asyncio.Event()
+
+        async def publish() -> None:
+            while not ended.is_set():
+                await publisher.send(packet, WAIT_S)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WINDOW):
+                group.create_task(publish())
+            await asyncio.sleep(WARM_S)
+            assert broker.pid
+            before, first = processor_ns(broker.pid), received
+            await asyncio.sleep(seconds)
+            used, count = processor_ns(broker.pid) - before, received - first
+            ended.set()
+    if not count:
+        raise HalimedeError(f"no frame of {size} bytes arrived in {seconds:g} s")
+    return used / count / 1000
+
+
+def processor_ns(pid: int) -> int:
+    """Return the processor time of a process and its descendants, in nanoseconds."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(nanoseconds(process.pid) for process in family)
+
+
+async def measure_broker(installation: Installation, rounds: int, seconds: float) -> dict[int, float]:
+    """Return the median over rounds by size, in microseconds."""
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    with tempfile.TemporaryDirectory(prefix="halimede-capacity-") as folder:
+        os.sched_setaffinity(0, {BROKER_CORE})  # the broker inherits it
+        broker = without_users(installation, Path(folder), free_port())
+        try:
+            await broker.start()
+            os.sched_setaffinity(0, {CLIENT_CORE})
+            await asyncio.sleep(SETTLE_S)
+            for _ in range(rounds):
+                for size in SIZES:
+                    times[size].append(await measure(broker, size, seconds))
+        finally:
+            await broker.stop()
+    return {size: statistics.median(values) for size, values in times.items()}
+
+
+def fit(times: Mapping[int, float]) -> tuple[float, float]:
+    """Return ``a`` (microseconds) and ``b`` (microseconds for a byte) of the model, by the fitted sizes alone."""
+    weights = np.array([1 / times[size] for size in FITTED])
+    rows = np.array([[1.0, size] for size in FITTED])
+    (a, b), *_ = np.linalg.lstsq(rows * weights[:, None], np.ones(len(FITTED)), rcond=None)
+    return float(a), float(b)
+
+
+def misses(times: Mapping[int, float]) -> dict[int, float]:
+    """Return by how much the model differs from each size that is not fitted, as a share of the measured time."""
+    a, b = fit(times)
+    return {size: (a + b * size) / times[size] - 1 for size in COMPARED}
+
+
+def table(found: Mapping[str, Mapping[int, float]]) -> str:
+    """Return the table and the models in Markdown."""
+    head = ["broker", *(f"{size / 1000:g} KB" for size in SIZES), "model, us"]
+    head += [f"off at {size / 1000:g} KB" for size in COMPARED]
+    rows = [head, ["---"] * len(head)]
+    for name, times in found.items():
+        a, b = fit(times)
+        offs = [f"{100 * off:+.0f} %" for off in misses(times).values()]
+        rates = [f"{1e6 / times[size]:,.0f}/s" for size in SIZES]
+        rows.append([name, *rates, f"{a:.0f} + {1000 * b:.2f} x KB", *offs])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main() -> int:
+    """Measure all brokers; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.broker_capacity", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--brokers", type=Path, default=None, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="NAME", help="brokers whose name has this text")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--seconds", type=float, default=MEASURE_S, metavar="S", help="of a measurement (%(default)g)")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/scale.md")
+    options = parser.parse_args()
+    if (os.cpu_count() or 1) < 2:
+        print("Error: broker and clients need a core each: this machine has one", file=sys.stderr)
+        return 2
+    log.configure("ERROR")
+    found: dict[str, dict[int, float]] = {}
+    for installation in installations(options.brokers):
+        if options.only in installation.name:
+            print(f"{installation.name} ...", flush=True)
+            found[installation.name] = asyncio.run(measure_broker(installation, options.rounds, options.seconds))
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"\n{table(found)}\n\nframes a second of one core; written to {OUT}")
+    if options.write:
+        PAGE.write_text(filled(PAGE.read_text(), table(found), BEGIN, END))
+    return int(any(abs(off) > TOLERANCE for times in found.values() for off in misses(times).values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
