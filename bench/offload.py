@@ -34,7 +34,11 @@ from bench.children import ROOT, child
 from bench.peers import OVER_BROKER, SHAPES, WAYS
 from bench.peers.peer import Round
 from bench.targets import of_control, of_offload
+from halimede.errors import HalimedeError
 from services.broker import MosquittoProcess
+from tests.brokers.installation import Installation, installation_at
+from tests.brokers.process import without_users
+from tests.ports import free_port
 
 OUT = ROOT / "build" / "bench" / "offload.json"
 #: the plot of a whole run, and where its tables are shown
@@ -42,8 +46,8 @@ SHOWN, DOCS = ROOT / "docs" / "offload.png", ROOT / "docs" / "performance.md"
 FLIGHT = 16
 #: requests in flight while they warm up
 WARM = 4
-#: seconds: for a process to be ready; for a round beyond its own time
-START, LONGEST = 120.0, 330.0
+#: seconds: for a process to be ready; for a round beyond its own time; from another broker's start until it is used
+START, LONGEST, SETTLE_S = 120.0, 330.0, 10.0
 #: numbers of threads stay out of the comparison; what goes wrong is still logged
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HALIMEDE_LOG_LEVEL": "WARNING"}
 #: one round of one way at one payload with one flight: answers a second, milliseconds, and a sample's microseconds of
@@ -117,15 +121,21 @@ async def running(way: str, broker: MosquittoProcess, profile: str = "") -> Asyn
             yield Sides(way, server, client)
 
 
+def broker_in(folder: str, installation: Installation | None) -> MosquittoProcess:
+    """Return a broker that can be started in a folder: an installed one, or Mosquitto of this machine."""
+    return without_users(installation, Path(folder), free_port()) if installation else MosquittoProcess(Path(folder))
+
+
 async def measure(
-    ways: Sequence[str], payloads: Sequence[int], rounds: int, seconds: float
+    ways: Sequence[str], payloads: Sequence[int], rounds: int, seconds: float, installation: Installation | None = None
 ) -> tuple[dict[str, Any], set[str]]:
     """Ask all ways in turn, round by round; return what ``report.summary`` makes of it, and the ways that broke."""
     found: dict[tuple[int, str, int], list[Found]] = {}
     broken: set[str] = set()
     for size in payloads:
         with tempfile.TemporaryDirectory(prefix="bench-offload-") as folder:
-            async with MosquittoProcess(Path(folder)) as broker, contextlib.AsyncExitStack() as stack:
+            async with broker_in(folder, installation) as broker, contextlib.AsyncExitStack() as stack:
+                await asyncio.sleep(SETTLE_S if installation else 0)
                 sides = {way: await stack.enter_async_context(running(way, broker)) for way in ways}
                 for number in range(rounds + 1):
                     began = time.perf_counter()
@@ -219,6 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="own",
         help="own: a namespace with the kernel's own congestion control, for root on Linux (default)",
     )
+    parser.add_argument("--broker", type=Path, metavar="FOLDER", help="another broker than Mosquitto: docs/brokers.md")
     parser.add_argument("--profile", choices=("client", "server"), help="profile this side of our way instead")
     parser.add_argument("--flight", type=int, default=FLIGHT, help="of --profile: requests in flight (default 16)")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the last run")
@@ -227,6 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     payloads = [int(size) for size in chosen(given.payloads, sizes, "payloads")]
     ways = chosen(given.ways, WAYS, "ways")
+    try:
+        installation = installation_at(given.broker) if given.broker else None
+    except HalimedeError as error:
+        parser.error(str(error))
     if given.markdown or given.write:
         tables = last(given.out)
         print(tables)
@@ -239,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             way = ways[0] if len(ways) == 1 else "halimede"
             asyncio.run(profile(given.profile, payloads[0], given.flight, given.seconds or 2.0, way))
             return 0
-        found, broken = asyncio.run(measure(ways, payloads, given.rounds, given.seconds or 0.6))
+        found, broken = asyncio.run(measure(ways, payloads, given.rounds, given.seconds or 0.6, installation))
     found |= {"where": where}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=2) + "\n")

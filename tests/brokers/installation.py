@@ -84,11 +84,18 @@ def _of_folder(folder: Path) -> Iterable[Installation]:
     if not starts:
         raise HalimedeError(f"BROKERS={folder}: no folder <kind>-<version> there has an executable `start`")
     for start in starts:
-        kind, _, version = start.parent.name.partition("-")
-        if kind not in KINDS:
-            raise HalimedeError(f"BROKERS={folder}: {kind!r} is not one of {', '.join(KINDS)}")
-        origin = start.with_name("origin")
-        yield Installation(kind, version, (str(start),), origin.read_text().strip() if origin.exists() else "")
+        yield installation_at(start.parent)
+
+
+def installation_at(folder: Path) -> Installation:
+    """Return the broker of a folder ``<kind>-<version>``. Raises HalimedeError where it cannot be started."""
+    kind, _, version = folder.name.partition("-")
+    start, origin = (folder / "start").absolute(), folder / "origin"
+    if kind not in KINDS:
+        raise HalimedeError(f"{folder}: {kind!r} is not one of {', '.join(KINDS)}")
+    if not start.exists():
+        raise HalimedeError(f"{folder}: it has no executable `start`")
+    return Installation(kind, version, (str(start),), origin.read_text().strip() if origin.exists() else "")
 
 
 def site_of(port: int, security: Security) -> Site:
