@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from halimede.training.weights import Weights
 @dataclass(slots=True)
 class Median(MedianParameters, Aggregation):
     """The median of each value: up to half of the updates may be poisoned. Samples do not count."""
-
-    robust: ClassVar[bool] = True
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Add the median of the updates."""

@@ -7,7 +7,7 @@ its parameters; those of this package inherit them from ``halimede.api.aggregati
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,14 +23,7 @@ _algorithms: dict[str, type[Aggregation]] = {}
 
 
 class Aggregation:
-    """An algorithm. ``aggregate`` may change what ``state`` returns, and nothing else.
-
-    Attributes:
-        robust: whether a minority of poisoned updates moves the result little.
-
-    """
-
-    robust: ClassVar[bool] = False
+    """An algorithm. ``aggregate`` may change what ``state`` returns, and nothing else."""
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Return the weights after a round. ``updates`` are not empty, checked, and in the order of their trainers."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,8 +24,6 @@ class TrimmedMean(TrimmedMeanParameters, Aggregation):
 
     A trainer could claim to have many samples, so all updates weigh the same.
     """
-
-    robust: ClassVar[bool] = True
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:
         """Add the trimmed mean of the updates."""

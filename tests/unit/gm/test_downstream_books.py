@@ -33,7 +33,7 @@ SMALL = resource()
 KEY = SMALL.key
 
 
-def held(uid: str = "u1", generation: int = 1, key: Key = KEY) -> Held:
+def holding(uid: str = "u1", generation: int = 1, key: Key = KEY) -> Held:
     return Held(plural=key.plural, namespace=key.namespace, name=key.name, uid=uid, generation=generation)
 
 
@@ -181,13 +181,13 @@ async def test_a_sync_replaces_what_a_node_holds_and_a_lost_generation_is_that_o
     down, other = downstream("a"), resource(name="other", uid="u2").key
     down.acknowledged("a", KEY, "u1", 7)
     down.acknowledged("a", other, "u2", 1)
-    assert down.synced("a", [held(generation=0)]) == {KEY, other}
+    assert down.synced("a", [holding(generation=0)]) == {KEY, other}
     assert down.held(KEY) == {"a": SentVersion("u1", 7)}
     assert down.held(other) == {}
     assert (down.holders(KEY), down.holders(other)) == (frozenset("a"), frozenset())
-    down.synced("a", [held(generation=3)])
+    down.synced("a", [holding(generation=3)])
     assert down.held(KEY) == {"a": SentVersion("u1", 3)}
-    down.synced("a", [held(uid="u9", generation=0)])
+    down.synced("a", [holding(uid="u9", generation=0)])
     assert down.held(KEY) == {"a": SentVersion("u9", 0)}
     assert down.unwanted("a") == {KEY: SentVersion("u9", 0)}
     down.keep("a", KEY, "u9")

@@ -137,12 +137,12 @@ def test_an_encoded_frame_is_stored_as_it_is() -> None:
 
 def test_a_page_ends_with_the_last_sample_and_another_one_follows_otherwise(tmp_path: Path) -> None:
     samples = stored(tmp_path, 3)
-    numbers = [each.number for each in samples.page(KeptRequest()).entries]
+    numbers = [summary.number for summary in samples.page(KeptRequest()).entries]
     assert numbers == [3, 2, 1]
     for limit, following in ((1, 3), (2, 2), (3, 0), (4, 0)):
         page = samples.page(KeptRequest(limit=limit))
-        assert ([each.number for each in page.entries], page.next) == (numbers[:limit], following)
-    assert [each.number for each in samples.page(KeptRequest(before=2)).entries] == [1]
+        assert ([summary.number for summary in page.entries], page.next) == (numbers[:limit], following)
+    assert [summary.number for summary in samples.page(KeptRequest(before=2)).entries] == [1]
 
 
 @pytest.mark.parametrize(("read", "following"), [(1, 3), (2, 2), (3, 0), (4, 0)])
@@ -190,7 +190,7 @@ def test_the_first_label_of_a_sample_is_reported_once(tmp_path: Path) -> None:
     id_ = sample(1).id
     for by in ("anna", "bert", "anna"):
         assert samples.label(id_, PersonLabel(label="1", by=by)) is not None
-    assert [[each.by for each in found.labels] for found in first] == [["anna"]]
+    assert [[label.by for label in labelled.labels] for labelled in first] == [["anna"]]
     assert samples.label(sample(2).id, PersonLabel(label="1", by="anna")) is None
 
 
@@ -201,9 +201,9 @@ def test_documents_of_another_process_are_read_by_age_up_to_the_last(tmp_path: P
     (tmp_path / f"000000000009-{'0' * 32}.json").write_text("{")
     names = sorted(path.name for path in tmp_path.glob("0*.json"))
     assert last_stored(tmp_path) == names[-1]
-    assert [int(found.id, 16) for found, _ in stored_samples(tmp_path)] == [1, 2, 3]
-    assert [int(found.id, 16) for found, _ in stored_samples(tmp_path, newest_first=True)] == [3, 2, 1]
-    assert [int(found.id, 16) for found, _ in stored_samples(tmp_path, last=names[1])] == [1, 2]
+    assert [int(stored_sample.id, 16) for stored_sample, _ in stored_samples(tmp_path)] == [1, 2, 3]
+    assert [int(stored_sample.id, 16) for stored_sample, _ in stored_samples(tmp_path, newest_first=True)] == [3, 2, 1]
+    assert [int(stored_sample.id, 16) for stored_sample, _ in stored_samples(tmp_path, last=names[1])] == [1, 2]
     assert all(path.read_bytes() == DATA for _, path in stored_samples(tmp_path))
 
 

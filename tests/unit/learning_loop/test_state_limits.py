@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from halimede.api.learning_loop import GateSettings, LoopSettings, TriggerSettings
 from halimede.api.model import RolloutSpec
@@ -195,9 +195,16 @@ def test_new_samples_are_those_since_the_last_training_and_its_share_is_of_the_s
     assert step(loop, LoopFacts(drifting=True, labelled=400), SETTINGS, 20.0).state == "Labelling"
 
 
+def test_a_new_loop_counts_from_0_and_desires_nothing() -> None:
+    numbers = {name: value for name, value in asdict(LoopState()).items() if isinstance(value, int | float)}
+    assert set(numbers.values()) == {0}
+    assert desired(LoopState(), SETTINGS) == DesiredLoop(train=0, begins_s=0.0, percent=0)
+
+
 def test_counts_that_fell_are_taken_over_only_if_they_are_below_what_was_used() -> None:
     loop = LoopState(used=300, begins=100, begins_easy=30)
     assert step(loop, LoopFacts(labelled=300, easy=20), SETTINGS, 1.0) == loop
+    assert step(loop, LoopFacts(labelled=301, easy=20), SETTINGS, 1.0) == loop
     found = step(loop, LoopFacts(labelled=299, easy=20), SETTINGS, 1.0)
     assert (found.used, found.begins, found.begins_easy) == (299, 100, 20)
     found = step(replace(loop, used=0), LoopFacts(labelled=99, easy=50), SETTINGS, 1.0)

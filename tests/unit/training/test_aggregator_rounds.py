@@ -235,10 +235,10 @@ async def test_updates_and_their_bytes_and_the_time_of_a_round_are_metrics(tmp_p
         await asyncio.sleep(20)
         await world.update(1.0)
         await world.is_open(2)
-        found = world.samples()
-        assert found["training_updates_total", "Received"] == 1
-        assert found["training_round_seconds",] == pytest.approx(20, abs=1)
-        assert found["training_round_index",] == 2
+        values = world.samples()
+        assert values["training_updates_total", "Received"] == 1
+        assert values["training_round_seconds",] == pytest.approx(20, abs=1)
+        assert values["training_round_index",] == 2
         await world.update(1.0)
         await world.is_open(3)
         assert world.samples()["training_updates_total", "Received"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from halimede.api.model import ModelSpec
 from halimede.api.trainingmodel import TrainingLimits
+from halimede.errors import InvalidFieldError
 from halimede.messages import Compression, TensorSpec
 from halimede.system.process_limits import CLOCK_FACTOR
 from halimede.training import child
@@ -20,6 +22,7 @@ from halimede.training.child_process import MOST_BYTES, TrainingProcess, most_by
 from halimede.training.data import SampleCache
 from halimede.training.settings import JobSettings, TrainingSettings
 from halimede.training.tensor_file import encode, encode_update, kept, size_limit
+from halimede.training.trainer import import_trainer
 from halimede.worker.settings import WorkerSettings
 
 MIB = 1024**2
@@ -57,6 +60,7 @@ def test_the_text_of_an_end_states_the_limit_or_the_last_error() -> None:
     assert verdict(-9, b"", "", TASK).message == "it needs more than 16 MiB: raise memoryMb"
     assert verdict(3, b"", "first\nlast\n \n", TASK).message == "m:T ended its process (exit code 3): last"
     assert verdict(-11, b"", "\n", TASK).message == "m:T ended its process (SIGSEGV)"
+    assert verdict(-1, b"", "", TASK).message == "m:T ended its process (SIGHUP)"
 
 
 def test_a_result_counts_only_of_a_step_that_ended_well() -> None:
@@ -136,3 +140,23 @@ def test_files_of_tensors_are_within_their_limit_in_each_form() -> None:
 )
 def test_an_update_has_a_share_of_the_values_and_at_least_one(size: int, share: float, count: int) -> None:
     assert kept(size, Compression(top_k=share)) == count
+
+
+@pytest.mark.parametrize(("do", "reads"), [("train", True), ("describe", True), ("initial", False), ("export", False)])
+def test_the_process_that_stays_reads_the_samples_of_the_steps_that_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: Any, reads: bool
+) -> None:
+    paths: list[Path] = []
+    monkeypatch.setattr(SampleCache, "read", lambda _, path, *__: paths.append(path))
+    spec = msgspec.json.encode(ModelSpec(url="/none", format="onnx", labels=["a"])).decode()
+    task = msgspec.structs.replace(TASK, do=do, entry="Perceptron", model_spec=spec, data=str(tmp_path / "x.npz"))
+    child._prepare(task, SampleCache())
+    assert paths == [tmp_path / "x.npz"] * reads
+
+
+def test_an_archive_without_the_entrys_file_names_the_first_five_that_it_has(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
+        for number in range(7):
+            packed.writestr(f"m{number}.py", "")
+    with pytest.raises(InvalidFieldError, match=r"it has m0\.py, m1\.py, m2\.py, m3\.py, m4\.py$"):
+        import_trainer("other.py:T", str(tmp_path / "code.zip"))

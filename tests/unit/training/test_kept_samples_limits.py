@@ -98,7 +98,7 @@ def test_a_training_set_has_twice_as_many_samples_as_there_are_different_ones(
 def test_a_training_set_is_no_larger_than_the_memory_for_it(tmp_path: Path) -> None:
     store(tmp_path, 40)
     read = list(_read(tmp_path, SPEC, 0.0, None))
-    size = sum(each.pixels.nbytes + (each.image.nbytes if each.image is not None else 0) for each in read)
+    size = sum(entry.pixels.nbytes + (entry.image.nbytes if entry.image is not None else 0) for entry in read)
     data = read_kept(tmp_path, SPEC, most_bytes=size)
     assert len(data.node.train) == size // (4 * SIZE)
     assert len(data.unseen) == len(read_kept(tmp_path, SPEC).unseen), "they just fit"
@@ -130,21 +130,22 @@ def test_a_sample_counts_from_the_very_instant_on(tmp_path: Path) -> None:
 
 def test_samples_of_one_camera_within_ten_seconds_are_one_group(tmp_path: Path) -> None:
     store(tmp_path, 40, step_ns=10**9)
-    groups = [each.sample.group for each in _read(tmp_path, SPEC, 0.0, None)]
+    groups = [entry.sample.group for entry in _read(tmp_path, SPEC, 0.0, None)]
     assert len(set(groups)) == 4
     assert {groups.count(group) for group in groups} == {10}
     assert all(group.startswith("cam/") for group in groups)
     assert all(
-        (each.image is not None) == held_out(each.sample.group, HELD_OUT) for each in _read(tmp_path, SPEC, 0.0, None)
+        (entry.image is not None) == held_out(entry.sample.group, HELD_OUT)
+        for entry in _read(tmp_path, SPEC, 0.0, None)
     )
 
 
 @pytest.mark.parametrize(("audit", "stratum"), [(True, "easy"), (False, "hard")])
 def test_audited_samples_are_the_easy_stratum_of_their_time(tmp_path: Path, audit: bool, stratum: str) -> None:
     store(tmp_path, 10, audit=audit)
-    samples = [each.sample for each in _read(tmp_path, SPEC, 0.0, None)]
+    samples = [entry.sample for entry in _read(tmp_path, SPEC, 0.0, None)]
     assert {(sample.stratum, sample.period) for sample in samples} == {(stratum, "v1 0.25")}
-    assert [each.sample.label for each in _read(tmp_path, SPEC, 0.0, None)] == [LABELS[1 - i % 2] for i in range(10)]
+    assert [entry.sample.label for entry in _read(tmp_path, SPEC, 0.0, None)] == [LABELS[1 - i % 2] for i in range(10)]
 
 
 def test_counts_of_a_stream_are_kept_by_period_and_stratum(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_shares_of_audits_that_differ_by_less_than_a_millionth_are_one_period() 
 
 def test_answers_of_the_small_model_are_no_labels(tmp_path: Path) -> None:
     store(tmp_path, 20, by="edge")
-    assert {(each.cloud, each.settled.label) for each in _read(tmp_path, SPEC, 0.0, None)} == {(None, None)}
+    assert {(entry.cloud, entry.settled.label) for entry in _read(tmp_path, SPEC, 0.0, None)} == {(None, None)}
     assert reason_of(tmp_path) == "DatasetEmpty"
 
 

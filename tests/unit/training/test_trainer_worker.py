@@ -322,7 +322,7 @@ async def test_a_training_ends_at_once_when_another_round_is_published(tmp_path:
         state = await world.train(2)
         assert state.number == 2
         assert world.steps_of("train")[1] - began < 1
-        assert {each.number for each in world.states} == {0, 2}
+        assert {state.number for state in world.states} == {0, 2}
         assert world.worker is not None
         seconds = {sample.name: sample.value for metric in world.worker.metrics() for sample in metric.samples}[
             "halimede_training_round_seconds"

@@ -73,6 +73,11 @@ def test_files_whose_time_is_to_come_belong_to_a_round(tmp_path: Path, monkeypat
     assert newest_ns(tmp_path) == (tmp_path / "a").stat().st_ctime_ns
 
 
+def test_a_fifth_of_the_samples_is_held_out() -> None:
+    data = split(rows(4000), np.arange(4000) % 2, 2)
+    assert len(data.held_out) == pytest.approx(800, abs=60)
+
+
 def test_a_sample_is_held_out_whatever_its_position_and_company() -> None:
     samples, labels = rows(200), np.arange(200) % 2
     first = split(samples, labels, 2)
