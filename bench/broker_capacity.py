@@ -5,8 +5,9 @@
     python -m bench.broker_capacity --write              the table and the model, into docs/scale.md
 
 The broker has one core, and publisher and subscriber have another one; frames are published at QoS 1, 16 at a time, and
-delivered once. The broker's processor time of a frame is measured. A model, ``a + b * size``, is fitted on half of the
-sizes by relative least squares, and compared with the others: it ends with 1 if it misses one of them by over 15 %.
+delivered once. The broker's processor time of a frame is measured. A model, ``a + b * size ** p``, has the times of
+three sizes (``p`` is over 1 where large frames no longer fit into the processor's cache). It is compared with the three
+others: the command ends with 1 if it misses one of them by over 15 %.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import psutil
+from scipy import optimize
 
 from bench.control_idle import nanoseconds
 from bench.offload_report import filled
@@ -38,8 +40,10 @@ ROOT = Path(__file__).parent.parent
 OUT, PAGE = ROOT / "build" / "bench" / "broker_capacity.json", ROOT / "docs" / "scale.md"
 BEGIN, END = "<!-- table of bench.broker_capacity -->", "<!-- end of the table -->"
 #: bytes of frames on which the model is fitted, and with which it is compared
-FITTED, COMPARED = (4_000, 150_000, 1_000_000), (16_000, 60_000, 400_000)
+FITTED, COMPARED = (4_000, 60_000, 1_000_000), (16_000, 150_000, 400_000)
 SIZES = tuple(sorted(FITTED + COMPARED))
+#: the exponents among which the model's is
+EXPONENTS = (0.3, 3.0)
 #: what the model may miss
 TOLERANCE = 0.15
 #: messages under way at a time; seconds of warming up, of one measurement, and until a broker is quiet after its start
@@ -48,6 +52,23 @@ WAIT_S = 60.0
 TOPIC = "capacity/frames"
 #: of the broker, and of its clients
 BROKER_CORE, CLIENT_CORE = 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The broker's processor time of a frame, in microseconds, by its size in bytes: ``a + b * size ** p``."""
+
+    a: float
+    b: float
+    p: float
+
+    def time_us(self, size: int) -> float:
+        """Return the time of a frame of this size."""
+        return self.a + self.b * size**self.p
+
+    def __str__(self) -> str:
+        """Return the formula, with the size in KB."""
+        return f"{self.a:.0f} + {self.b * 1000**self.p:.3g} x KB^{self.p:.2f}"
 
 
 async def measure(broker: BrokerProcess, size: int, seconds: float) -> float:
@@ -105,18 +126,26 @@ async def measure_broker(installation: Installation, rounds: int, seconds: float
     return {size: statistics.median(values) for size, values in times.items()}
 
 
-def fit(times: Mapping[int, float]) -> tuple[float, float]:
-    """Return ``a`` (microseconds) and ``b`` (microseconds for a byte) of the model, by the fitted sizes alone."""
-    weights = np.array([1 / times[size] for size in FITTED])
-    rows = np.array([[1.0, size] for size in FITTED])
-    (a, b), *_ = np.linalg.lstsq(rows * weights[:, None], np.ones(len(FITTED)), rcond=None)
-    return float(a), float(b)
+def fit(times: Mapping[int, float]) -> Model:
+    """Return the model that has the times of the fitted sizes."""
+    low, middle, high = FITTED
+
+    def coefficients(p: float) -> tuple[float, float]:
+        b = (times[high] - times[low]) / (high**p - low**p)
+        return times[low] - b * low**p, b
+
+    def misses_middle(p: float) -> float:
+        a, b = coefficients(p)
+        return a + b * middle**p - times[middle]
+
+    p = float(optimize.brentq(misses_middle, *EXPONENTS))
+    return Model(*coefficients(p), p)
 
 
 def misses(times: Mapping[int, float]) -> dict[int, float]:
     """Return by how much the model differs from each size that is not fitted, as a share of the measured time."""
-    a, b = fit(times)
-    return {size: (a + b * size) / times[size] - 1 for size in COMPARED}
+    model = fit(times)
+    return {size: model.time_us(size) / times[size] - 1 for size in COMPARED}
 
 
 def table(found: Mapping[str, Mapping[int, float]]) -> str:
@@ -125,10 +154,10 @@ def table(found: Mapping[str, Mapping[int, float]]) -> str:
     head += [f"off at {size / 1000:g} KB" for size in COMPARED]
     rows = [head, ["---"] * len(head)]
     for name, times in found.items():
-        a, b = fit(times)
+        model = fit(times)
         offs = [f"{100 * off:+.0f} %" for off in misses(times).values()]
         rates = [f"{1e6 / times[size]:,.0f}/s" for size in SIZES]
-        rows.append([name, *rates, f"{a:.0f} + {1000 * b:.2f} x KB", *offs])
+        rows.append([name, *rates, str(model), *offs])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
