@@ -99,11 +99,11 @@ async def test_a_broker_that_sends_few_messages_before_the_first_acknowledgement
         (
             "mosquitto version 2.0.21",
             Software.MOSQUITTO,
-            "`max_packet_size 16777216` in the configuration of Mosquitto",
+            "`max_packet_size 16842752` in the configuration of Mosquitto",
         ),
         ("EMQX 5.8.6", Software.EMQX, '`mqtt.max_packet_size = "16447KB"` in the configuration of EMQX'),
-        ("RabbitMQ 4.0.5", Software.RABBITMQ, "`mqtt.max_packet_size_authenticated = 16777216`"),
-        ("", Software.UNKNOWN, 'Mosquitto `max_packet_size 16777216`, EMQX `mqtt.max_packet_size = "16447KB"`'),
+        ("RabbitMQ 4.0.5", Software.RABBITMQ, "`mqtt.max_packet_size_authenticated = 16842752`"),
+        ("", Software.UNKNOWN, 'Mosquitto `max_packet_size 16842752`, EMQX `mqtt.max_packet_size = "16447KB"`'),
     ],
 )
 def test_the_brokers_own_option_is_named(version: str, software: Software, option: str) -> None:

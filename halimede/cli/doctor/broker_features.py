@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from halimede import topics
+from halimede.access.emqx import MAX_PACKET_KIB
+from halimede.access.mosquitto import MAX_INFLIGHT, MAX_PACKET
 from halimede.bus import Bus
 from halimede.bus.message import FAILURE, NO_SUBSCRIBER, Announcement, Grants, Packet
 from halimede.bus.mqtt import MqttBus
@@ -107,10 +109,10 @@ class Feature(Enum):
         "",
         "larger frames are not delivered",
         {
-            Software.MOSQUITTO: f"max_packet_size {MAX_BYTES}",
-            Software.EMQX: 'mqtt.max_packet_size = "16447KB"',
-            Software.FLASHMQ: f"max_packet_size {MAX_BYTES}",
-            Software.RABBITMQ: f"mqtt.max_packet_size_authenticated = {MAX_BYTES}",
+            Software.MOSQUITTO: f"max_packet_size {MAX_PACKET}",
+            Software.EMQX: f'mqtt.max_packet_size = "{MAX_PACKET_KIB}KB"',
+            Software.FLASHMQ: f"max_packet_size {MAX_PACKET}",
+            Software.RABBITMQ: f"mqtt.max_packet_size_authenticated = {MAX_PACKET}",
         },
         is_essential=False,
     )
@@ -118,10 +120,10 @@ class Feature(Enum):
         "",
         "frames of fast cameras wait for one another",
         {
-            Software.MOSQUITTO: "max_inflight_messages 1000",
-            Software.EMQX: "mqtt.max_inflight = 1000",
-            Software.FLASHMQ: "max_qos_msg_pending_per_client 1000",
-            Software.RABBITMQ: "mqtt.prefetch = 1000",
+            Software.MOSQUITTO: f"max_inflight_messages {MAX_INFLIGHT}",
+            Software.EMQX: f"mqtt.max_inflight = {MAX_INFLIGHT}",
+            Software.FLASHMQ: f"max_qos_msg_pending_per_client {MAX_INFLIGHT}",
+            Software.RABBITMQ: f"mqtt.prefetch = {MAX_INFLIGHT}",
         },
         is_essential=False,
     )
