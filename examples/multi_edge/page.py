@@ -184,20 +184,22 @@ def _instants(told: Told) -> str:
     for i, fused in told.board.instants:
         truth = str(told.shown.labels[i])
         mistakes = sum(source.label != truth for source in fused.sources)
-        if len(fused.sources) == len(boards.CAMERAS) and mistakes:
+        if len(fused.sources) > 1 and mistakes:
             (right if fused.label == truth else wrong).append((-mistakes, i, fused, truth))
     chosen = sorted(right, key=lambda each: each[:2])[: INSTANTS - 2] + wrong[:2]
     parts = []
     for _, i, fused, truth in chosen:
+        sources = {source.camera.partition("-")[2]: source for source in fused.sources}
         cells = []
-        for source in sorted(fused.sources, key=lambda s: boards.CAMERAS.index(s.camera.partition("-")[2])):
-            camera = source.camera.partition("-")[2]
+        for camera in boards.CAMERAS:
             shot = picture(pictures.get((camera, i), b""), f"the board as camera {camera} saw it")
-            css = "right" if source.label == truth else "wrong"
-            cells.append(
-                f'<div>{shot}<b class="{css}">{html.escape(source.label or "?")}</b> '
-                f"<small>{source.score or 0:.2f}</small></div>"
-            )
+            answer = "<small>too late to be fused</small>"
+            if source := sources.get(camera):
+                css = "right" if source.label == truth else "wrong"
+                answer = (
+                    f'<b class="{css}">{html.escape(source.label or "?")}</b> <small>{source.score or 0:.2f}</small>'
+                )
+            cells.append(f"<div>{shot}{answer}</div>")
         css = "right" if fused.label == truth else "wrong"
         said = f'<div class="said {css}">{html.escape(fused.label or "?")}</div>'
         said += f"<small>together {fused.score or 0:.2f}</small>"

@@ -50,6 +50,13 @@ def test_the_page_is_one_file_that_loads_nothing() -> None:
     assert all(list(line) in found.rows for line in report.table(report.figures(made)))
 
 
+def test_a_camera_that_was_too_late_for_an_instant_is_shown_without_an_answer() -> None:
+    made = told(late_camera="west")
+    text = page.page(made, report.figures(made))
+    assert text.count('class="instant"') == 3
+    assert text.count("too late to be fused") == 3
+
+
 def test_names_of_a_run_cannot_break_out_of_the_page() -> None:
     made = told(name="</script><script>alert(1)</script>")
     text = page.page(made, report.figures(made))
