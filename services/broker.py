@@ -46,11 +46,12 @@ class MosquittoProcess:
     ) -> None:
         """Prepare a broker that keeps ``mosquitto.conf`` and ``mosquitto.log`` in ``folder``.
 
-        Without ``port`` the first free one from 1883 on is used. ``access`` are the configuration's lines on access
-        rights; ``secure``: those lines require TLS.
+        Without ``port`` the first free one from 1883 on is used, and kept for later starts. ``access`` are the
+        configuration's lines on access rights; ``secure``: those lines require TLS.
         """
         self.port = port or 0
-        self._wanted = port
+        #: None: the next start takes the first free one
+        self._fixed_port = port
         self._folder = folder
         self._access = access
         self._secure = secure
@@ -105,14 +106,14 @@ class MosquittoProcess:
                 await self.kill()
                 raise
             if not trouble:
-                self.port = port
+                self._fixed_port = self.port = port  # clients of this broker find the next start on the same port
                 return
             await self.kill()
             # another process took the port between the check and the start: try the next one
             if IN_USE not in trouble:
                 raise HalimedeError(f"mosquitto did not start: {trouble} (see {self.log})")
-        if self._wanted:
-            raise InvalidFieldError("port", self._wanted, "it is in use: choose another, or stop the process on it")
+        if self._fixed_port:
+            raise InvalidFieldError("port", self._fixed_port, "it is in use: choose another, or stop the process on it")
         raise HalimedeError(f"no free port from {DEFAULT_PORT} to {DEFAULT_PORT + PORTS - 1} on {HOST}")
 
     async def stop(self) -> None:
@@ -141,7 +142,6 @@ class MosquittoProcess:
     async def restart(self) -> None:
         """Kill it and start it again, empty, on the same port."""
         await self.kill()
-        self._wanted = self.port
         await self.start()
 
     async def wait(self) -> int:
@@ -153,7 +153,7 @@ class MosquittoProcess:
         return code
 
     def _candidates(self) -> Iterable[int]:
-        return [self._wanted] if self._wanted else range(DEFAULT_PORT, DEFAULT_PORT + PORTS)
+        return [self._fixed_port] if self._fixed_port else range(DEFAULT_PORT, DEFAULT_PORT + PORTS)
 
     def _spawn(self, binary: str, port: int) -> None:
         configuration = self._folder / "mosquitto.conf"

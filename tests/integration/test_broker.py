@@ -60,6 +60,21 @@ async def test_a_port_lost_between_looking_and_starting_is_passed_over(
         assert broker.port > taken
 
 
+async def test_a_broker_that_starts_again_has_the_port_that_its_clients_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = MosquittoProcess(tmp_path)
+    with socket.socket() as other:
+        other.bind((module.HOST, 0))
+        other.listen()
+        monkeypatch.setattr(module, "DEFAULT_PORT", other.getsockname()[1])
+        await broker.start()
+        port = broker.port
+        await broker.kill()
+    async with broker:
+        assert broker.port == port > module.DEFAULT_PORT
+
+
 async def test_a_given_port_in_use_is_a_clear_error(tmp_path: Path, taken: int) -> None:
     with pytest.raises(InvalidFieldError, match=f"port: {taken} .* in use"):
         await MosquittoProcess(tmp_path, port=taken).start()
