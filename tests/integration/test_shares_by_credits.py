@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 
@@ -81,6 +82,7 @@ def test_a_cloud_worker_ten_times_as_slow_gets_about_its_share_and_hardly_delays
 ) -> None:
     @simulated
     async def check() -> None:
+        random.seed(flight)  # the balancer draws two workers
         alone, usual = await shared({"fast": fast_ms}, flight, 1600)
         both, took = await shared({"fast": fast_ms, "slow": 10 * fast_ms}, flight, 1600)
         assert alone == {"fast": 800}
