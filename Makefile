@@ -19,7 +19,7 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup setup-demo up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -27,13 +27,16 @@ help: ## Show this list
 	  while IFS=$$'\t' read -r name text; do printf '  make %-15s %s\n' "$$name" "$$text"; done
 	@printf '\nEach does its own set-up (.venv, pinned packages, Mosquitto).\n'
 
-setup: ## Set up this machine: .venv with the pinned packages, and Mosquitto
+setup: setup-demo ## Set up this machine: .venv with the pinned packages, and Mosquitto
 	@scripts/setup.sh
+
+setup-demo: ## Set up what `make demo` needs: a third of the packages, in the same .venv
+	@scripts/setup.sh demo
 
 up: setup $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edge0,cloud0")
 	@exec $(BIN)/halimede up $(ARGS)
 
-demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
+demo: setup-demo $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
 	@exec $(BIN)/halimede demo --out build/demo $(ARGS)
 
 demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
@@ -185,7 +188,7 @@ licences: setup ## Write docs/licences.md, after a change of constraints.txt (do
 train: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
 
 # both come from one run
-$(MODELS) &: examples/digits/train.py examples/digits/data.py | setup
+$(MODELS) &: examples/digits/train.py examples/digits/data.py | setup-demo
 	@echo '==> training the models of the digits example'
 	@$(BIN)/python -m examples.digits.train
 	@touch $(MODELS)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that the make targets need, on a fresh Debian machine: a virtual environment in .venv with the pinned
 # packages, and Mosquitto. Does nothing, at once, when all is there. Without root it never installs system packages:
-# it says exactly what to install. `setup.sh browser` brings Chromium too, in which the web page is tested.
+# it says exactly what to install. `setup.sh demo` installs only the packages of `halimede demo`, and `setup.sh` adds
+# those of all other targets to the same .venv. `setup.sh browser` brings Chromium too, in which the web page is tested.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -10,6 +11,8 @@ export PATH="$PATH:/usr/sbin:/sbin"
 readonly VENV=.venv
 readonly STAMP=$VENV/.halimede-setup
 readonly OLDEST="3.11"
+readonly DEMO_EXTRAS="gm,lc,worker,cli,demo"
+readonly STAGE=${1:-all}
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -79,14 +82,30 @@ setup_python() {
   fi
 }
 
+number_of_packages() {
+  local packages
+  shopt -s nullglob
+  packages=("$VENV"/lib/python*/site-packages/*.dist-info)
+  printf '%d' "${#packages[@]}"
+}
+
+# all packages contain those of the demo: a stamp without a stage is one of all packages
 setup_packages() {
-  local wanted
-  wanted=$({ "$VENV/bin/python" --version; cat pyproject.toml constraints.txt; } | sha256sum | cut -d ' ' -f 1)
-  [[ -f $STAMP && $(<"$STAMP") == "$wanted" ]] && return
-  say "installing the pinned packages into $VENV (a minute or two the first time)"
+  local pins stamp="" extras=dev number
+  pins=$({ "$VENV/bin/python" --version; cat pyproject.toml constraints.txt; } | sha256sum | cut -d ' ' -f 1)
+  [[ ! -f $STAMP ]] || stamp=$(<"$STAMP")
+  [[ $stamp != "$pins" ]] || return 0
+  if [[ $STAGE == demo ]]; then
+    [[ $stamp != "$pins demo" ]] || return 0
+    extras=$DEMO_EXTRAS
+    pins+=" demo"
+  fi
+  number=$(number_of_packages)
+  say "installing the pinned packages of [$extras] into $VENV (minutes the first time, by what they download)"
   quietly "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --root-user-action=ignore \
-    -c constraints.txt -e '.[dev]' || die "pip could not install the packages: the lines above say why"
-  printf '%s\n' "$wanted" >"$STAMP"
+    -c constraints.txt -e ".[$extras]" || die "pip could not install the packages: the lines above say why"
+  printf '%s\n' "$pins" >"$STAMP"
+  say "$(($(number_of_packages) - number)) packages installed; $VENV has $(du -sm "$VENV" | cut -f 1) MB; ${SECONDS} s"
 }
 
 setup_mosquitto() {
@@ -104,4 +123,4 @@ setup_browser() {
 setup_python
 setup_packages
 setup_mosquitto
-[[ ${1:-} != browser ]] || setup_browser
+[[ $STAGE != browser ]] || setup_browser

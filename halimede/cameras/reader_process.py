@@ -21,7 +21,7 @@ from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, R
 from halimede.cameras.settings import CameraSettings
 from halimede.cameras.source_reader import FrameEncoder, SourceReader, shots
 from halimede.errors import DecodeError, cause_of, hide_secrets
-from halimede.system.child_process import end_with_parent
+from halimede.system.prctl import end_with_parent
 
 #: seconds after FFmpeg's own deadline until it counts as hanging
 GRACE_S = 3.0

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.count_process import CountReport, Progress
+from halimede.datasets.count_report import CountReport, Progress
 from halimede.datasets.counting import Counted, count
 from halimede.datasets.listing import write_listing
 from halimede.datasets.registry import UNREADABLE, DatasetError
-from halimede.system.child_process import end_with_parent
+from halimede.system.prctl import end_with_parent
 
 NICENESS = 10
 #: bytes of memory for the count; Parquet's library alone takes more than all other formats together

@@ -15,36 +15,15 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.counting import Counted, Print
+from halimede.datasets.count_report import CountReport, Progress
+from halimede.datasets.counting import Counted
 from halimede.datasets.registry import UNREADABLE, DatasetError
-from halimede.messages import DatasetFacts
 
 #: most bytes of one line, and bytes of its standard error that are kept
 MAX_LINE, MAX_ERRORS = 4 * 1024 * 1024, 4096
 #: seconds without progress after which a count has failed, and seconds that a killed process has to end: a disk or a
 #: network mount that does not answer may hold it for ever
 STALL_S, END_S = 300.0, 5.0
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a count. ``total`` bytes are only known for a single file."""
-
-    files: int = 0
-    done: int = 0
-    total: int = 0
-    samples: int = 0
-
-
-class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line: progress, or the final result."""
-
-    progress: Progress | None = None
-    facts: DatasetFacts | None = None
-    watch: dict[str, Print] = {}
-    whole: bool = True
-    repeated: str = ""
-    reason: str = ""
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

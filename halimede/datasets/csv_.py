@@ -54,8 +54,8 @@ class Rows:
         """Count the rows of data that ends with a newline; return how many of its bytes were whole rows."""
         if not data:
             return 0
-        if self._regular(data):
-            self.line += data.count(b"\n")
+        if lines := self._regular(data):
+            self.line += lines
             return len(data)
         half = record_end(data, len(data) // 2) if len(data) > SMALL else 0
         if not half:
@@ -82,8 +82,8 @@ class Rows:
         self._counts.clear()
         self._tally.sort(counts, guessed=self._guessed)
 
-    def _regular(self, data: bytes) -> bool:
-        """Count data whose rows are all regular; return whether they are."""
+    def _regular(self, data: bytes) -> int:
+        """Count data whose rows are all regular; return the number of its lines, 0 if a row is irregular."""
         if self._width == 1:
             return self._single(data)
         if b'"' in data:
@@ -91,40 +91,42 @@ class Rows:
             outside = b'"'.join(parts[::2])
             shape = outside.translate(self._shape, b"\r")
             if len(parts) % 2 == 0 or b'x"' in shape or b'"x' in shape:
-                return False
+                return 0
+            lines = data.count(b"\n")
             parts[1::2] = b'"'.join(parts[1::2]).translate(self._mask).split(b'"')
             data = b'"'.join(parts)
         else:
-            outside = data
+            outside, lines = data, 0
         skeleton = outside.translate(None, self._fields)
         number = skeleton.count(b"\n")
         if skeleton != self._unit * number:
-            return False
+            return 0
         if self._tally.unclassed:
             if b"\n" + self._unit[:-1] in data or data.startswith(self._unit[:-1]):
-                return False  # there may be a row of empty fields, which is none
+                return 0  # there may be a row of empty fields, which is none
         elif not self._sort(data, number):
-            return False
+            return 0
         self._tally.samples += number
-        return True
+        return lines or number
 
-    def _single(self, data: bytes) -> bool:
+    def _single(self, data: bytes) -> int:
         """Count rows of one column, where a blank line would look like a row with one empty field."""
         if b'"' in data or self.sep in data:
-            return False
+            return 0
         values = data.translate(None, b"\r").split(b"\n")
         self._tally.samples += len(values) - values.count(b"")
         if not self._tally.unclassed:
             self._counts.update(values)
             if len(self._counts) > MAX_CLASSES:
                 self.fold()
-        return True
+        return len(values) - 1
 
     def _sort(self, data: bytes, number: int) -> bool:
         """Count the classes of rows without a separator or newline inside of a field; return whether all have one."""
         if self._column == self._width - 1 and 0 < len(self._counts) <= FEW and self._search(data, number):
             return True
-        classes = data.replace(b"\n", self.sep).split(self.sep)[self._column :: self._width]
+        # behind the last newline the split ends with an empty field of no row
+        classes = Counter(data.replace(b"\n", self.sep).split(self.sep)[self._column : -1 : self._width])
         if not NO_CLASS.isdisjoint(classes):
             return False  # its row may be one of empty fields, which is none
         self._counts.update(classes)
@@ -134,10 +136,10 @@ class Rows:
 
     def _search(self, data: bytes, number: int) -> bool:
         """Count rows by the known classes in the last column; return whether all have one of them."""
-        found = {value: data.count(self.sep + value + b"\n") for value in self._counts}
-        if sum(found.values()) != number:
+        classes = {value: data.count(self.sep + value + b"\n") for value in self._counts}
+        if sum(classes.values()) != number:
             return False
-        self._counts.update(found)
+        self._counts.update(classes)
         return True
 
     def slowly(self, data: bytes) -> int:

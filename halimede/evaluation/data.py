@@ -5,7 +5,7 @@
 | a folder of folders | JPEG and PNG pictures; the class of each is the folder that it is in |
 | a folder with ``annotations.json``, or as COCO's own | pictures with boxes in COCO's form; crowds are left out |
 | a folder with annotations of Pascal VOC | pictures with boxes; difficult objects are left out |
-| a folder of pictures alone | pictures without a truth |
+| a folder of pictures alone | pictures without a truth; one with boxes in YOLO's form is refused |
 | ``.csv``, ``.tsv`` | rows of numbers; the class is the column ``label``, without a header the last one |
 | a folder of such tables | the rows of all of them |
 | ``.npz`` | the array ``x``, a sample in each row, and ``y`` with their classes, if it is there |
@@ -30,7 +30,7 @@ from halimede.frames.payloads import open_payload
 from halimede.inference import Array
 from halimede.messages import Box
 from halimede.picture_files import files_below, probe
-from halimede.sample_files import coco, voc
+from halimede.sample_files import coco, voc, yolo
 from halimede.sample_files.rules import PICTURES, SampleFileError, class_of
 from halimede.sample_files.samples import PictureSample
 from halimede.sample_files.tables import SUFFIXES as TABLES
@@ -106,6 +106,7 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
     files = _pictures(path, below)
     if not files and (tables := tables_below(below)):
         return _tables(path, tables, labels)
+    _check_boxes(files, below)
     classes = [class_of(file.relative_to(path)) for file in files]
     if any(classes) and not all(classes):
         stray = files[classes.index("")]
@@ -127,6 +128,16 @@ def _annotated(path: Path, below: Sequence[Path]) -> list[PictureSample]:
         raise InvalidFieldError(FIELD, str(path), str(error)) from error
     except (RecursionError, OSError) as error:
         raise InvalidFieldError(FIELD, str(path), f"it cannot be read: {error}") from error
+
+
+def _check_boxes(pictures: Sequence[Path], below: Sequence[Path]) -> None:
+    """Refuse pictures whose boxes are in a form that is not read: without boxes they would be other samples."""
+    try:
+        file = yolo.label_file(pictures, below)
+    except OSError as error:
+        raise InvalidFieldError(FIELD, str(error.filename), f"it cannot be read: {error.strerror}") from error
+    if file is not None:
+        raise InvalidFieldError(FIELD, str(file), yolo.ADVICE)
 
 
 def _tables(folder: Path, files: Sequence[Path], labels: Sequence[str]) -> LabelledPicture:

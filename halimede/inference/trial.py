@@ -38,8 +38,8 @@ from halimede.inference.session import Declared, import_runtime, open_session
 from halimede.inference.tensor_model import Port, TensorModel
 from halimede.inference.tensor_ports import choose_input
 from halimede.messages.file_facts import MEMORY_WORDS, TensorInfo, Trial, TrialJob, TrialReason, too_much
-from halimede.system.child_process import end_with_parent
 from halimede.system.landlock import forbid_writing
+from halimede.system.prctl import end_with_parent
 from halimede.system.process_limits import CLOCK_FACTOR, ProcessLimits, limit_process, memory
 
 #: a trial yields the processor to workers

@@ -1,10 +1,9 @@
-"""Child processes: start, wait for the end without a thread, end with the parent, and logs that they append to."""
+"""Child processes: start, wait for the end without a thread, and logs that they append to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -14,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+from halimede.system.prctl import end_with_parent
+
 #: bytes of a log at which it is rotated
 MAX_LOG = 10 * 1024 * 1024
 #: bytes that ``tail`` returns
@@ -26,8 +26,6 @@ END_S, ZOMBIE = 2.0, "Z"
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TZ"})
 #: idle threads would use address space, which is limited
 ALONE = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
-
-_libc = ctypes.CDLL(None)
 
 
 def spawn(command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -52,17 +50,6 @@ def spawn(command: Sequence[str], log: Path, variables: Mapping[str, str] | None
             process_group=0,
             preexec_fn=after_fork,  # noqa: PLW1509 - two system calls, both safe after a fork
         )
-
-
-def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> bool:
-    """Let the kernel signal this process when its parent ends; return whether the parent is still alive."""
-    _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-    return os.getppid() == parent
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent ends, so that ``end_children`` finds them."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_children() -> None:

@@ -25,8 +25,9 @@ import msgspec
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError, describe_exception, shorten_middle
 from halimede.messages.file_facts import MEMORY_WORDS
-from halimede.system.child_process import adopt_orphans, end_children, end_with_parent
+from halimede.system.child_process import end_children
 from halimede.system.landlock import forbid_writing
+from halimede.system.prctl import adopt_orphans, end_with_parent
 from halimede.system.process_limits import (
     ProcessLimits,
     limit_files,

@@ -23,7 +23,8 @@ import msgspec
 import structlog
 
 from halimede.datasets import Counted, DatasetError
-from halimede.datasets.count_process import CountJob, Progress, count_in_child
+from halimede.datasets.count_process import CountJob, count_in_child
+from halimede.datasets.count_report import Progress
 from halimede.datasets.counting import Print, print_of
 from halimede.datasets.listing import Listing, index_of, read_index
 from halimede.messages import DatasetFacts

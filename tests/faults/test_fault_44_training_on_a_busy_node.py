@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 BUSY = """
 import os, subprocess, sys
 from functools import partial
-from halimede.system.child_process import end_with_parent
+from halimede.system.prctl import end_with_parent
 
 bound = partial(end_with_parent, os.getpid())
 for _ in range(os.cpu_count()):

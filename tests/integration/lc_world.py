@@ -15,7 +15,8 @@ from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.datasets import Counted, count
-from halimede.datasets.count_process import CountJob, Progress
+from halimede.datasets.count_process import CountJob
+from halimede.datasets.count_report import Progress
 from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Synced, TaskInfo, WorkerInfo
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.names import Key

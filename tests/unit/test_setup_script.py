@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from halimede.programs import PROGRAMS
 from tests.waiting import patience
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("bash", "dirname", "cat", "sha256sum", "cut", "mktemp", "rm", "tail", "mkdir", "chmod")
+TOOLS = ("bash", "dirname", "cat", "sha256sum", "cut", "mktemp", "rm", "tail", "mkdir", "chmod", "du")
 
 
 class Machine:
@@ -37,17 +39,23 @@ class Machine:
         (self.bin / name).chmod(0o755)
 
     def has_python(self) -> None:
-        """Python whose venv makes one that counts calls of pip."""
+        """Python whose venv makes one that records what pip installs: a package more at each call."""
         made = 'mkdir -p "$3/bin"; printf "%s\\n" "$PIP" >"$3/bin/python"; chmod +x "$3/bin/python"'
         self.has(
             "python3",
             f'[[ "$1 $2" == "-m venv" ]] && {{ {made}; }}; [[ "$1" == --version ]] && echo "Python 3.11"; true',
         )
 
-    def setup(self) -> subprocess.CompletedProcess[str]:
-        pip = f'#!{shutil.which("bash")}\n[[ "$3" == install ]] && echo call >>{self.bin}/pip-calls; true'
+    def has_mosquitto(self) -> None:
+        self.has("mosquitto", "true")
+        self.has("mosquitto_pub", "true")
+
+    def setup(self, *stage: str) -> subprocess.CompletedProcess[str]:
+        package = ".venv/lib/python3.11/site-packages/p$RANDOM.dist-info"
+        install = f'echo "${{*: -1}}" >>{self.bin}/pip-calls; mkdir -p {package}'
+        pip = f'#!{shutil.which("bash")}\n[[ "$3" == install ]] && {{ {install}; }}; true'
         return subprocess.run(
-            [self.bin / "bash", self.clone / "scripts" / "setup.sh"],
+            [self.bin / "bash", self.clone / "scripts" / "setup.sh", *stage],
             env={"PATH": str(self.bin), "PIP": pip, "HOME": os.environ.get("HOME", "/")},
             capture_output=True,
             text=True,
@@ -56,9 +64,10 @@ class Machine:
         )
 
     @property
-    def pip_calls(self) -> int:
+    def pip_calls(self) -> list[str]:
+        """What pip was to install, call by call."""
         calls = self.bin / "pip-calls"
-        return len(calls.read_text().splitlines()) if calls.exists() else 0
+        return calls.read_text().splitlines() if calls.exists() else []
 
 
 @pytest.fixture
@@ -104,13 +113,40 @@ def test_when_apt_fails_its_last_words_are_shown(machine: Machine) -> None:
 
 def test_packages_are_installed_once_and_again_when_the_pins_change(machine: Machine) -> None:
     machine.has_python()
-    machine.has("mosquitto", "true")
-    machine.has("mosquitto_pub", "true")
+    machine.has_mosquitto()
     assert machine.setup().returncode == 0
     second = machine.setup()
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
-    assert machine.pip_calls == 1
+    assert machine.pip_calls == [".[dev]"]
     with (machine.clone / "constraints.txt").open("a") as file:
         file.write("# newer\n")
     assert machine.setup().returncode == 0
-    assert machine.pip_calls == 2
+    assert machine.pip_calls == [".[dev]", ".[dev]"]
+
+
+def test_the_demo_installs_what_it_needs_and_all_else_is_added_to_the_same_environment(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_mosquitto()
+    first = machine.setup("demo")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert re.search(r"==> 1 packages installed; \.venv has \d+ MB; \d+ s\n", first.stdout)
+    demo = ",".join(PROGRAMS["demo"].extras)
+    assert machine.pip_calls == [f".[{demo}]"]
+    assert machine.setup("demo").stdout == ""
+    assert machine.setup().returncode == 0
+    assert machine.pip_calls == [f".[{demo}]", ".[dev]"]
+    for stage in ((), ("demo",)):  # all packages contain those of the demo
+        assert machine.setup(*stage).stdout == ""
+
+
+def test_make_demo_needs_the_packages_of_the_demo_and_make_test_all_of_them() -> None:
+    plans = {
+        target: subprocess.run(
+            ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for target in ("demo", "test", "check")
+    }
+    stages = {target: [line for line in plan if line.startswith("scripts/setup.sh")] for target, plan in plans.items()}
+    assert stages["demo"] == ["scripts/setup.sh demo"]
+    assert stages["test"] == ["scripts/setup.sh demo", "scripts/setup.sh", "scripts/setup.sh browser"]
+    assert stages["check"] == ["scripts/setup.sh demo", "scripts/setup.sh"]

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from halimede.datasets import DatasetError, count, find
-from halimede.datasets.count_process import CountJob, Progress, count_in_child
+from halimede.datasets.count_process import CountJob, count_in_child
+from halimede.datasets.count_report import Progress
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import FileBlocks
 from tests.simulated import eventually
@@ -177,6 +178,12 @@ def _processes() -> Iterator[tuple[int, str]]:
             yield int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         except OSError:
             continue
+
+
+def test_a_process_that_counts_starts_without_an_event_loop_and_numpy() -> None:
+    code = "import sys, halimede.datasets.__main__; print(*{'asyncio', 'numpy', 'PIL', 'pyarrow'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 async def test_a_count_that_takes_too_much_memory_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,3 +138,21 @@ def test_one_column_and_no_row_are_tables_too(tmp_path: Path) -> None:
     for text in ("", "\n", "x,label", "x,label\n"):
         path.write_text(text)
         assert facts(path).number_of_samples == 0
+
+
+@pytest.mark.parametrize("names", ["label,x,y", "x,label,y", "x,y,label"])
+def test_regular_rows_are_not_read_one_by_one_wherever_their_class_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    path = tmp_path / "data.csv"
+    rows = [{"x": str(n), "y": "0.5", "label": f"c{n % 9}"} for n in range(90)]
+    path.write_text(f"{names}\n" + "".join(",".join(row[n] for n in names.split(",")) + "\n" for row in rows))
+    monkeypatch.setattr(csv_, "whole_rows", lambda *_: pytest.fail("a regular row is read alone"))
+    assert classes(facts(path)) == {f"c{n}": 10 for n in range(9)}
+
+
+def test_lines_are_named_right_behind_blocks_that_are_counted_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("x,label\n" + "1,a\n" * 50 + '"two\nlines",b\n' * 50 + "3\n")
+    counted = facts(path)
+    assert (counted.number_of_samples, [entry.name for entry in counted.broken]) == (100, ["data.csv: line 152"])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from halimede.datasets import Counted, DatasetError, count
-from halimede.datasets.count_process import CountJob, Progress
+from halimede.datasets.count_process import CountJob
+from halimede.datasets.count_report import Progress
 from halimede.models import FetchError, FetchReason
 from halimede.names import Key
 from services.lc.dataset_counts import Datasets

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from halimede.datasets import count
+from halimede.datasets import DatasetError, count
 from halimede.datasets.counting import Counted
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture, read_labelled
@@ -324,3 +324,44 @@ class TestTables:
         assert count(tmp_path, "csv").repeated == (
             "data (1).csv and data.csv list the same samples, which count twice: remove one of the files"
         )
+
+
+class TestYolo:
+    """Boxes that no reader reads: pictures without them would be other samples."""
+
+    @pytest.mark.parametrize(
+        ("picture", "label"),
+        [
+            ("images/train/a.jpg", "labels/train/a.txt"),
+            ("train/images/a.jpg", "train/labels/a.txt"),
+            ("obj_train_data/a.jpg", "obj_train_data/a.txt"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "boxes",
+        [
+            "0 0.5 0.5 0.25 1\n",
+            "12 .5 0.5 1e-05 0.25 0.9\r\n3 0.1 0.1 0.2 0.2 0.8\r\n",
+            "0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9",
+        ],
+    )
+    def test_its_boxes_are_refused_with_what_to_do(self, tmp_path: Path, picture: str, label: str, boxes: str) -> None:
+        put(tmp_path / picture)
+        put(tmp_path / label.replace("a.txt", "0-without-picture.txt"), "\n")
+        file = put(tmp_path / label, boxes)
+        with pytest.raises(InvalidFieldError, match="YOLO's form, which are not read: export them as COCO") as raised:
+            read_labelled(tmp_path)
+        assert str(file) in str(raised.value)
+        assert count(tmp_path, "images").facts.number_of_samples == 1
+
+    @pytest.mark.parametrize("text", ["a cat on a mat\n", "0 17 24 100 120\n", "1\n", "\n"])
+    def test_another_text_beside_a_picture_is_no_box(self, tmp_path: Path, text: str) -> None:
+        put(tmp_path / "images" / "a.jpg")
+        put(tmp_path / "images" / "a.txt", text)
+        put(tmp_path / "images" / "notes.txt", "0 0.5 0.5 0.25 1\n")
+        assert read_labelled(tmp_path).boxes is None
+
+    def test_a_dataset_of_this_form_is_refused_with_the_forms_that_there_are(self, tmp_path: Path) -> None:
+        put(tmp_path / "labels" / "a.txt", "0 0.5 0.5 0.25 1\n")
+        with pytest.raises(DatasetError, match="'yolo' is not known: use one of coco"):
+            count(tmp_path, "yolo")
