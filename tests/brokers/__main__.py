@@ -2,7 +2,7 @@
 
 Mosquitto of the PATH is always tried; ``BROKERS=folder`` adds others (docs/brokers.md). On each: the contract of the
 bus, the access matrix, its limits, then the whole system at 25 frames a second with a site of its own: without a fault,
-with a killed worker, with the broker killed, and with a broker that starts last.
+with a killed worker, with the broker killed, with a broker that starts last, and with a second one that takes over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from halimede.errors import HalimedeError
 from services.site import Security
 from tests.brokers import report, scenarios
-from tests.brokers.installation import UNDER_TEST, Installation, installations
+from tests.brokers.installation import KINDS, UNDER_TEST, Installation, installations
 from tests.brokers.probes import try_limits
 from tests.brokers.report import BrokerReport, SuiteCount
 
@@ -96,7 +96,10 @@ def plan(broker: Installation, security: Security, repeat: int) -> list[tuple[st
     """Return the scenarios in their order: name, what runs it in a folder, how often."""
     once = [(s.__name__.replace("_", " "), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
     rows = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
-    return [*rows, ("broker started last", partial(scenarios.cold_start, broker, security), repeat)]
+    rows.append(("broker started last", partial(scenarios.cold_start, broker, security), repeat))
+    if KINDS[broker.kind].can_run_twice:
+        rows.append(("broker replaced", partial(scenarios.take_over, broker, security), repeat))
+    return rows
 
 
 def attempt(run: Run) -> dict[str, Any]:

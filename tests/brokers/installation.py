@@ -56,12 +56,14 @@ class Installation:
 class Kind:
     """A kind of broker: its configuration for ``(site, folder of the site, port)``, or for no site.
 
-    ``security``: how it can serve a site; none: halimede writes no access rules in its form.
+    ``security``: how it can serve a site; none: halimede writes no access rules in its form. ``can_run_twice``: whether
+    a machine can run two brokers with such configurations at a time.
     """
 
     open: Callable[[Path, int], str]
     guarded: Callable[[Site, Path, Path], str] | None = None
     security: tuple[Security, ...] = ()
+    can_run_twice: bool = True
 
 
 def installations(folder: Path | None) -> list[Installation]:
@@ -181,6 +183,6 @@ def _flashmq(port: int, tls: str, folder: Path) -> str:
 BOTH = (Security.PASSWORDS, Security.TLS)
 KINDS = {
     "mosquitto": Kind(_mosquitto_open, _mosquitto_guarded, BOTH),
-    "emqx": Kind(_emqx_open, _emqx_guarded, BOTH),
+    "emqx": Kind(_emqx_open, _emqx_guarded, BOTH, can_run_twice=False),  # a node has ports of its own
     "flashmq": Kind(_flashmq_open, _flashmq_guarded, BOTH),
 }
