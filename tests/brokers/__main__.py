@@ -101,7 +101,7 @@ Run = Callable[[Path], Coroutine[Any, Any, scenarios.Outcome]]
 def plan(broker: Installation, security: Security, repeat: int) -> list[tuple[str, Run, int]]:
     """Return the scenarios in their order: name, what runs it in a folder, how often."""
     once = [(s.__name__.replace("_", " "), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
-    rows = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
+    rows: list[tuple[str, Run, int]] = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
     rows.append(("broker started last", partial(scenarios.cold_start, broker, security), repeat))
     if KINDS[broker.kind].can_run_twice:
         rows.append(("broker replaced", partial(scenarios.take_over, broker, security), repeat))

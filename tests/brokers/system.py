@@ -12,10 +12,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from halimede import programs
+from halimede import programs, topics
 from halimede.access.site import Principal, Site
+from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
+from halimede.messages import GmPresence
 from halimede.topic import Role
 from services.site import Security
 from services.system import RunFile, labels
@@ -110,4 +112,19 @@ async def system_on(
             await broker.start()
         bus = MqttBus(f"test-{secrets.token_hex(4)}", settings)
         client = await stack.enter_async_context(Client(bus, patience_s=START_S))
+        await wait_for_gm(bus)
         yield System(home, processes.gm, bus, client, settings), broker
+
+
+async def wait_for_gm(bus: Bus) -> None:
+    """Wait until GM is there: without reason code 16 a request that reaches nobody waits until its deadline."""
+    presence, online = topics.GM_PRESENCE.filter(), asyncio.Event()
+
+    async def receive(gm: Delivery[GmPresence]) -> None:
+        if gm.body.online:
+            online.set()
+
+    await bus.subscribe(presence, receive)
+    async with asyncio.timeout(START_S):
+        await online.wait()
+    await bus.unsubscribe(presence)
