@@ -5,9 +5,9 @@
     python -m bench.broker_capacity --write              the table and the model, into docs/scale.md
 
 The broker has one core, and publisher and subscriber have another one; frames are published at QoS 1, 16 at a time, and
-delivered once. The broker's processor time of a frame is measured. A model, ``a + b * size ** p``, has the times of
-three sizes (``p`` is over 1 where large frames no longer fit into the processor's cache). It is compared with the three
-others: the command ends with 1 if it misses one of them by over 15 %.
+delivered once. The broker's processor time of a frame is measured. A model has the times of three sizes: a time for a
+frame, one for each of its KB, and another one for each KB of a frame of over 128 KiB. It is compared with the three
+other sizes: the command ends with 1 if it misses one of them by over 15 %.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from scipy import optimize
 
 from bench.control_idle import nanoseconds
 from bench.offload_report import filled
@@ -40,10 +39,10 @@ ROOT = Path(__file__).parent.parent
 OUT, PAGE = ROOT / "build" / "bench" / "broker_capacity.json", ROOT / "docs" / "scale.md"
 BEGIN, END = "<!-- table of bench.broker_capacity -->", "<!-- end of the table -->"
 #: bytes of frames on which the model is fitted, and with which it is compared
-FITTED, COMPARED = (4_000, 60_000, 1_000_000), (16_000, 150_000, 400_000)
+FITTED, COMPARED = (4_000, 60_000, 400_000), (16_000, 150_000, 1_000_000)
 SIZES = tuple(sorted(FITTED + COMPARED))
-#: the exponents among which the model's is
-EXPONENTS = (0.3, 3.0)
+#: bytes above which each KB takes another time
+LARGE = 128 * 1024
 #: what the model may miss
 TOLERANCE = 0.15
 #: messages under way at a time; seconds of warming up, of one measurement, and until a broker is quiet after its start
@@ -56,19 +55,24 @@ BROKER_CORE, CLIENT_CORE = 1, 0
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The broker's processor time of a frame, in microseconds, by its size in bytes: ``a + b * size ** p``."""
+    """The broker's processor time of a frame in microseconds: ``base_us``, and a time for each KB of it.
 
-    a: float
-    b: float
-    p: float
+    Each KB of a frame of more than ``LARGE`` bytes takes ``large_us`` more.
+    """
+
+    base_us: float
+    kb_us: float
+    large_us: float
 
     def time_us(self, size: int) -> float:
-        """Return the time of a frame of this size."""
-        return self.a + self.b * size**self.p
+        """Return the time of a frame of this size in bytes."""
+        per_kb = self.kb_us + (self.large_us if size > LARGE else 0.0)
+        return self.base_us + per_kb * size / 1000
 
     def __str__(self) -> str:
         """Return the formula, with the size in KB."""
-        return f"{self.a:.0f} + {self.b * 1000**self.p:.3g} x KB^{self.p:.2f}"
+        above = self.kb_us + self.large_us
+        return f"{self.base_us:.0f} + {self.kb_us:.3g} x KB; over 131 KB: {self.base_us:.0f} + {above:.3g} x KB"
 
 
 async def measure(broker: BrokerProcess, size: int, seconds: float) -> float:
@@ -129,17 +133,9 @@ async def measure_broker(installation: Installation, rounds: int, seconds: float
 def fit(times: Mapping[int, float]) -> Model:
     """Return the model that has the times of the fitted sizes."""
     low, middle, high = FITTED
-
-    def coefficients(p: float) -> tuple[float, float]:
-        b = (times[high] - times[low]) / (high**p - low**p)
-        return times[low] - b * low**p, b
-
-    def misses_middle(p: float) -> float:
-        a, b = coefficients(p)
-        return a + b * middle**p - times[middle]
-
-    p = float(optimize.brentq(misses_middle, *EXPONENTS))
-    return Model(*coefficients(p), p)
+    kb_us = (times[middle] - times[low]) / (middle - low) * 1000
+    base_us = times[low] - kb_us * low / 1000
+    return Model(base_us, kb_us, (times[high] - base_us) / high * 1000 - kb_us)
 
 
 def misses(times: Mapping[int, float]) -> dict[int, float]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from halimede.bus.addresses import SocketAddress
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5.connect import connect
 from halimede.bus.mqtt5.connection import Mqtt5Transport
@@ -112,6 +113,12 @@ class Scripted:
         self.peers.put_nowait(Peer(reader, writer))
 
 
+def loopback(settings: MqttSettings) -> SocketAddress:
+    """Return the address of a broker on loopback."""
+    target = (settings.host, settings.port)
+    return SocketAddress(settings.endpoints[0], socket.AF_INET, target, settings.connect_timeout_s)
+
+
 @asynccontextmanager
 async def linked(
     welcome: bytes = b"", *, buffer: int = 0, limit: int = 4096, **options: Any
@@ -120,7 +127,9 @@ async def linked(
     came: list[tuple[Packet, Any, int]] = []
     async with Scripted(buffer, limit) as broker:
         settings = MqttSettings(HOST, broker.port, client="lean", **options)
-        connecting = asyncio.create_task(connect(settings, "me", None, lambda *each: came.append(each)))
+        connecting = asyncio.create_task(
+            connect(loopback(settings), settings, "me", None, lambda *item: came.append(item))
+        )
         peer = await broker.peer()
         await peer.takes(CONNECT)
         peer.say(welcome or connack())

@@ -79,10 +79,10 @@ class ConnectionLog:
             level = log.info if reason == RENEWED else log.warning
             level(BUS_DOWN, broker=self._where, client=self._client_id, reason=reason)
 
-    def over(self) -> None:
-        """Record that a connection is accepted."""
+    def over(self, where: str) -> None:
+        """Record that the broker at ``where`` has accepted a connection."""
         self._told.clear()
-        log.info(BUS_CONNECTED, broker=self._where, client=self._client_id)
+        log.info(BUS_CONNECTED, broker=where or self._where, client=self._client_id)
 
     def closed(self) -> None:
         """Record that the connection is closed on purpose: nothing is logged."""
@@ -444,7 +444,7 @@ class ReconnectingBus(Bus):
                 self._incoming.held.resumed()
                 self._usable = link
                 self._ready.set()
-                self._outage.over()
+                self._outage.over(link.where)
                 tasks = [
                     self._start(self._greet(), "hooks"),
                     self._start(self._repeat_birth(announcement), "birth again"),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
+from halimede.bus.addresses import SocketAddress, connect_to_any
 from halimede.bus.connection import ReconnectingBus
 from halimede.bus.message import Announce, Packet
 from halimede.bus.settings import MqttSettings
 from halimede.bus.transport import Deliver, Transport
 
 __all__ = ["MqttBus", "MqttSettings"]
+
+#: opens a connection to one address
+Connect = Callable[[SocketAddress, MqttSettings, str, Packet | None, Deliver], Awaitable[Transport]]
 
 
 class MqttBus(ReconnectingBus):
@@ -44,10 +49,15 @@ class MqttBus(ReconnectingBus):
 
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
         # import only the client in use, to save memory
+        connect: Connect
         if self._settings.client == "lean":
-            from halimede.bus.mqtt5.connect import connect as lean  # noqa: PLC0415
+            from halimede.bus.mqtt5.connect import connect  # noqa: PLC0415
+        else:
+            from halimede.bus.paho.connect import connect  # noqa: PLC0415
 
-            return await lean(self._settings, self.session_id, will, deliver)
-        from halimede.bus.paho.connect import connect as paho  # noqa: PLC0415
+        async def connect_to(address: SocketAddress) -> Transport:
+            link = await connect(address, self._settings, self.session_id, will, deliver)
+            link.where = str(address.endpoint)
+            return link
 
-        return await paho(self._settings, self.session_id, will, deliver)
+        return await connect_to_any(self._settings, connect_to)

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, Self, cast, get_args
 from urllib.parse import unquote, urlsplit
 
 from halimede.bus.credentials import MOST_LOGIN, Credentials
@@ -20,9 +20,14 @@ Client = Literal["lean", "paho"]
 PLAIN_PORT, TLS_PORT = 1883, 8883
 #: most characters between two dots of a host's name (RFC 1035, 2.3.4)
 LABEL = 63
+#: an address with several hosts
+LIST = re.compile(r"(?P<before>(\w+://)?([^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>[/?#].*)?")
 #: variable that selects the client
 CLIENT = "HALIMEDE_MQTT_CLIENT"
-FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
+FIX = (
+    "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS; "
+    "several brokers of one system: host:port,host:port"
+)
 
 
 def chosen_client(environ: Mapping[str, str], default: Client = "lean") -> Client:
@@ -31,6 +36,17 @@ def chosen_client(environ: Mapping[str, str], default: Client = "lean") -> Clien
     if client not in get_args(Client):
         raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
     return cast("Client", client)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host, by name or address, and a port. Its text is the address for messages to people."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,9 @@ class MqttSettings:
         max_packet: most bytes of a received packet; the broker drops larger ones.
         session_s: seconds for which the broker keeps subscriptions and unacknowledged messages after the connection
             ended; the next client with this client id continues with them. 0: they end with the connection.
-        connect_timeout_s: for the connection, and again for the broker's answer.
+        connect_timeout_s: for the connection, and again for the broker's answer; while other addresses remain to be
+            tried, an address has its share of it.
+        alternatives: further endpoints, which are tried in this order if there is no connection to the first.
         client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one; default:
             HALIMEDE_MQTT_CLIENT, else lean (see ``for_control``).
 
@@ -70,12 +88,17 @@ class MqttSettings:
     session_s: int = 0
     connect_timeout_s: float = 5.0
     client: Client = field(default_factory=lambda: chosen_client(os.environ))
+    alternatives: tuple[Endpoint, ...] = ()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All endpoints in the order in which a client tries them."""
+        return (Endpoint(self.host, self.port), *self.alternatives)
 
     @property
     def where(self) -> str:
-        """The address for messages to people, without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        """All endpoints for messages to people, without credentials."""
+        return ",".join(map(str, self.endpoints))
 
     @property
     def url(self) -> str:
@@ -86,6 +109,10 @@ class MqttSettings:
     def for_control(self) -> MqttSettings:
         """Return the settings of a connection without samples: paho, unless HALIMEDE_MQTT_CLIENT is set (ADR 12)."""
         return replace(self, client=chosen_client(os.environ, "paho"))
+
+    def at(self, endpoint: Endpoint) -> MqttSettings:
+        """Return the same settings for one endpoint alone."""
+        return replace(self, host=endpoint.host, port=endpoint.port, alternatives=())
 
     def login(self) -> tuple[str | None, str | None]:
         """Return the user name and password for the next connection. Raises InvalidFieldError."""
@@ -104,16 +131,18 @@ class MqttSettings:
     @classmethod
     def from_url(
         cls, url: str, *, variable: str = "HALIMEDE_BROKER", credentials: str | Path | Credentials | None = None
-    ) -> MqttSettings:
+    ) -> Self:
         """Parse ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
 
-        ``credentials`` is a folder (see ``Credentials``), empty for none. Raises InvalidFieldError, which names
-        ``variable`` and does not contain the password.
+        ``host:port`` may be a list, separated by commas. ``credentials`` is a folder (see ``Credentials``), empty for
+        none. Raises InvalidFieldError, which names ``variable`` and does not contain the password.
         """
         shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url) if isinstance(url, str) else url
         problem = InvalidFieldError(variable, shown, FIX)
         if not isinstance(url, str) or re.search(r"[\s\x00-\x1f\x7f]", url):
             raise problem
+        if "," in url and (brokers := LIST.fullmatch(url)):
+            return cls._from_list(brokers, variable, credentials)
         try:
             parts = urlsplit(url if "://" in url else f"mqtt://{url}")
             port = parts.port
@@ -126,11 +155,9 @@ class MqttSettings:
         if any(not 1 <= len(label) <= LABEL for label in parts.hostname.removesuffix(".").split(".")):
             raise problem  # name resolution would fail with an error that is not about a missing host
         secure = parts.scheme == "mqtts"
-        own: Credentials | None = None
-        if isinstance(credentials, Credentials):
-            own = credentials
-        elif credentials:
-            own = Credentials.at(credentials)
+        own = credentials or None
+        if isinstance(own, str | Path):
+            own = Credentials.at(own)
         if own:
             own.check(secure=secure)
         levels = [check_name(f"{variable} (prefix)", level) for level in parts.path.strip("/").split("/") if level]
@@ -147,3 +174,13 @@ class MqttSettings:
             credentials=own,
             prefix="".join(f"{level}/" for level in levels),
         )
+
+    @classmethod
+    def _from_list(cls, brokers: re.Match[str], variable: str, credentials: str | Path | Credentials | None) -> Self:
+        """Return the settings of an address with several hosts: each one is checked like an address of its own."""
+        before, after = brokers["before"] or "", brokers["after"] or ""
+        first, *later = (
+            cls.from_url(f"{before}{host}{after}", variable=variable, credentials=credentials)
+            for host in brokers["hosts"].split(",")
+        )
+        return replace(first, alternatives=tuple(Endpoint(broker.host, broker.port) for broker in later))

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from halimede.bus.message import Grants, Packet
-from halimede.bus.settings import MqttSettings
 from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError, cause_of
 
 #: seconds that closing a connection may take
@@ -103,6 +102,8 @@ class Transport(ABC):
     def __init__(self, max_packet: int, window: int) -> None:
         self.max_packet = max_packet
         self.grants = Grants()
+        #: the broker's host and port; empty: there is only one
+        self.where = ""
         #: whether the connection resumed the session of an earlier one
         self.resumed = False
         #: slots for publishes that the broker has not answered yet
@@ -187,11 +188,11 @@ class Transport(ABC):
             answer.exception()  # the caller may have left: asyncio must not report the unread error
 
 
-async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
+async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], *, timeout_s: float, secure: bool) -> None:
     """Wait for the broker's CONNACK. Raises DisconnectedError, or NotAllowedError if the broker refuses."""
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:
-        async with asyncio.timeout(settings.connect_timeout_s):
+        async with asyncio.timeout(timeout_s):
             await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
     except TimeoutError:
         link.abort("no answer")
@@ -200,7 +201,7 @@ async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], sett
         link.abort("cancelled")
         raise
     if link.ended.done():
-        raise refusal_error(link.ended.result(), secure=settings.secure)
+        raise refusal_error(link.ended.result(), secure=secure)
 
 
 def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TypeVar
 
 import aiomqtt
 
 from halimede import codec
+from halimede.bus.addresses import SocketAddress, connect_to_any
+from halimede.bus.paho.connect import PahoContext
+from halimede.bus.settings import MqttSettings
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import check_reachable, no_broker
 from halimede.cli.output import warn
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, DisconnectedError
 from halimede.topic import Filter
 
 M = TypeVar("M")
@@ -30,18 +35,9 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
     await check_reachable(broker)
     while True:
         try:
-            user, password = settings.login()
-            client = aiomqtt.Client(
-                settings.host,
-                settings.port,
-                username=user,
-                password=password,
-                tls_context=settings.context(),
-                identifier=f"cli-{secrets.token_hex(8)}",
-                protocol=aiomqtt.ProtocolVersion.V5,
-                timeout=5,
-            )
-            async with client:
+            async with AsyncExitStack() as stack:
+                client = await connect_to_any(settings, partial(_connect, settings))
+                stack.push_async_exit(client)
                 for filter_ in filters:
                     await client.subscribe(settings.prefix + filter_.text, qos=0)
                 once, away = True, False
@@ -57,10 +53,30 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                         warn(f"skipped an invalid message on {message.topic}: {error}")
                         continue
                     yield names, body
-        except aiomqtt.MqttError as error:
+        except (aiomqtt.MqttError, DisconnectedError, OSError) as error:
             if not once:
                 raise no_broker(str(broker), error) from error
             if not away:
                 warn(f"lost the connection to the broker at {broker} ({error}); reconnecting every second")
             away = True
             await asyncio.sleep(RETRY_S)
+
+
+async def _connect(settings: MqttSettings, address: SocketAddress) -> aiomqtt.Client:
+    """Return a client that is connected to one address. Raises DisconnectedError."""
+    user, password = settings.login()
+    context = settings.context()
+    client = aiomqtt.Client(
+        address.host,
+        address.port,
+        username=user,
+        password=password,
+        tls_context=PahoContext(context, address.endpoint.host) if context else None,  # type: ignore[arg-type]  # as paho
+        identifier=f"cli-{secrets.token_hex(8)}",
+        protocol=aiomqtt.ProtocolVersion.V5,
+        timeout=address.timeout_s,
+    )
+    try:
+        return await client.__aenter__()
+    except aiomqtt.MqttError as error:
+        raise DisconnectedError(str(error)) from error

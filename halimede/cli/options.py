@@ -61,7 +61,8 @@ Broker = Annotated[
     typer.Option(
         "--broker",
         metavar="HOST:PORT",
-        help="The MQTT broker. Default: HALIMEDE_BROKER, else the system running here, else localhost:1883.",
+        help="The MQTT broker, or several in turn: a:1883,b:1883. Default: HALIMEDE_BROKER, else the system running "
+        "here, else localhost:1883.",
         show_default=False,
     ),
 ]

@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "mqtt://127.0.0.1:1883",
         metavar="URL",
-        help="host, host:port, mqtt://[user:password@]host[:port] or mqtts://... "
+        help="host, host:port, mqtt://[user:password@]host[:port] or mqtts://...; several in turn: a:1883,b:1883 "
         "(default: $HALIMEDE_BROKER, else mqtt://127.0.0.1:1883)",
     )
     made.add_argument(

@@ -58,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "127.0.0.1:1883",
         metavar="URL",
-        help="host:port, mqtt://[user:password@]host:port or mqtts://... (default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
+        help="host:port, mqtt://[user:password@]host:port or mqtts://...; several in turn: a:1883,b:1883 "
+        "(default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
     )
     made.add_argument(
         "--credentials",

@@ -42,8 +42,8 @@ environment (options take precedence; see docs/cameras.md):
   CAMERA_START                                     when the first frame of a file is due (seconds since 1970)
   NAMESPACE, NODE_NAME, HALIMEDE_BROKER, HALIMEDE_CREDENTIALS, HALIMEDE_HTTP
 
-exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run, or when all files have
-been played and a frame had no subscriber; 2 after a mistake that you can correct (see the last line)
+exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run, or when a frame had no
+subscriber, also after SIGTERM or SIGINT; 2 after a mistake that you can correct (see the last line)
 """
 #: options that set variables
 VARIABLES = {
@@ -87,7 +87,11 @@ def parser() -> argparse.ArgumentParser:
         "source are skipped for newer ones, before they count as without subscriber; not with --qos 0 (default 30)",
     )
     add("--namespace", help="the namespace (default: default)")
-    add("--broker", help="host:port, mqtt://host:port or mqtts://host:port (default: the system running here)")
+    add(
+        "--broker",
+        help="host:port, mqtt://host:port or mqtts://host:port; several in turn: a:1883,b:1883 (default: the system "
+        "running here)",
+    )
     add("--credentials", help="folder of credentials, or with such a folder for each camera")
     add("--http", help="host:port of health and metrics; off: none (default)")
     return made
@@ -148,4 +152,4 @@ async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -
             f"{settings.namespace} read it (see `halimede get ji -A`, `halimede get mei -A`)",
             file=sys.stderr,
         )
-    return 1 if unheard and not stop.is_set() else 0
+    return 1 if unheard else 0

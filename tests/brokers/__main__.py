@@ -1,8 +1,9 @@
 """``make test-brokers``: try each MQTT broker that this machine has; end with a table, and with 1 if one fails.
 
 Mosquitto of the PATH is always tried; ``BROKERS=folder`` adds others (docs/brokers.md). On each: the contract of the
-bus, the access matrix, its limits, then the whole system at 25 frames a second with a site of its own: without a fault,
-with a killed worker, with the broker killed, and with a broker that starts last.
+bus, what `halimede doctor` finds, the access matrix, its limits, then the whole system at 25 frames a second with a
+site of its own: without a fault, with a killed worker, with the broker killed, with a broker that starts last, and with
+a second one that takes over. A broker for which halimede writes no access rules has the first two only.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from typing import Any
 from halimede.errors import HalimedeError
 from services.site import Security
 from tests.brokers import report, scenarios
-from tests.brokers.installation import UNDER_TEST, Installation, installations
-from tests.brokers.probes import try_limits
+from tests.brokers.installation import KINDS, UNDER_TEST, Installation, installations
+from tests.brokers.probes import examine, try_limits
 from tests.brokers.report import BrokerReport, SuiteCount
 
 #: what runs on the broker under test, by the name in the table
-SUITES = {"contract of the bus": ("tests/contract",), "access matrix": ("tests/integration/test_access_matrix.py",)}
+RIGHTS = "access matrix"
+SUITES = {"contract of the bus": ("tests/contract",), RIGHTS: ("tests/integration/test_access_matrix.py",)}
 #: of scenarios after which a broker needs time to be judged: how often each runs
 REPEAT = 5
 #: seconds of one suite, and of one run of a scenario
@@ -73,11 +75,15 @@ def try_broker(outcomes: BrokerReport, options: argparse.Namespace) -> None:
     broker = outcomes.installation
     if not options.no_suites:
         for name, paths in SUITES.items():
+            if name == RIGHTS and not broker.security:
+                continue
             outcomes.suites[name] = run_suite(broker, paths)
             print(f"{broker.name}: {name}: {outcomes.suites[name]}", flush=True)
         with tempfile.TemporaryDirectory(prefix="halimede-brokers-") as folder:
-            outcomes.limits = asyncio.run(try_limits(broker, Path(folder)))
-        print(f"{broker.name}: {outcomes.limits}", flush=True)
+            outcomes.missing = asyncio.run(examine(broker, Path(folder) / "examined"))
+            if broker.security:
+                outcomes.limits = asyncio.run(try_limits(broker, Path(folder) / "limits"))
+        print(f"{broker.name}: {outcomes.missing}, {outcomes.limits}", flush=True)
     for security in broker.security:
         if options.security in security.value:
             for name, run, times in plan(broker, security, options.repeat):
@@ -95,8 +101,11 @@ Run = Callable[[Path], Coroutine[Any, Any, scenarios.Outcome]]
 def plan(broker: Installation, security: Security, repeat: int) -> list[tuple[str, Run, int]]:
     """Return the scenarios in their order: name, what runs it in a folder, how often."""
     once = [(s.__name__.replace("_", " "), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
-    rows = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
-    return [*rows, ("broker started last", partial(scenarios.cold_start, broker, security), repeat)]
+    rows: list[tuple[str, Run, int]] = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
+    rows.append(("broker started last", partial(scenarios.cold_start, broker, security), repeat))
+    if KINDS[broker.kind].can_run_twice:
+        rows.append(("broker replaced", partial(scenarios.take_over, broker, security), repeat))
+    return rows
 
 
 def attempt(run: Run) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from halimede.access import emqx, mosquitto
 from halimede.access.certs import make_certificates
-from halimede.access.mosquitto import MAX_PACKET, acl_file
+from halimede.access.mosquitto import MAX_INFLIGHT, MAX_PACKET, acl_file
 from halimede.access.passwords import make_passwords
 from halimede.access.site import Principal, Site
+from halimede.cli.doctor.broker_features import FLASHMQ_BUFFER
 from halimede.errors import HalimedeError
 from services.broker import find_mosquitto
 from services.site import Security
@@ -56,12 +57,14 @@ class Installation:
 class Kind:
     """A kind of broker: its configuration for ``(site, folder of the site, port)``, or for no site.
 
-    ``security``: how it can serve a site; none: halimede writes no access rules in its form.
+    ``security``: how it can serve a site; none: halimede writes no access rules in its form. ``can_run_twice``: whether
+    a machine can run two brokers with such configurations at a time.
     """
 
     open: Callable[[Path, int], str]
     guarded: Callable[[Site, Path, Path], str] | None = None
     security: tuple[Security, ...] = ()
+    can_run_twice: bool = True
 
 
 def installations(folder: Path | None) -> list[Installation]:
@@ -174,13 +177,31 @@ def _flashmq_guarded(site: Site, folder: Path, run: Path) -> str:
 def _flashmq(port: int, tls: str, folder: Path) -> str:
     return (
         f"listen {{\n  protocol mqtt\n  inet_protocol ip4\n  inet4_bind_address {HOST}\n  port {port}\n{tls}}}\n"
-        f"max_packet_size {MAX_PACKET}\nlog_file {folder}/broker.log\n"
+        f"max_packet_size {MAX_PACKET}\nclient_max_write_buffer_size {FLASHMQ_BUFFER}\nlog_file {folder}/broker.log\n"
+    )
+
+
+def _rabbitmq_open(folder: Path, port: int) -> str:
+    return (
+        f"listeners.tcp = none\nmqtt.listeners.tcp.1 = {HOST}:{port}\n"
+        "anonymous_login_user = guest\nanonymous_login_pass = guest\n"
+        f"mqtt.prefetch = {MAX_INFLIGHT}\nmqtt.max_packet_size_authenticated = {MAX_PACKET}\n"
+    )
+
+
+def _ejabberd_open(folder: Path, port: int) -> str:
+    return (
+        f'hosts: [localhost]\nlisten:\n  - {{port: {port}, ip: "{HOST}", module: mod_mqtt}}\n'
+        "auth_method: [anonymous]\nanonymous_protocol: login_anon\nallow_multiple_connections: true\n"
+        "modules:\n  mod_mqtt: {}\n"
     )
 
 
 BOTH = (Security.PASSWORDS, Security.TLS)
 KINDS = {
     "mosquitto": Kind(_mosquitto_open, _mosquitto_guarded, BOTH),
-    "emqx": Kind(_emqx_open, _emqx_guarded, BOTH),
+    "emqx": Kind(_emqx_open, _emqx_guarded, BOTH, can_run_twice=False),  # a node has ports of its own
     "flashmq": Kind(_flashmq_open, _flashmq_guarded, BOTH),
+    "rabbitmq": Kind(_rabbitmq_open),
+    "ejabberd": Kind(_ejabberd_open),
 }

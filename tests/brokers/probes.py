@@ -1,4 +1,4 @@
-"""What a broker does at its limits: many retained messages at once, and more messages than a client handles."""
+"""What a broker lacks, and what it does at its limits: many retained messages, more messages than a client handles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.bus import Packet
-from halimede.bus.mqtt import MqttBus
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli.doctor import broker_features, latency
 from tests.brokers.installation import Installation
 from tests.brokers.process import without_users
 from tests.ports import free_port
@@ -73,6 +74,19 @@ async def try_limits(installation: Installation, folder: Path) -> Limits:
         retained, remaining = await try_retained(broker.url)
         flooded, connections = await try_flood(broker.url)
     return Limits(retained, remaining, flooded, connections)
+
+
+async def examine(installation: Installation, folder: Path) -> list[str]:
+    """Return what ``halimede doctor`` finds a broker to lack, with halimede's limits."""
+    async with without_users(installation, folder, free_port()) as broker:
+        await asyncio.sleep(SETTLED_S)
+        settings = MqttSettings.from_url(broker.url)
+        async with MqttBus("probe-doctor", settings) as bus:
+            await bus.wait_connected(WAIT_S)
+            grants, software = bus.grants, broker_features.recognize(await latency.broker_version(bus))
+        checks = broker_features.limits(grants, software)
+        checks += await broker_features.examine_features(settings, grants, software)
+    return [check.found for check in checks if check.level != "ok"]
 
 
 async def try_retained(url: str) -> tuple[int, int]:

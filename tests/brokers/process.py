@@ -14,7 +14,7 @@ from services.broker import HOST, MosquittoProcess
 from tests.brokers.installation import KINDS, Installation
 
 #: seconds until a broker accepts connections: EMQX on a busy machine
-START_S = 120.0
+START_S = 300.0
 
 
 class BrokerProcess(MosquittoProcess):

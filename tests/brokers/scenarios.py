@@ -1,4 +1,4 @@
-"""What happens to frames on a broker: no fault, a worker killed, the broker killed, a broker that starts last."""
+"""What happens to frames on a broker: no fault, a worker killed, the broker killed, started last, or replaced."""
 
 from __future__ import annotations
 
@@ -133,3 +133,12 @@ async def cold_start(installation: Installation, security: Security, home: Path)
             timeline.fault()
         done = outcome("broker started last", system, timeline)
         return replace(done, cloud_s=round(done.cloud_s + timeline.began - broker.ready_at, 1))
+
+
+async def take_over(installation: Installation, security: Security, home: Path) -> Outcome:
+    """Kill the first of two brokers that are in the list of all clients; it does not return."""
+    async with system_on(installation, security, home, has_standby=True) as (system, broker):
+        async with _loaded(system) as timeline:
+            timeline.fault()
+            await broker.kill()
+        return outcome("broker replaced", system, timeline)

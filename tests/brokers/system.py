@@ -10,14 +10,18 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from halimede import programs
+from msgspec.structs import replace
+
+from halimede import programs, topics
 from halimede.access.site import Principal, Site
+from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
+from halimede.messages import GmPresence
 from halimede.topic import Role
 from services.site import Security
 from services.system import RunFile, labels
-from tests.brokers.installation import Installation, make_site, site_of
+from tests.brokers.installation import HOST, Installation, make_site, site_of
 from tests.brokers.process import BrokerProcess, of_site
 from tests.e2e.running import System
 from tests.ports import free_port
@@ -71,21 +75,35 @@ class SystemProcesses:
 
 @contextlib.asynccontextmanager
 async def system_on(
-    installation: Installation, security: Security, home: Path, *, broker_first: bool = True
+    installation: Installation,
+    security: Security,
+    home: Path,
+    *,
+    broker_first: bool = True,
+    has_standby: bool = False,
 ) -> AsyncIterator[tuple[System, BrokerProcess]]:
-    """Run the whole system on a broker; without ``broker_first`` its clients wait when the broker starts."""
+    """Run the whole system on a broker; without ``broker_first`` its clients wait when the broker starts.
+
+    ``has_standby``: a second broker of the same site is the next one in each client's list.
+    """
     site, folder = site_of(free_port(), security), home / "site"
     home.mkdir(parents=True)
     make_site(site, folder)
     broker = of_site(installation, site, folder, home / "broker")
-    processes = SystemProcesses(home, site, folder, broker.url)
+    second = replace(site, port=free_port())
+    standby = of_site(installation, second, folder, home / "standby")
+    url = f"{broker.url},{HOST}:{second.port}" if has_standby else broker.url
+    processes = SystemProcesses(home, site, folder, url)
     operator = folder / Principal(Role.OPERATOR, "admin").folder
-    settings = MqttSettings.from_url(broker.url, credentials=operator)
+    settings = MqttSettings.from_url(url, credentials=operator)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(broker.stop)
         stack.callback(processes.stop)
         run_file = stack.enter_context(RunFile(home))
-        run_file.write(broker.url, site.nodes, operator)
+        run_file.write(url, site.nodes, operator)
+        if has_standby:
+            stack.push_async_callback(standby.stop)
+            await standby.start()
         if broker_first:
             await broker.start()
         processes.start()
@@ -94,4 +112,19 @@ async def system_on(
             await broker.start()
         bus = MqttBus(f"test-{secrets.token_hex(4)}", settings)
         client = await stack.enter_async_context(Client(bus, patience_s=START_S))
+        await wait_for_gm(bus)
         yield System(home, processes.gm, bus, client, settings), broker
+
+
+async def wait_for_gm(bus: Bus) -> None:
+    """Wait until GM is there: without reason code 16 a request that reaches nobody waits until its deadline."""
+    presence, online = topics.GM_PRESENCE.filter(), asyncio.Event()
+
+    async def receive(gm: Delivery[GmPresence]) -> None:
+        if gm.body.online:
+            online.set()
+
+    await bus.subscribe(presence, receive)
+    async with asyncio.timeout(START_S):
+        await online.wait()
+    await bus.unsubscribe(presence)

@@ -103,6 +103,7 @@ async def test_a_broker_that_sends_few_messages_before_the_first_acknowledgement
         ),
         ("EMQX 5.8.6", Software.EMQX, '`mqtt.max_packet_size = "16447KB"` in the configuration of EMQX'),
         ("RabbitMQ 4.0.5", Software.RABBITMQ, "`mqtt.max_packet_size_authenticated = 16842752`"),
+        ("FlashMQ 1.26.2", Software.FLASHMQ, "`max_packet_size 16842752` and `client_max_write_buffer_size 33554432`"),
         ("", Software.UNKNOWN, 'Mosquitto `max_packet_size 16842752`, EMQX `mqtt.max_packet_size = "16447KB"`'),
     ],
 )

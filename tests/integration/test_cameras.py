@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,11 +18,13 @@ from structlog.testing import capture_logs
 
 from halimede import codec, topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.mqtt import MqttBus
 from halimede.cameras.address import parse
 from halimede.cameras.camera import Camera
 from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings
+from halimede.messages import CameraStatus
 from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, cameras, watching
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of, video
@@ -156,6 +159,29 @@ async def test_fewer_frames_are_taken_where_fewer_are_wanted(
     assert said.frames == 10
     assert said.wanted_fps == 5.0
     assert [number_of(bytes(f.data)) for f in seen.frames["a"]] == [i % 16 for i in range(0, 50, 5)]
+
+
+@pytest.mark.slow
+async def test_a_process_whose_frames_reached_nobody_ends_with_1_after_sigterm(
+    mosquitto: MosquittoProcess, unique: str
+) -> None:
+    environment = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "NAMESPACE": unique, "HALIMEDE_BROKER": mosquitto.url,
+    }  # fmt: skip
+    statuses: Inbox[CameraStatus] = Inbox()
+    async with MjpegCamera(counting()) as door, MqttBus(unique, mosquitto.url) as bus:
+        await bus.subscribe(topics.CAMERA_STATUS.filter(ns=unique), statuses)
+        command = [sys.executable, "-m", "halimede", "camera", "--camera", f"door={door.url()}"]
+        process = psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+        try:
+            await eventually(lambda: any(status.body.frames for status in statuses.deliveries), PATIENCE_S)
+            process.terminate()
+            _, shown = await asyncio.to_thread(process.communicate, timeout=patience(PATIENCE_S))
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    assert re.search(rb"halimede camera: \d+ frames of camera door had no subscriber", shown)
+    assert process.returncode == 1
 
 
 @pytest.mark.slow

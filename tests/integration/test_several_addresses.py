@@ -1,19 +1,44 @@
-"""A broker's name with several addresses: a client tries all of them, also if the first machine does not answer."""
+"""A broker with several addresses, of a list or of a name: a client tries them in turn, and one that is silent ends."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from halimede import topics
+from halimede.access.certs import make_certificates
+from halimede.access.site import Principal, Site
+from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli.broker_address import BrokerAddress
+from halimede.cli.commands import doctor
+from halimede.cli.follow import follow
+from halimede.errors import DisconnectedError, NotAllowedError
+from halimede.health_checks.check import Check
+from halimede.messages import Synced
+from halimede.topic import Role
 from services.broker import MosquittoProcess
+from tests.brokers.installation import under_test
+from tests.brokers.process import of_site
+from tests.ports import free_port
 from tests.waiting import patience
 
 HOST = "broker.test"
+#: seconds for all addresses of a test: a silent one has a half
+TIMEOUT_S = 2.0
+
+
+@pytest.fixture(params=["lean", "paho"])
+def client(request: pytest.FixtureRequest) -> Any:
+    """Each MQTT client."""
+    return request.param
 
 
 @pytest.fixture
@@ -23,29 +48,172 @@ def silent_port() -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
         waiting = [socket.socket() for _ in range(3)]
-        for client in waiting:
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
+        for waiter in waiting:
+            waiter.setblocking(False)
+            waiter.connect_ex(listener.getsockname())
         yield listener.getsockname()[1]
-        for client in waiting:
-            client.close()
+        for waiter in waiting:
+            waiter.close()
+
+
+@pytest.fixture
+def mute_port() -> Iterator[int]:
+    """A port at which the kernel accepts connections, and nothing answers: a broker that hangs."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=64)) as listener:
+        yield listener.getsockname()[1]
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     """Let the name have an address for each port."""
-    loop = asyncio.get_running_loop()
+    original = socket.getaddrinfo
 
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
-        assert host == HOST
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", each)) for each in ports]
+    def getaddrinfo(host: str, port: int, *arguments: Any, **options: Any) -> list[Any]:
+        if host != HOST:
+            return list(original(host, port, *arguments, **options))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", number)) for number in ports]
 
-    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def listed(*ports: int, client: Any = "lean", timeout_s: float = TIMEOUT_S) -> MqttSettings:
+    """Return the settings of a list of brokers on loopback."""
+    settings = MqttSettings.from_url(",".join(f"127.0.0.1:{port}" for port in ports))
+    return MqttSettings(
+        settings.host, settings.port, client=client, connect_timeout_s=timeout_s, alternatives=settings.alternatives
+    )
 
 
 async def test_a_first_address_that_does_not_answer_leaves_time_for_the_second(
-    mosquitto: MosquittoProcess, unique: str, silent_port: int, monkeypatch: pytest.MonkeyPatch
+    mosquitto: MosquittoProcess, unique: str, silent_port: int, monkeypatch: pytest.MonkeyPatch, client: Any
 ) -> None:
     resolve(monkeypatch, silent_port, mosquitto.port)
-    settings = MqttSettings(HOST, 1883, client="lean", connect_timeout_s=2.0)
+    settings = MqttSettings(HOST, 1883, client=client, connect_timeout_s=TIMEOUT_S)
     async with MqttBus(unique, settings) as bus:
         await bus.wait_connected(patience(30))
+
+
+async def test_a_first_address_of_a_name_that_accepts_and_does_not_answer_leaves_time_for_the_second(
+    mosquitto: MosquittoProcess, unique: str, mute_port: int, monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    resolve(monkeypatch, mute_port, mosquitto.port)
+    settings = MqttSettings(HOST, 1883, client=client, connect_timeout_s=TIMEOUT_S)
+    async with MqttBus(unique, settings) as bus:
+        await bus.wait_connected(patience(30))
+
+
+async def test_a_list_is_tried_in_turn_whatever_its_first_brokers_do(
+    mosquitto: MosquittoProcess, unique: str, silent_port: int, mute_port: int, client: Any
+) -> None:
+    async with MqttBus(unique, listed(free_port(), silent_port, mute_port, mosquitto.port, client=client)) as bus:
+        await bus.wait_connected(patience(30))
+
+
+async def test_without_any_broker_the_error_has_the_cause_at_each_address(unique: str, mute_port: int) -> None:
+    closed = free_port()
+    with pytest.raises(DisconnectedError) as caught:
+        await MqttBus(unique, listed(closed, mute_port, timeout_s=0.4)).check_reachable()
+    assert str(caught.value) == (
+        f"127.0.0.1:{closed}: Connection refused; "
+        f"127.0.0.1:{mute_port}: the broker accepted the connection but does not answer"
+    )
+
+
+async def test_a_name_that_does_not_resolve_does_not_keep_a_client_from_the_next_broker(
+    mosquitto: MosquittoProcess, unique: str, monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    original = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        if host == HOST:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return list(original(host, *arguments, **options))
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    settings = MqttSettings.from_url(f"{HOST}:1883,127.0.0.1:{mosquitto.port}").for_control()
+    async with MqttBus(unique, settings) as bus:
+        await bus.wait_connected(patience(30))
+
+
+async def test_when_the_first_broker_is_killed_a_client_continues_at_the_second(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, client: Any
+) -> None:
+    received = asyncio.Event()
+    async with MosquittoProcess(tmp_path) as first:
+        settings = listed(first.port, mosquitto.port, client=client)
+        async with MqttBus(unique, settings) as bus, MqttBus(f"{unique}-2", listed(mosquitto.port)) as other:
+            await bus.wait_connected(patience(30))
+            await other.wait_connected(patience(30))
+            await bus.listen(f"{unique}/in", 1, lambda _: received.set(), 0)
+            await first.kill()
+            async with asyncio.timeout(patience(30)):
+                while not received.is_set():
+                    await other.send(Packet(f"{unique}/in", b"x"))
+                    await asyncio.sleep(0.05)
+
+
+async def test_the_name_of_each_address_is_checked_against_its_certificate(
+    tmp_path: Path, unique: str, client: Any
+) -> None:
+    site = Site(broker=["localhost"], port=free_port(), nodes=["edge0"])
+    make_certificates(site, tmp_path / "site")
+    credentials = tmp_path / "site" / Principal(Role.OPERATOR, "admin").folder
+    by_address, by_name = f"127.0.0.1:{site.port}", f"localhost:{site.port}"
+
+    def secure(endpoints: str) -> MqttSettings:
+        return replace(MqttSettings.from_url(f"mqtts://{endpoints}", credentials=credentials), client=client)
+
+    broker = of_site(under_test(), site, tmp_path / "site", tmp_path / "broker")
+    async with broker, MqttBus(unique, secure(f"{by_address},{by_name}")) as bus:
+        await bus.wait_connected(patience(30))
+        with pytest.raises(NotAllowedError, match=rf"{by_address}: .* does not have the name 127\.0\.0\.1"):
+            await MqttBus(f"{unique}-2", secure(f"{by_address},127.0.0.1:{free_port()}")).check_reachable()
+
+
+async def test_a_command_that_follows_a_topic_continues_at_the_second_broker(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    received: list[Synced] = []
+    topic = topics.SYNCED.at(node=unique)
+
+    async def watch(broker: BrokerAddress) -> None:
+        async for _, body in follow(broker, topics.SYNCED.filter(node=unique)):
+            assert body is not None
+            received.append(body)
+
+    async def publish_until(bus: MqttBus, count: int) -> None:
+        while not any(body.count == count for body in received):
+            await bus.publish(topic, Synced(epoch=0, count=count))
+            await asyncio.sleep(0.05)
+
+    async with MosquittoProcess(tmp_path) as first:
+        watching = asyncio.create_task(watch(BrokerAddress(listed(first.port, mosquitto.port), "the test")))
+        async with MqttBus(f"{unique}-1", listed(first.port)) as bus:
+            await bus.wait_connected(patience(30))
+            await asyncio.wait_for(publish_until(bus, 1), patience(30))
+        await first.kill()
+        async with MqttBus(f"{unique}-2", listed(mosquitto.port)) as bus:
+            await bus.wait_connected(patience(30))
+            await asyncio.wait_for(publish_until(bus, 2), patience(30))
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def test_doctor_examines_each_broker_of_a_list_and_whether_their_clients_reach_one_another(
+    mosquitto: MosquittoProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path))
+    closed = free_port()
+
+    async def checks(*ports: int) -> list[Check]:
+        return [check async for check in doctor.examine(",".join(f"127.0.0.1:{port}" for port in ports), "")]
+
+    async with MosquittoProcess(tmp_path / "second") as second:
+        separate = await checks(closed, mosquitto.port, second.port)
+        # two addresses of one broker stand for two brokers of a cluster
+        joined = await checks(mosquitto.port, mosquitto.port)
+    assert [check.level for check in separate if check.name == "connection"] == ["problem", "ok", "ok"]
+    (about_separate,) = (check for check in separate if check.name == "brokers")
+    assert about_separate.level == "warning"
+    assert f"of 127.0.0.1:{mosquitto.port} do not reach clients of 127.0.0.1:{second.port}" in about_separate.found
+    (about_joined,) = (check for check in joined if check.name == "brokers")
+    assert about_joined.level == "ok"

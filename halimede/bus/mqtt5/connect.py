@@ -1,4 +1,4 @@
-"""Opens an MQTT v5 connection: name, socket, TLS and CONNACK, each with a deadline; cleans up after a failure."""
+"""Opens an MQTT v5 connection: socket, TLS and CONNACK, each with a deadline; cleans up after a failure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from halimede.bus.addresses import SocketAddress
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.connection import Mqtt5Transport
@@ -17,8 +18,10 @@ from halimede.bus.transport import Deliver, disable_socket_delays, tls_error, wa
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 
-async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> Mqtt5Transport:
-    """Connect and wait until the broker accepts this client.
+async def connect(
+    address: SocketAddress, settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver
+) -> Mqtt5Transport:
+    """Connect to one address and wait until the broker accepts this client.
 
     Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
     """
@@ -36,12 +39,11 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         login=login,
         will=will,
     )
-    async with _within(settings.connect_timeout_s, "no connection"):
-        sock = await _dial(settings.host, settings.port, settings.connect_timeout_s)
+    sock = await _dial(address)
     try:
         if context:
-            async with _within(settings.connect_timeout_s, "no TLS handshake"):
-                sock = await _secure(sock, context, settings.host)
+            async with _within(address.timeout_s, "no TLS handshake"):
+                sock = await _secure(sock, context, address.endpoint.host)
         link = Mqtt5Transport(sock, settings, deliver)
     except BaseException:
         sock.close()
@@ -51,7 +53,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     except BaseException:
         link.abort("not begun")
         raise
-    await wait_for_connack(link, link.accepted, settings)
+    await wait_for_connack(link, link.accepted, timeout_s=address.timeout_s, secure=settings.secure)
     return link
 
 
@@ -64,35 +66,20 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
         raise TimeoutError(f"{what} within {seconds:g} s") from error
 
 
-async def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Try each address of the host, each for its share of ``timeout_s``; raise the last one's error.
-
-    A machine that is off does not answer: without shares it would use all of the time, in every attempt.
-    """
-    loop = asyncio.get_running_loop()
-    last: OSError | None = None
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for family, kind, protocol, _, address in addresses:
-        try:
-            sock = socket.socket(family, kind, protocol)
-        except OSError as error:  # for example a machine without IPv6
-            last = error
-            continue
-        try:
-            sock.settimeout(0)
-            async with _within(timeout_s / len(addresses), "no connection"):
-                await loop.sock_connect(sock, address)
-            disable_socket_delays(sock)
-        except OSError as error:
-            sock.close()
-            # asyncio's own text names the address, and not the cause
-            last = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise last or OSError(f"no address for {host}")
+async def _dial(address: SocketAddress) -> socket.socket:
+    """Return a connected socket."""
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(0)
+        async with _within(address.timeout_s, "no connection"):
+            await asyncio.get_running_loop().sock_connect(sock, address.target)
+        disable_socket_delays(sock)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError) and error.errno:  # asyncio's own text names the address, and not the cause
+            raise OSError(error.errno, os.strerror(error.errno)) from error
+        raise
+    return sock
 
 
 async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:

@@ -13,6 +13,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
+from halimede.bus.addresses import SocketAddress
 from halimede.bus.message import Packet
 from halimede.bus.paho.connection import EncodedProperties, PahoTransport, ReadingClient, no_properties
 from halimede.bus.settings import MqttSettings
@@ -23,8 +24,10 @@ from halimede.errors import DisconnectedError, InvalidFieldError
 CANCEL_PATIENCE = 1.0
 
 
-async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoTransport:
-    """Connect and wait until the broker accepts this client.
+async def connect(
+    address: SocketAddress, settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver
+) -> PahoTransport:
+    """Connect to one address and wait until the broker accepts this client.
 
     Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
     """
@@ -33,18 +36,19 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         login = settings.login()
     except InvalidFieldError as error:  # changed since the start: perhaps during a rotation
         raise DisconnectedError(str(error)) from error
-    tls = _RememberingContext(context) if context else None
+    tls = PahoContext(context, address.endpoint.host) if context else None
     client = _client(settings, client_id, will, tls, login)
+    client.connect_timeout = address.timeout_s
     try:
-        await _connect_in_thread(client, settings)
+        await _connect_in_thread(client, address, settings)
     except OSError as error:
         if tls:
             tls.close()
         if isinstance(error, ssl.SSLError) or (tls and isinstance(error, ConnectionResetError)):
-            raise tls_error(error, settings.host) from error
+            raise tls_error(error, address.endpoint.host) from error
         raise
     link = PahoTransport(client, settings, deliver)
-    await wait_for_connack(link, link.accepted, settings)
+    await wait_for_connack(link, link.accepted, timeout_s=address.timeout_s, secure=settings.secure)
     return link
 
 
@@ -52,7 +56,7 @@ def _client(
     settings: MqttSettings,
     client_id: str,
     will: Packet | None,
-    tls: _RememberingContext | None,
+    tls: PahoContext | None,
     login: tuple[str | None, str | None],
 ) -> ReadingClient:
     client = ReadingClient(
@@ -62,7 +66,6 @@ def _client(
         manual_ack=True,
         reconnect_on_failure=False,
     )
-    client.connect_timeout = settings.connect_timeout_s
     client.patience_s = settings.keepalive_s
     client.max_inflight_messages = 0  # no limit of paho's, which would queue without a bound; the slots limit
     if login[0] is not None:
@@ -79,16 +82,16 @@ def _opened(_: Client, __: Any, sock: Any) -> None:
     disable_socket_delays(sock)
 
 
-async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:
-    """Resolve, connect and do the TLS handshake in a thread: paho blocks up to ``connect_timeout_s``."""
+async def _connect_in_thread(client: ReadingClient, address: SocketAddress, settings: MqttSettings) -> None:
+    """Connect and do the TLS handshake in a thread: paho blocks up to the address's time for each."""
     properties = no_properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = settings.session_s
     properties.ReceiveMaximum = settings.receive_maximum
     properties.MaximumPacketSize = settings.max_packet
     call = partial(
         client.connect,
-        settings.host,
-        settings.port,
+        address.host,
+        address.port,
         # the broker waits for 1.5 times this, and Mosquitto up to 6 s more: so it finds a hung client in time
         keepalive=max(1, settings.keepalive_s * 2 // 3),
         clean_start=not settings.session_s,
@@ -107,18 +110,24 @@ async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> N
         executor.shutdown(wait=False)
 
 
-class _RememberingContext:
-    """A TLS context for paho. Paho loses a socket whose handshake fails, so this class keeps it."""
+class PahoContext:
+    """A TLS context for paho, which connects to a numeric address: the certificate must have the name ``host``.
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    Paho loses a socket whose handshake fails, so this class keeps it.
+    """
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self.check_hostname = context.check_hostname
         self._context = context
+        self._host = host
         self._wrapped: ssl.SSLSocket | None = None
 
     def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
-        self._wrapped = self._context.wrap_socket(sock, **options)
+        """Return the socket with TLS; its handshake has yet to be done."""
+        self._wrapped = self._context.wrap_socket(sock, **{**options, "server_hostname": self._host})
         return self._wrapped
 
     def close(self) -> None:
+        """Close the socket."""
         if self._wrapped:
             self._wrapped.close()

@@ -5,17 +5,19 @@ Each check needs the ones before it: if the broker is not reachable, the others 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from rich.text import Text
 
+from halimede.bus.settings import MqttSettings
 from halimede.cli import broker_address as brokers
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.doctor import broker as doctor_broker
 from halimede.cli.doctor import broker_features, latency, machine
+from halimede.cli.doctor.broker_list import examine_list
 from halimede.cli.doctor.system import examine_system
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump
@@ -69,19 +71,26 @@ async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
         yield problem("broker", str(error), "give --broker host:port, or HALIMEDE_BROKER")
         return
     yield ok("broker", str(broker))
-    async with aclosing(doctor_broker.reach(broker.settings)) as found:
-        async for check in found:
-            yield check
-            if check.level == "problem":
-                return
-    yield await doctor_broker.strangers(broker.settings)
-    async with aclosing(_inside(broker)) as found:
-        async for check in found:
+    reachable = []
+    for endpoint in broker.settings.endpoints:
+        settings = broker.settings.at(endpoint)
+        level = "ok"
+        async with aclosing(doctor_broker.reach(settings)) as checks:
+            async for check in checks:
+                level = check.level
+                yield check
+        if level != "problem":
+            reachable.append(settings)
+            yield await doctor_broker.strangers(settings)
+    if not reachable:
+        return
+    async with aclosing(_inside(broker, reachable)) as checks:
+        async for check in checks:
             yield check
 
 
-async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
-    """Run the checks that need a connection to the broker."""
+async def _inside(broker: BrokerAddress, reachable: Sequence[MqttSettings]) -> AsyncGenerator[Check, None]:
+    """Run the checks that need a connection to the broker; ``reachable`` are the settings of each broker of a list."""
     client = Client.to(broker, patience_s=PATIENCE_S)
     try:
         await client.__aenter__()
@@ -98,11 +107,13 @@ async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
         for check in broker_features.limits(client.bus.grants, software):
             yield check
         may_publish = True
-        async for check in doctor_broker.speed(client.bus, broker.settings):
+        async for check in doctor_broker.speed(client.bus, reachable[0]):
             may_publish = may_publish and check.level != "problem"
             yield check
         if may_publish:
             for check in await broker_features.examine_features(broker.settings, client.bus.grants, software):
+                yield check
+            for check in await examine_list(reachable):
                 yield check
         yield await doctor_broker.rules(client.bus)
         async for check in examine_system(client, tls=broker.settings.secure):

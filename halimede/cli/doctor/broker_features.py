@@ -37,6 +37,8 @@ ORDINARY = 1024 * 1024
 #: bytes of topic and properties; seconds for which a retained message stays if this process is killed
 RESERVED, EXPIRY_S = 1024, 60
 TEXT = b"halimede doctor"
+#: bytes of FlashMQ's buffer for a client: with less it drops the largest frames
+FLASHMQ_BUFFER = 32 * 1024 * 1024
 #: brokers that have everything
 GOOD = "Mosquitto 2 or EMQX 5"
 
@@ -75,7 +77,11 @@ class Feature(Enum):
     RETAINED = Requirement(
         "the broker does not support retained messages",
         "GM and clients do not learn the state of what existed before they connected",
-        {Software.MOSQUITTO: "retain_available true", Software.EMQX: "mqtt.retain_available = true"},
+        {
+            Software.MOSQUITTO: "retain_available true",
+            Software.EMQX: "mqtt.retain_available = true",
+            Software.FLASHMQ: "retained_messages_mode enabled",
+        },
     )
     RETAINED_BY_WILDCARD = Requirement(
         "the broker sends no retained messages to subscriptions with wildcards",
@@ -111,7 +117,8 @@ class Feature(Enum):
         {
             Software.MOSQUITTO: f"max_packet_size {MAX_PACKET}",
             Software.EMQX: f'mqtt.max_packet_size = "{MAX_PACKET_KIB}KB"',
-            Software.FLASHMQ: f"max_packet_size {MAX_PACKET}",
+            # its buffer for a client limits what it delivers, and grows by powers of two
+            Software.FLASHMQ: f"max_packet_size {MAX_PACKET}` and `client_max_write_buffer_size {FLASHMQ_BUFFER}",
             Software.RABBITMQ: f"mqtt.max_packet_size_authenticated = {MAX_PACKET}",
         },
         is_essential=False,

@@ -44,6 +44,14 @@ def test_a_folder_without_a_broker_that_is_known_is_refused(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_broker_without_users_is_on_loopback_alone(tmp_path: Path, kind: str) -> None:
+    text = KINDS[kind].open(tmp_path, 20_001)
+    assert "0.0.0.0" not in text
+    assert "127.0.0.1" in text
+    assert "20001" in text
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.security])
 @pytest.mark.parametrize("security", [Security.PASSWORDS, Security.TLS])
 def test_a_site_is_served_on_loopback_alone(tmp_path: Path, kind: str, security: Security) -> None:
     site, folder = site_of(20_001, security), tmp_path / "site"
@@ -65,6 +73,17 @@ def test_the_tables_sum_up_the_runs() -> None:
     text = tables([report])
     assert "| emqx 5.8.6 | compiled | 2 passed, 1 failed: test_x | 3,000 | 0 | 25,000 | held |" in text
     assert "| emqx 5.8.6 | tls | broker killed | 3, 1 failed | 200 | 194 | 6 | 0 | 2 | 4.5 to 6 | 31 to 31 |" in text
+
+
+def test_a_broker_that_cannot_serve_a_site_shows_what_it_lacks_and_fails_nothing() -> None:
+    failures = tuple(f"test_{number}" for number in range(40))
+    report = BrokerReport(Installation("rabbitmq", "4", ("start",), "its package"))
+    report.suites["contract of the bus"] = SuiteCount(60, 40, 0, failures)
+    report.missing = ["no shared subscriptions", "few in flight"]
+    assert report.is_good
+    text = tables([report])
+    assert "| rabbitmq 4 | its package | 60 passed, 40 failed | not tried |" in text
+    assert "| rabbitmq 4 | `no shared subscriptions`; `few in flight` |" in text
 
 
 @pytest.mark.parametrize(

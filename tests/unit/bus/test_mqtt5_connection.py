@@ -35,6 +35,7 @@ from tests.scripted import (
     Scripted,
     connack,
     linked,
+    loopback,
     message,
     packet,
     puback,
@@ -397,7 +398,7 @@ async def test_the_end_of_a_connection_has_the_brokers_reason(said: bytes) -> No
 async def refused(word: bytes) -> DisconnectedError:
     async with Scripted() as broker:
         settings = MqttSettings(HOST, broker.port, client="lean")
-        connecting = asyncio.create_task(connect(settings, "me", None, lambda *_: None))
+        connecting = asyncio.create_task(connect(loopback(settings), settings, "me", None, lambda *_: None))
         peer = await broker.peer()
         await peer.takes(CONNECT)
         peer.say(word)
@@ -438,11 +439,10 @@ async def test_a_peer_that_accepts_and_says_nothing_is_left_in_time_and_so_it_is
             (replace(plain, secure=True), "no TLS handshake within 0.2 s"),
         ):
             with pytest.raises((DisconnectedError, TimeoutError), match=says):
-                await connect(settings_, "me", None, lambda *_: None)
+                await connect(loopback(settings_), settings_, "me", None, lambda *_: None)
             assert await (await broker.peer()).reader.read()
-            connecting = asyncio.create_task(
-                connect(replace(settings_, connect_timeout_s=60), "me", None, lambda *_: None)
-            )
+            patient = replace(settings_, connect_timeout_s=60)
+            connecting = asyncio.create_task(connect(loopback(patient), patient, "me", None, lambda *_: None))
             peer = await broker.peer()
             assert await peer.reader.read(1)
             connecting.cancel()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttSettings
+from halimede.bus.settings import Endpoint
 from halimede.errors import InvalidFieldError
 
 
@@ -60,7 +61,36 @@ def test_a_path_is_the_prefix_of_all_topics() -> None:
     assert MqttSettings.from_url("mqtt://broker/site-1/line.2").prefix == "site-1/line.2/"
 
 
+@pytest.mark.parametrize(
+    ("url", "endpoints"),
+    [
+        ("a,b", [("a", 1883), ("b", 1883)]),
+        ("a:1,b:2,c", [("a", 1), ("b", 2), ("c", 1883)]),
+        ("mqtts://a,b:9", [("a", 8883), ("b", 9)]),
+        ("mqtt://[::1]:7,[::2],c", [("::1", 7), ("::2", 1883), ("c", 1883)]),
+    ],
+)
+def test_an_address_may_have_several_brokers(url: str, endpoints: list[tuple[str, int]]) -> None:
+    settings = MqttSettings.from_url(url)
+    assert settings.endpoints == tuple(Endpoint(host, port) for host, port in endpoints)
+    assert MqttSettings.from_url(settings.url) == settings
+    assert [settings.at(endpoint).where for endpoint in settings.endpoints] == settings.where.split(",")
+
+
+def test_the_brokers_of_a_list_have_user_and_prefix_in_common() -> None:
+    settings = MqttSettings.from_url("mqtt://node,1:s,ecret@a:1,b:2/site-1/x")
+    assert (settings.username, settings.password, settings.prefix) == ("node,1", "s,ecret", "site-1/x/")
+    assert settings.where == "a:1,b:2"
+    assert settings.at(Endpoint("b", 2)).password == "s,ecret"
+
+
 NONSENSE = [
+    "a,",
+    ",a",
+    "a,,b",
+    "a:1,b:0",
+    "mqtt://a,mqtt://b",
+    "a/x,b/x",
     "",
     "://",
     "mqtt://",
