@@ -27,7 +27,7 @@ from halimede.bus.message import (
     ReceiveNow,
 )
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reconnect import FIRST_BACKOFF, BrokerReadiness, ClientIdConflict, ReconnectBackoff
+from halimede.bus.reconnect import BrokerReadiness, ClientIdConflict, ReconnectBackoff
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
@@ -47,8 +47,11 @@ RENEWED = "birth and will have changed"
 UNREADY = "the broker refuses subscriptions or birth: it may not be ready yet"
 #: seconds that a new subscription waits for a usable connection: longer than all attempts at a broker that is not ready
 SETTLE_S = 30.0
-#: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded
-REPEAT_BIRTH_S, LONGEST_REPEAT_S = 3.0, 60.0
+#: seconds after which a connection's birth is published once more, and the longest pause until that has succeeded. Each
+#: pause is a random share of it: after an outage all clients connect at the same time, and their syncs are more urgent
+REPEAT_BIRTH_S, LONGEST_REPEAT_S, REPEAT_SHARES = 10.0, 60.0, (0.5, 1.5)
+#: seconds between two checks whether an obstacle to a connection still exists
+OBSTACLE_S = 0.05
 #: seconds to wait for its acknowledgement: each repetition goes to all subscribers, which may be thousands
 REPEAT_TIMEOUT_S = 20.0
 
@@ -395,7 +398,7 @@ class ReconnectingBus(Bus):
         while True:
             while obstacle := self.obstacle():
                 self._outage.because(obstacle)
-                await asyncio.sleep(FIRST_BACKOFF)
+                await asyncio.sleep(OBSTACLE_S)
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
             pause = 0.0
@@ -485,7 +488,8 @@ class ReconnectingBus(Bus):
         if announcement.repeat is None:
             return
         for attempt in itertools.count(1):
-            await asyncio.sleep(exponential(attempt, REPEAT_BIRTH_S, LONGEST_REPEAT_S))
+            share = self._chance.uniform(*REPEAT_SHARES)
+            await asyncio.sleep(share * exponential(attempt, REPEAT_BIRTH_S, LONGEST_REPEAT_S))
             birth = announcement.repeat()
             try:
                 reason = await self.send(birth, REPEAT_TIMEOUT_S)

@@ -11,7 +11,7 @@ from halimede.errors import TooLargeError
 
 SHARE = "$share/"
 #: user properties up to which a packet's size is only estimated, and most bytes of all but its body then
-FEW, OVERHEAD = 2, 7 * 65_536 + 64
+FEW, OVERHEAD = 3, 9 * 65_536 + 64
 
 
 def split_shared(filter_: str) -> tuple[str, str]:

@@ -155,7 +155,9 @@ class OffloadClient:
         if deadline_s <= 0:
             raise OffloadError(OffloadReason.DEADLINE, "no time is left for the request")
         if not self.circuit.admit(now):
-            raise OffloadError(OffloadReason.CIRCUIT_OPEN)
+            refusal = OffloadError(OffloadReason.CIRCUIT_OPEN)
+            refusal.is_up = self._credits.known(now)
+            raise refusal
         probe = self.circuit.state is State.HALF_OPEN
         request = PendingRequest(frame, trace, now, now + deadline_s, loop.create_future())
         self._requests += 1
@@ -168,6 +170,7 @@ class OffloadClient:
             self._close(request, probe=probe, answered=False)
             if isinstance(failure, OffloadError):
                 failure.sent, failure.fatal = request.sent, request.deaths >= DEATHS
+                failure.is_up = self._credits.known(loop.time())
             del request  # its future holds the failure, and its traceback this frame: the sample would leak
             raise
         self._close(request, probe=probe, answered=True)

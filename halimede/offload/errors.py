@@ -37,16 +37,19 @@ UNTAKEN = frozenset(
 )
 #: those of a next tier that is up, and takes fewer samples than are hard
 OVERLOAD = frozenset({OffloadReason.WINDOW_FULL, OffloadReason.SHED, OffloadReason.TOO_SLOW})
+#: those of a next tier that is too slow or down: only whether it is up decides
+UNANSWERED = frozenset({OffloadReason.DEADLINE, OffloadReason.CIRCUIT_OPEN})
 
 
 class OffloadError(HalimedeError):
     """The next tier did not answer: the edge's prediction counts. ``detail``: for people; ``sent``: uploaded.
 
-    ``fatal``: so many workers ended while they had the sample that no further worker should receive it.
+    ``is_up``: a worker of the next tier advertised its load at that time. ``fatal``: so many workers ended while they
+    had the sample that no further worker should receive it.
     """
 
     def __init__(self, reason: OffloadReason, detail: str = "") -> None:
         self.reason = reason
         self.detail = detail
-        self.sent = self.fatal = False
+        self.sent = self.fatal = self.is_up = False
         super().__init__(f"{reason}: {detail}" if detail else str(reason))

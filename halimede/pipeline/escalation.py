@@ -20,7 +20,7 @@ from halimede.errors import shorten_middle
 from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
-from halimede.offload.errors import OVERLOAD, OffloadError, OffloadReason
+from halimede.offload.errors import OVERLOAD, UNANSWERED, OffloadError, OffloadReason
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
 from halimede.pipeline.transcode import UploadEncoder
@@ -86,13 +86,14 @@ class Escalation:
         self._ledger = ledger
         self._encoder = encoder
         self._audited = audited
-        #: hard samples for which the next tier was requested, its answers, and those that it did not take
-        self._requested = self._answered = self._refused = 0
+        #: hard samples for which the next tier was requested, its answers, those that it did not take, and those
+        #: without an answer although it was up
+        self._requested = self._answered = self._refused = self._unanswered = 0
 
     def totals(self) -> HardTotals:
         """Return the totals of hard samples, also of those that were withheld because the next tier is too slow."""
         withheld = self.policy.withheld[OffloadReason.TOO_SLOW] if self.policy else 0
-        return HardTotals(self._requested + withheld, self._answered, self._refused + withheld)
+        return HardTotals(self._requested + withheld, self._answered, self._refused + withheld, self._unanswered)
 
     def abandon(self) -> None:
         """Expire all requests: a stopping worker answers with its own predictions."""
@@ -164,6 +165,7 @@ class Escalation:
         except OffloadError as error:
             concluded.reason, concluded.sent = error.reason, error.sent
             self._refused += hard and error.reason in OVERLOAD
+            self._unanswered += hard and error.is_up and error.reason in UNANSWERED
             log.debug(
                 "request not answered",
                 frame=frame.id.hex(),

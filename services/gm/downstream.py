@@ -347,7 +347,7 @@ class Downstream:
                 self._holders.setdefault(key, set()).add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
                 crowd = len(self._awaited.get(key, ()))
-                patience, properties = crowd / TAKEN_PER_SECOND, self._properties(resource)
+                patience, properties = crowd / TAKEN_PER_SECOND, self._properties(key, resource)
                 await self.sender.send(
                     line, attempt, INSERT.at(**names), resource.body, patience, properties=properties
                 )
@@ -365,10 +365,10 @@ class Downstream:
         """Whether a node must be sent the session key of a service that it holds."""
         return held.session is not None and held.session != session_mark(self._session_key(held.uid))
 
-    def _properties(self, resource: Resource[Any]) -> Mapping[str, str]:
+    def _properties(self, key: Key, resource: Resource[Any]) -> Mapping[str, str]:
         """Return the session key of a service: not a part of the resource, which its users read."""
-        key = self._session_key(resource.metadata.uid) if resource.key.plural in WITH_SESSIONS else ""
-        return {SESSION_KEY_PROPERTY: key} if key else NO_PROPERTIES
+        session_key = self._session_key(resource.metadata.uid) if key.plural in WITH_SESSIONS else ""
+        return {SESSION_KEY_PROPERTY: session_key} if session_key else NO_PROPERTIES
 
     def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, SentVersion]:
         known = self._known.get(id(resource))

@@ -131,14 +131,15 @@ class Nodes(Mapping[str, Node]):
             # an outdated message, which proves nothing, or a node that lost its epoch: then its sync has the new one
             self._doubtful[presence.node] = presence
             return NOTHING
-        if retained and presence.online:
-            if old is None or presence.epoch > old.epoch:
-                self._unconfirmed.add(presence.node)
-            else:
-                presence = msgspec.structs.replace(presence, online=old.online)
-        else:
-            self._unconfirmed.discard(presence.node)
         self._doubtful.pop(presence.node, None)
+        if not (retained and presence.online):
+            self._unconfirmed.discard(presence.node)
+        elif old is None or presence.epoch > old.epoch:
+            self._unconfirmed.add(presence.node)
+        else:
+            presence = msgspec.structs.replace(presence, online=old.online)
+        if old is not None and old.online and old.epoch == presence.epoch and old.presence == presence:
+            return NOTHING  # a repeated birth: nothing is computed or stored
         known = old.presence if old else None
         # a will need not repeat the content of the birth
         told = known if known is not None and not presence.online else presence

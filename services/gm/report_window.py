@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
 from typing import NamedTuple
 
 from halimede.names import Key
@@ -38,38 +37,41 @@ class AnswerTotals:
     degraded: int = 0
 
 
-class CountPoint(NamedTuple):
-    """The counts at one step, and the seconds of the node's clock at their counting; NaN if it names no time."""
-
-    answered: int
-    degraded: int
-    counted_s: float
-
-
 @dataclass(slots=True)
 class CountHistory:
-    """The last counts of a service on a node, and by how much the node's clock is ahead.
+    """The last counts of a service on a node, the answers of each step, and by how much the node's clock is ahead.
 
-    ``received_s``: when the last report came, by GM's clock. ``offset_s`` is None unless as much time passed on both
-    clocks between the last two reports: after an outage a node sends an old report again.
+    ``counts``: answered and degraded, None before the first sample. ``counted_s``: the seconds of the node's clock at
+    their counting; NaN if it names no time. ``received_s``: when the last report came, by GM's clock. ``offset_s`` is
+    None unless as much time passed on both clocks between the last two reports: after an outage a node sends an old
+    report again.
     """
 
-    points: deque[CountPoint] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    #: answered and degraded in turns, of each step: there may be thousands of nodes, and an array is small
+    steps: array[float] = field(default_factory=lambda: array("d"))
+    counts: tuple[int, int] | None = None
     counted_at: str = ""
+    counted_s: float = math.nan
     received_s: float = 0.0
     offset_s: float | None = None
 
     def add(self, sample: CountSample, now_s: float) -> None:
         """Add the counts of this step; they are those of the step before if no report came since."""
-        counted_s = before_s = self.points[-1].counted_s if self.points else math.nan
+        before_s = self.counted_s
         if sample.counted_at != self.counted_at:
-            counted_s = _seconds(sample.counted_at)
-            agrees = abs((counted_s - before_s) - (now_s - self.received_s)) <= TOLERANCE_S
-            self.offset_s = counted_s - now_s if agrees else None
+            self.counted_s = _seconds(sample.counted_at)
+            agrees = abs((self.counted_s - before_s) - (now_s - self.received_s)) <= TOLERANCE_S
+            self.offset_s = self.counted_s - now_s if agrees else None
             self.counted_at, self.received_s = sample.counted_at, now_s
         elif now_s - self.received_s > WINDOW_S:
             self.offset_s = None
-        self.points.append(CountPoint(sample.answered, sample.degraded, counted_s))
+        if self.counts:
+            # a count that fell belongs to a worker that lost its own; one of longer than the window is not recent
+            answered, degraded = sample.answered - self.counts[0], sample.degraded - self.counts[1]
+            is_recent = answered > 0 and degraded >= 0 and not self.counted_s - before_s > WINDOW_S
+            self.steps.extend((answered, degraded) if is_recent else (0, 0))
+            del self.steps[: -2 * (SAMPLES - 1)]
+        self.counts = sample.answered, sample.degraded
 
 
 class ReportWindow:
@@ -106,13 +108,8 @@ class ReportWindow:
         totals: dict[Key, AnswerTotals] = {}
         for (key, _), history in self._histories.items():
             total = totals.setdefault(key, AnswerTotals())
-            for before, after in pairwise(history.points):
-                # a count that fell belongs to a worker that lost its own; one of longer than the window is not recent
-                answered, degraded = after.answered - before.answered, after.degraded - before.degraded
-                is_old = after.counted_s - before.counted_s > WINDOW_S
-                if answered > 0 and degraded >= 0 and not is_old:
-                    total.answered += answered
-                    total.degraded += degraded
+            total.answered += int(sum(history.steps[::2]))
+            total.degraded += int(sum(history.steps[1::2]))
         return totals
 
 

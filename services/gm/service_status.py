@@ -349,8 +349,7 @@ def service_status(
     summaries += [_left(report) for report in gone if report.edge and report.task_info]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     counting += [report for report in gone if report.edge]
-    here = [share.report for share in shares if share.report]
-    working = [*here, *gone]
+    infos_here = _task_infos(share.report for share in shares if share.report)
     agreement = joint_accuracy(info for report in counting for info in _edge_infos(report))
     accepted = previous.start_time if previous else ""
     started = not cloud or tally.clouds > 0 or any(c.type in STARTED for c in (previous.conditions if previous else ()))
@@ -358,15 +357,19 @@ def service_status(
         active=tally.active,
         failed=len(tally.failed),
         start_time=accepted or now,
-        metrics=metrics(_task_infos(counting), _task_infos(working), agreement),
+        metrics=metrics(_task_infos(counting), [*infos_here, *_task_infos(gone)], agreement),
         nodes=summaries[:MAX_SHOWN_NODES],
     )
     known = generation if shown is None else shown
     status = conclude(status, judge(tally, missing, started=started), previous, known, now)
-    online = _task_infos(share.report for share in shares if share.report and share.online)
+    overloaded = [
+        info
+        for share in shares
+        if share.report and (info := share.report.task_info) and info.overloaded and share.online
+    ]
     beside = [
-        _drift_condition(status.conditions, _task_infos(here), agreement, known, now),
-        _overload_condition(status.conditions, online, known, now),
+        _drift_condition(status.conditions, infos_here, agreement, known, now),
+        _overload_condition(status.conditions, overloaded, known, now),
         _code_condition(status.conditions, previous.nodes if previous else (), status.nodes, known, now),
     ]
     phases = [condition for condition in status.conditions if condition.type not in BESIDE_PHASE]
@@ -429,7 +432,7 @@ def _edge_infos(report: NodeReport) -> list[TaskInfo]:
 
 
 def _task_infos(reports: Iterable[NodeReport]) -> list[TaskInfo]:
-    return [report.task_info for report in reports if report.task_info]
+    return [info for report in reports if (info := report.task_info)]
 
 
 def _drift_condition(
@@ -451,14 +454,13 @@ def _drift_condition(
 
 
 def _overload_condition(
-    earlier: Sequence[Condition], counted: Iterable[TaskInfo], generation: int, now: str
+    earlier: Sequence[Condition], overloaded: Sequence[TaskInfo], generation: int, now: str
 ) -> Condition | None:
     """Return the condition ``Overload``; None: there has been no overload yet.
 
-    It is independent of the phase: every sample is answered, but hard ones by workers before the cloud. ``counted`` are
-    the reports of online nodes.
+    It is independent of the phase: every sample is answered, but hard ones by workers before the cloud. ``overloaded``
+    are the counts of online nodes whose workers request an overloaded tier.
     """
-    overloaded = [info for info in counted if info.overloaded]
     taken, hard = (sum(getattr(info, name) for info in overloaded) for name in RATES)
     message = f"takes {taken:.2g} samples/s, {hard:.2g}/s are hard" if overloaded else "it takes what is hard"
     condition = Condition(type=OVERLOAD, reason=OVERLOAD_BEGUN if overloaded else OVERLOAD_OVER, message=message)

@@ -181,9 +181,10 @@ class GmChannel:
                 await asyncio.sleep(STRANGER_S)
             with contextlib.suppress(sqlite3.Error):  # the disk is still full
                 self._store.settle()
-            if self._bus.connected:
-                await self.presence.publish_again()
-                await self._sync()
+            if not self._bus.connected:
+                continue  # a sync is due on the next connection
+            await self.presence.publish_again()
+            await self._sync()
             await asyncio.sleep(LEAST_S)
 
     async def watch_store(self) -> None:
@@ -276,7 +277,8 @@ class GmChannel:
                 self._wanted.set()  # the sync contains the known epoch: a GM with a lost store continues from there
             return
         connection = (gm.epoch, gm.connection) if gm.online else None
-        is_new = connection is not None and connection != self._gm_connection
+        # a GM of an earlier version does not number its connections
+        is_new = connection is not None and (not gm.connection or connection != self._gm_connection)
         self._gm_connection = connection
         self._store.saw_gm_epoch(gm.epoch)
         if is_new:
@@ -306,7 +308,6 @@ class GmChannel:
     async def _connected(self) -> None:
         await self._report_quarantine()
         self.synced = False
-        self._gm_connection = None  # if GM is online, the subscription brings its retained presence
         self._reporter.resend()
         self._wanted.set()
 

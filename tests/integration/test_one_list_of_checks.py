@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,10 @@ from halimede.cli.system_facts import listen, read_system
 from halimede.messages import CameraStatus, DeadLetter, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import utc_now
+from services.gm.dashboard.feed import PROBLEMS_EVERY
 from tests.integration.gm_world import SERVICES, World, model, service, world
 from tests.integration.test_observed_gm import refuse
-from tests.simulated import eventually
+from tests.simulated import eventually, simulated
 
 HELMET = Key(SERVICES, "default", "helmet")
 Row = tuple[str, str, str]
@@ -59,6 +61,18 @@ async def test_readiness_computes_no_counts_of_services(tmp_path: Path) -> None:
         observer = w.manager._plane.observer
         with patch.object(observer, "_degraded", side_effect=AssertionError("the counts of all services")):
             assert w.manager.figures.health().report(readiness=True)[0]
+
+
+@simulated
+async def test_an_open_page_names_a_problem_soon_but_the_checks_do_not_run_each_second(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        feed, observer = w.manager.feed, w.manager._plane.observer
+        with patch.object(observer, "system_facts", wraps=observer.system_facts) as system_facts, feed.watched():
+            await asyncio.sleep(4 * PROBLEMS_EVERY)
+            assert 2 <= system_facts.call_count <= 6
+            async with w.node("edge9"):
+                await eventually(lambda: w.manager._plane.nodes.online("edge9"))
+            await eventually(lambda: b"edge9" in feed.encoded["problems"], 3 * PROBLEMS_EVERY)
 
 
 async def test_a_system_in_trouble_has_the_same_rows_everywhere(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 The worker that requests the next tier counts its hard samples, those that were answered there, and those that the next
 tier did not take. A detector reads these totals about once a second. Overload begins when a large share of the hard
 samples of the last seconds was not taken, and ends when hardly one was: two limits, so that the state does not flap.
+Samples that stay unanswered although the next tier is up do not begin an overload, because it may be failing. But an
+overload continues with them: a next tier that is far too slow answers none in time, and the requester's circuit is then
+open.
 
 Pure: ``now`` is the caller's monotonic time in seconds. A sample costs nothing here.
 """
@@ -22,11 +25,15 @@ LEAST_REFUSED = 3
 
 
 class HardTotals(Struct, frozen=True, gc=False):
-    """Running totals of hard samples: all, those that the next tier answered, those that it did not take."""
+    """Running totals of hard samples: all, those that the next tier answered, those that it did not take.
+
+    ``unanswered``: it was up, but its answer did not come in time, or it was not requested because others had not come.
+    """
 
     hard: int = 0
     answered: int = 0
     refused: int = 0
+    unanswered: int = 0
 
 
 class OverloadDetector:
@@ -51,6 +58,7 @@ class OverloadDetector:
         hard, refused = totals.hard - before.hard, totals.refused - before.refused
         self.hard_per_s, self.answered_per_s = hard / seconds, (totals.answered - before.answered) / seconds
         if self.overloaded:
-            self.overloaded = seconds < WINDOW_S or refused >= END_SHARE * hard > 0
+            not_answered = refused + totals.unanswered - before.unanswered
+            self.overloaded = seconds < WINDOW_S or not_answered >= END_SHARE * hard > 0
         else:
             self.overloaded = refused >= max(LEAST_REFUSED, BEGIN_SHARE * hard)

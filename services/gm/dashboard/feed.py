@@ -35,6 +35,8 @@ from services.gm.service_status import metrics
 log = structlog.get_logger()
 #: seconds between two records, records in the history, and records over which a latency is computed
 EVERY, KEPT, WINDOW = 1.0, 120, 10
+#: seconds between two computations of the problems: their checks describe all nodes, of which there may be thousands
+PROBLEMS_EVERY = 5.0
 MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES, MOST_CAMERAS, MOST_PROBLEMS = 50, 200, 100, 24, 64, 100
 #: statuses of cameras that are kept
 KEPT_CAMERAS = 1000
@@ -78,6 +80,8 @@ class DashboardFeed:
         self._watchers = 0
         #: the sections as JSON, encoded once for all open pages
         self._encoded: dict[str, bytes] = {}
+        #: of the section with the problems: when it is due, and the last one
+        self._problems_due, self._encoded_problems = 0.0, b"[]"
 
     async def start(self) -> None:
         """Subscribe to the previews of hard samples."""
@@ -142,7 +146,12 @@ class DashboardFeed:
         return self._encoded
 
     def _encode(self) -> None:
-        self._encoded = {name: msgspec.json.encode(content) for name, content in self.sections().items()}
+        now, encode = asyncio.get_running_loop().time(), msgspec.json.encode
+        if now >= self._problems_due:
+            self._problems_due = now + PROBLEMS_EVERY
+            self._encoded_problems = encode(self._problems())
+        sections = {name: encode(content) for name, content in self._quick_sections().items()}
+        self._encoded = {**sections, "problems": self._encoded_problems}
 
     async def looked(self) -> None:
         """Wait for the next record."""
@@ -150,9 +159,11 @@ class DashboardFeed:
 
     def sections(self) -> dict[str, Any]:
         """Return the data, by section of the page."""
+        return {**self._quick_sections(), "problems": self._problems()}
+
+    def _quick_sections(self) -> dict[str, Any]:
         return {
             "manager": self._manager(),
-            "problems": self._problems(),
             "services": [self._service(stored) for stored in self._shown()],
             "nodes": self._nodes(),
             "cameras": self._camera_rows(),

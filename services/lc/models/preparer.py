@@ -401,7 +401,7 @@ class ModelFiles:
             if form is None:  # such as .pt, an archive that only the user's code may open
                 return as_it_is
             try:
-                path = model_file(await unpack(cache, fetched), form)
+                path = await in_thread(model_file, await unpack(cache, fetched), form)
             except FetchError as error:
                 if error.temporary or form is ONNX or not want.own_code:
                     raise

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,8 @@ import structlog
 from halimede.messages import ModelInUse, WorkerInfo
 from halimede.models import Cache
 from halimede.models.archive import is_intact
+from halimede.models.cache import in_thread
+from halimede.models.desired_state import DesiredModel
 from services.lc.paths import NodePaths
 from services.lc.supervisor.process import Start, StartError
 from services.lc.supervisor.worker_rollout import (
@@ -40,10 +41,11 @@ class RolloutKeeper:
     ``missing`` is called with a model's path if the file has vanished or changed since it was prepared.
     """
 
-    def __init__(self, folders: NodePaths, missing: Callable[[Path], None]) -> None:
+    def __init__(self, folders: NodePaths, missing: Callable[[Path], None], tasks: asyncio.TaskGroup) -> None:
         self._folders = folders
         self._missing = missing
-        self._is_intact = partial(is_intact, Cache(folders.models))
+        self._tasks = tasks
+        self._cache = Cache(folders.models)
 
     def begin(self, entry: WorkerState) -> None:
         """Load the rollout state of a worker that is supervised from now on."""
@@ -71,13 +73,16 @@ class RolloutKeeper:
             log.warning("settings refused, previous ones kept", worker=str(entry.worker), cause=refused.message)
         return refused is not None
 
-    def first(self, entry: WorkerState) -> Path | None:
-        """Assign the first model to a worker that is about to start; return its file. Raises StartError."""
+    def first(self, entry: WorkerState, intact: Container[Path]) -> Path | None:
+        """Assign the first model to a worker that is about to start; return its file. Raises StartError.
+
+        ``intact``: the intact ones of the worker's files.
+        """
         start = entry.start
         if start is None or start.desired_model is None:
             return start.model if start else None
         self._keep(entry, entry.rollout.asked(start.desired_model))
-        wish = entry.rollout.first(start.desired_model, entry.process_hash, self._is_intact)
+        wish = entry.rollout.first(start.desired_model, entry.process_hash, intact)
         folder = self._folders.worker(entry.worker)
         try:
             write_assigned(folder, wish)
@@ -99,24 +104,39 @@ class RolloutKeeper:
 
     def next(self, entry: WorkerState) -> None:
         """Assign the desired model to a worker, if it can change models and has not refused it."""
-        wish = entry.start.desired_model if entry.start else None
-        if wish is None:
+        desired_model = entry.start.desired_model if entry.start else None
+        if desired_model is None:
             return
-        self._keep(entry, entry.rollout.asked(wish))
-        if wish == entry.assigned or entry.rollout.refusal(wish) or not swaps(entry):
+        self._keep(entry, entry.rollout.asked(desired_model))
+        if self._must_assign(entry, desired_model) and not entry.assigning:
+            entry.assigning = True
+            self._tasks.create_task(self._assign(entry, desired_model), name=f"assign {entry.worker}")
+
+    def _must_assign(self, entry: WorkerState, desired_model: DesiredModel) -> bool:
+        is_wanted = entry.start is not None and entry.start.desired_model == desired_model != entry.assigned
+        return is_wanted and entry.rollout.refusal(desired_model) is None and bool(swaps(entry))
+
+    async def _assign(self, entry: WorkerState, desired_model: DesiredModel) -> None:
+        """Assign a model whose file is intact, unless another one is desired meanwhile."""
+        path = Path(desired_model.path)
+        try:
+            intact = await in_thread(is_intact, self._cache, path)
+        finally:
+            entry.assigning = False
+        if not self._must_assign(entry, desired_model):
             return
-        if not self._is_intact(Path(wish.path)):  # it is assigned when it is so again, at the worker's next report
-            self._missing(Path(wish.path))
+        if not intact:  # it is assigned when it is so again, at the worker's next report
+            self._missing(path)
             return
         folder = self._folders.worker(entry.worker)
         try:
-            write_assigned(folder, wish)
+            write_assigned(folder, desired_model)
         except OSError as error:  # the worker's next report triggers a retry
             entry.unassigned = f"{folder} cannot be written to: {error.strerror}: free some space"
             log.warning("model not assigned to worker", worker=str(entry.worker), error=error.strerror)
             return
-        log.info("model assigned to worker", worker=str(entry.worker), version=wish.version)
-        entry.assigned, entry.answering, entry.unassigned = wish, None, ""
+        log.info("model assigned to worker", worker=str(entry.worker), version=desired_model.version)
+        entry.assigned, entry.answering, entry.unassigned = desired_model, None, ""
 
     def stopping(self, entry: WorkerState, successor: Start | None) -> None:
         """Record for a worker that is about to stop whether its successor continues its sessions with the broker."""

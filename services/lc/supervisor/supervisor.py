@@ -12,7 +12,7 @@ import contextlib
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import structlog
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.models import Cache
 from halimede.models.archive import is_intact
+from halimede.models.cache import in_thread
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from services.lc.paths import NodePaths, Worker
@@ -92,7 +93,7 @@ class Supervisor:
         self._missing = missing
         self._adopted = adopted
         self._entries: dict[Worker, WorkerState] = {}
-        self._rollouts = RolloutKeeper(folders, missing)
+        self._rollouts = RolloutKeeper(folders, missing, tasks)
         self._silence = SilenceWatch(self._entries, connected, changed, launcher.connection_error)
         #: restarted processes of all workers since the controller's start
         self.restarts = 0
@@ -260,12 +261,13 @@ class Supervisor:
     async def _run(self, entry: WorkerState, process: Process | None) -> None:
         while not entry.stop.is_set():
             try:
-                process = process or self._launch(entry)
+                process = process or await self._launch(entry)
             except StartError as error:
                 entry.line, entry.last_words = "", None
                 self._failed(entry, error.reason, str(error), mistaken=True)
             else:
-                await self._attend(entry, process)
+                if process:
+                    await self._attend(entry, process)
             process, entry.adopted = None, False
             if entry.start is None:
                 break  # adopted, and ended before a plan included it: the next plan starts it again
@@ -279,13 +281,25 @@ class Supervisor:
         del self._entries[entry.worker]
         self._changed(entry.service)
 
-    def _launch(self, entry: WorkerState) -> Process:
+    async def _launch(self, entry: WorkerState) -> Process | None:
+        """Start a process, unless the worker shall stop meanwhile. Raises StartError."""
+        while True:
+            start = entry.start
+            intact = await in_thread(self._intact_files, entry.files)
+            if entry.start is start:  # otherwise a plan has changed it meanwhile
+                return None if entry.stop.is_set() else self._start_process(entry, intact)
+
+    def _intact_files(self, files: Iterable[Path]) -> frozenset[Path]:
+        """Return the intact ones of some files. Blocks, for a time that depends on the number of unpacked files."""
+        return frozenset(path for path in files if is_intact(self._cache, path))
+
+    def _start_process(self, entry: WorkerState, intact: Container[Path]) -> Process:
         if entry.start is None:
             raise StartError("NotConfirmed", "its start is not yet confirmed by a plan")
         spec = entry.rollout.spec(entry.start.spec)
         entry.process_hash = spec.digest
-        for path in filter(None, (self._rollouts.first(entry), *entry.start.files)):
-            if not is_intact(self._cache, path):
+        for path in filter(None, (self._rollouts.first(entry, intact), *entry.start.files)):
+            if path not in intact:
                 self._missing(path)
                 raise StartError("ModelMissing", missing_text(path))
         # our own worker reports before it loads its model

@@ -5,7 +5,7 @@ Pure, except for files in the folder of the worker, by which the rollout outlive
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -103,10 +103,10 @@ class WorkerRollout(Struct, kw_only=True, frozen=True):
         struck, strikes = (self.struck, self.strikes) if self.struck == wish.mark else ("", 0)
         return msgspec.structs.replace(self, refused=refused, struck=struck, strikes=strikes)
 
-    def first(self, wish: DesiredModel, spec_hash: str, is_intact: Callable[[Path], bool]) -> DesiredModel:
+    def first(self, wish: DesiredModel, spec_hash: str, intact: Container[Path]) -> DesiredModel:
         """Return the model that a worker starts with: the one proven in such a process, if its file is intact."""
         good = self.good
-        if good is None or self.spec_hash != spec_hash or good.same(wish) or not is_intact(Path(good.path)):
+        if good is None or self.spec_hash != spec_hash or good.same(wish) or Path(good.path) not in intact:
             return wish
         return good
 

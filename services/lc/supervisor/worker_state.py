@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from halimede.messages import TaskInfo, WorkerInfo
@@ -80,7 +81,16 @@ class WorkerState:
     answering: float | None = None
     #: why the model could not be assigned; empty after an assignment
     unassigned: str = ""
+    #: a model is about to be assigned: its file is being checked
+    assigning: bool = False
     rollout: WorkerRollout = field(default_factory=WorkerRollout)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files with which its next process may start."""
+        start, good = self.start, self.rollout.good
+        models = [Path(model.path) for model in (good, start.desired_model if start else None) if model]
+        return (*models, *filter(None, (start.model, *start.files))) if start else ()
 
 
 def phase_of(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:

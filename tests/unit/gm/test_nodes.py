@@ -103,6 +103,18 @@ def test_a_retained_will_takes_a_node_away() -> None:
     assert nodes.unconfirmed() == []
 
 
+def test_a_repeated_birth_confirms_its_node_and_is_not_stored_again() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(1))
+    assert nodes.take_dirty() == (presence(1),)
+    nodes.doubt()
+    assert nodes.saw(presence(1), retained=True) == Change()
+    assert nodes.unconfirmed() == ["edge0"]
+    assert nodes.saw(presence(1)) == Change()
+    assert nodes.unconfirmed() == []
+    assert nodes.take_dirty() == ()
+
+
 def test_a_node_is_described_once_the_birth_of_its_connection_is_here() -> None:
     nodes = Nodes()
     assert not nodes.described("edge0")

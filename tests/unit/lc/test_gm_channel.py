@@ -10,7 +10,7 @@ import pytest
 from halimede import topics
 from halimede.bus.memory import MemoryBus
 from halimede.messages import GmPresence
-from services.lc.gm_channel import PERIOD_S, _set_within
+from services.lc.gm_channel import LEAST_S, PERIOD_S, _set_within
 from tests.integration.lc_world import HELMET, SMALL, FakeGm, World, model, service, world
 from tests.simulated import eventually, simulated
 
@@ -104,6 +104,28 @@ async def test_each_connection_of_gm_gets_one_sync_and_its_repeated_birth_none(t
 
 
 @simulated
+async def test_a_node_that_connects_again_syncs_once_and_at_once(tmp_path: Path) -> None:
+    """GM's retained birth comes before the connection is usable, and GM repeats that birth later."""
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.syncs)
+        await asyncio.sleep(20)
+        node.bus.cut()
+        await asyncio.sleep(1)
+        before = len(node.gm.syncs)
+        birth = GmPresence(epoch=1, online=True, connection=2)
+        await node.gm.bus.publish(topics.GM_PRESENCE.at(), birth)
+        node.bus.heal()
+        await eventually(lambda: node.bus.connected)
+        await asyncio.sleep(LEAST_S / 2)
+        assert len(node.gm.syncs) == before + 1
+        await node.gm.synced()
+        await asyncio.sleep(2)
+        await node.gm.bus.publish(topics.GM_PRESENCE.at(), birth)
+        await asyncio.sleep(5)
+        assert len(node.gm.syncs) == before + 1
+
+
+@simulated
 async def test_a_new_gm_gets_a_sync_also_if_another_message_of_it_comes_before_its_birth(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.bus.publish(topics.GM_PRESENCE.at(), GmPresence(epoch=1, online=True, connection=1))
@@ -175,6 +197,7 @@ async def test_what_a_connection_is_refused_is_published_as_it_changes(tmp_path:
             node.bus.refused = refused
             await eventually(lambda refused=refused: node.gm.presences[-1].refused == list(refused), 20)  # type: ignore[misc]
         assert node.gm.presences[-1].epoch == node.gm.presences[0].epoch
+        await asyncio.sleep(20)  # the birth is published once more
         count = len(node.gm.presences)
         await asyncio.sleep(30)
         assert len(node.gm.presences) == count

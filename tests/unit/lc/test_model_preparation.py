@@ -6,8 +6,10 @@ import importlib.util
 import io
 import pickle
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from examples.digits import train
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Grayscale, Layout, Normalize, Postprocess, PostprocessScript, Resize
 from halimede.models import Cache, FetchError, FetchReason, model_trial
+from halimede.models.archive import model_file
 from halimede.models.cache import in_thread
 from halimede.names import Key
 from services.lc.models import preparer
@@ -56,6 +59,24 @@ async def test_an_archive_is_unpacked_and_its_one_model_is_taken(tmp_path: Path,
     brought = await ModelFiles()(want(packed), Cache(tmp_path / "cache"), lambda *_: None)
     assert brought.path.name == "anything.onnx"
     assert len(brought.facts.inputs) == 1
+
+
+async def test_the_model_of_an_archive_is_searched_in_a_thread(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def recorded(*args: Any) -> Path:
+        threads.append(threading.current_thread())
+        return model_file(*args)
+
+    monkeypatch.setattr(preparer, "model_file", recorded)
+    packed = tmp_path / "small.tar.gz"
+    with tarfile.open(packed, "w:gz") as file:
+        file.add(small, "folder/model.onnx")
+    await ModelFiles()(want(packed), Cache(tmp_path / "cache"), lambda *_: None)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_model_is_tried_once(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

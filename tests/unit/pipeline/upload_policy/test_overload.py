@@ -18,11 +18,16 @@ class Stream:
         self.now, self.totals = 0.0, HardTotals()
         self.detector.read(self.totals, self.now)
 
-    def second(self, hard: int, answered: int) -> bool:
+    def second(self, hard: int, answered: int, unanswered: int = 0) -> bool:
         """Go on for a second; return whether the next tier is overloaded."""
         self.now += 1
         total = self.totals
-        self.totals = HardTotals(total.hard + hard, total.answered + answered, total.refused + hard - answered)
+        self.totals = HardTotals(
+            total.hard + hard,
+            total.answered + answered,
+            total.refused + hard - answered - unanswered,
+            total.unanswered + unanswered,
+        )
         self.detector.read(self.totals, self.now)
         return self.detector.overloaded
 
@@ -41,6 +46,14 @@ def test_it_ends_when_nothing_is_hard_any_more() -> None:
     stream = Stream()
     assert [stream.second(9, 1) for _ in range(5)][-1]
     assert not [stream.second(0, 0) for _ in range(15)][-1]
+
+
+def test_it_continues_with_unanswered_samples_but_does_not_begin_with_them() -> None:
+    stream = Stream()
+    assert not any(stream.second(9, 0, 9) for _ in range(30))
+    assert [stream.second(9, 1) for _ in range(5)][-1]
+    assert all(stream.second(9, 0, 9) for _ in range(30))
+    assert not [stream.second(9, 9) for _ in range(15)][-1]
 
 
 def test_a_single_refused_sample_is_no_overload() -> None:
