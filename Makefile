@@ -21,13 +21,16 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 .PHONY: help setup setup-demo up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
+# the set-up has two sizes, and both write .venv
+.NOTPARALLEL:
+
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
 	  while IFS=$$'\t' read -r name text; do printf '  make %-15s %s\n' "$$name" "$$text"; done
 	@printf '\nEach does its own set-up (.venv, pinned packages, Mosquitto).\n'
 
-setup: setup-demo ## Set up this machine: .venv with the pinned packages, and Mosquitto
+setup: ## Set up this machine: .venv with the pinned packages, and Mosquitto
 	@scripts/setup.sh
 
 setup-demo: ## Set up what `make demo` needs: a third of the packages, in the same .venv
