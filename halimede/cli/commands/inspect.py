@@ -17,6 +17,7 @@ import typer
 from halimede.api.base import SEDNA, convert
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import FORMATS, format_of
+from halimede.cli.drawings import JPEG_SUFFIXES, write_drawing
 from halimede.cli.manifests import SUFFIXES, load
 from halimede.cli.output import clean, console, fail, plain, table, to_yaml, warn
 from halimede.cli.runner import FAILED, run
@@ -56,6 +57,10 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the proposed Model into this manifest.")
     ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option("--draw", metavar="FILE", help="Write the picture with the answer on it (JPEG)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
     """Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.
@@ -67,8 +72,9 @@ def inspect(
     Examples:
       halimede inspect small.onnx
       halimede inspect small.onnx cat.jpg --out small.yaml
-      halimede inspect small.yaml cat.jpg
+      halimede inspect small.yaml cat.jpg --draw answer.jpg
     """
+    _check_drawing(draw, picture)
 
     async def command() -> int:
         try:
@@ -89,6 +95,7 @@ def inspect(
             _dump(found, answered)
         elif answered:
             _show_answer(picture, *answered)
+        _draw(draw, image, answered, as_json=as_json)
         if out and found.proposed:
             _write(out, found.proposed)
             if not as_json:
@@ -252,6 +259,24 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
     else:
         features = f"{len(answer.embeddings) // 2} features" if answer.embeddings else clean(str(answer.value))
         shown.print(features, markup=False)
+
+
+def _check_drawing(draw: Path | None, picture: Path | None) -> None:
+    if draw and not picture:
+        raise typer.BadParameter("give a PICTURE with --draw")
+    if draw and draw.suffix.lower() not in JPEG_SUFFIXES:
+        raise typer.BadParameter(f"--draw writes a JPEG: end its name with {' or '.join(JPEG_SUFFIXES)}")
+
+
+def _draw(path: Path | None, image: Array | None, answered: tuple[Prediction, float] | None, *, as_json: bool) -> None:
+    """Write the picture with its answer, if there are a file for it, a picture and an answer."""
+    if path is None or image is None or answered is None:
+        return
+    from halimede.frames.drawing import draw_jpeg
+
+    write_drawing("--draw", path, draw_jpeg(image, answered[0]))
+    if not as_json:
+        console().print(clean(f"drawn: {path}"), markup=False)
 
 
 def _write(out: Path, manifest: dict[str, Any]) -> None:
