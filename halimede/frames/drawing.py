@@ -49,14 +49,19 @@ def draw(pixels: Pixels, answer: Prediction, truth: Sequence[Box] = (), *, side:
     canvas = Canvas(pixels, side)
     for box in truth[:MAX_BOXES]:
         canvas.outline(canvas.corners(box), TRUTH_COLOUR, dashed=True)
-    boxes = sorted(answer.boxes or (), key=lambda box: -box.score)
-    for box in reversed(boxes[:MAX_BOXES]):  # the surest one on top
+    for box in reversed(_surest(answer.boxes or ())):  # the surest one on top
         canvas.draw_box(box)
     if answer.label is not None:
         canvas.write((0, 0), _scored(answer.label, answer.score), _colour(answer.label))
-    elif len(boxes) > MAX_BOXES:
-        canvas.write((0, 0), f"{MAX_BOXES} of {len(boxes)} boxes", TRUTH_COLOUR)
+    elif len(answer.boxes or ()) > MAX_BOXES:
+        canvas.write((0, 0), f"{MAX_BOXES} of {len(answer.boxes or ())} boxes", TRUTH_COLOUR)
     return canvas.image
+
+
+def drawn_parts(answer: Prediction) -> Prediction:
+    """Return only what a drawing of this answer shows."""
+    boxes = answer.boxes if answer.boxes is None else _surest(answer.boxes)
+    return Prediction(label=answer.label, score=answer.score, boxes=boxes)
 
 
 def draw_jpeg(
@@ -145,6 +150,10 @@ class Canvas:
 @functools.lru_cache(maxsize=16)
 def _font(letters: int) -> Font:
     return ImageFont.load_default(letters)
+
+
+def _surest(boxes: Sequence[Box]) -> list[Box]:
+    return sorted(boxes, key=lambda box: -box.score)[:MAX_BOXES]
 
 
 def _colour(label: str) -> str:
