@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 from msgspec import Struct
 
@@ -10,8 +11,8 @@ from halimede.evaluation.detection import MAX_BOXES, match
 from halimede.frames.drawing import drawn_parts
 from halimede.messages import Box, Prediction
 
-#: most samples
-MAX_SAMPLES = 24
+#: most samples; characters of an answer's lines that are compared
+MAX_SAMPLES, MAX_CHARACTERS = 24, 500
 
 
 class Disagreement(Struct, kw_only=True):
@@ -47,13 +48,16 @@ def difference(low: Prediction, up: Prediction) -> float:
     """Return how much two answers differ; 0 if they agree.
 
     Boxes: the sum of the scores of all boxes that only one model has. Classes: 1 and the mean of both scores if they
-    differ, else the difference of the scores.
+    differ, else the difference of the scores. Lines of text: the share of characters that differ.
     """
     if low.boxes is not None or up.boxes is not None:
         return _unmatched(low.boxes or (), up.boxes or ()) + _unmatched(up.boxes or (), low.boxes or ())
     scores = [0.0 if answer.score is None else min(max(answer.score, 0.0), 1.0) for answer in (low, up)]
     if low.label is not None or up.label is not None:
         return abs(scores[0] - scores[1]) if low.label == up.label else 1 + sum(scores) / 2
+    if low.lines is not None or up.lines is not None:
+        edge, cloud = (" ".join(line.text for line in answer.lines or ())[:MAX_CHARACTERS] for answer in (low, up))
+        return 1 - SequenceMatcher(None, edge, cloud, autojunk=False).ratio()
     return float(low.value != up.value)
 
 

@@ -1,4 +1,6 @@
-"""Draws an answer on its picture: boxes with label and score, and the class at the top. Equal input, equal picture.
+"""Draws an answer on its picture: boxes with labels, landmarks, lines of text, and the class at the top.
+
+Equal input gives an equal picture.
 
 Every line has a dark border, and every text a filled background, so that both can be read on light and on dark
 pictures. Lines and letters grow with the picture, and a tiny picture is enlarged first. A label has the same colour on
@@ -19,15 +21,15 @@ from PIL import Image, ImageDraw, ImageFont
 from halimede.answer_text import score_text
 from halimede.errors import InvalidFieldError
 from halimede.frames.encodings import Pixels, encode_image, is_picture
-from halimede.messages import Box, Prediction
+from halimede.messages import Box, Point, Prediction, TextLine
 
 #: pixels of the longer side: a smaller picture is enlarged to at least this, a larger one scaled down to it
 MIN_SIDE, MAX_SIDE = 320, 2048
-#: most boxes that are drawn, by score; most characters of a text
-MAX_BOXES, MAX_CHARACTERS = 100, 40
+#: most boxes and lines of text that are drawn, points of a box, and characters of a text
+MAX_BOXES, MAX_POINTS, MAX_CHARACTERS = 100, 500, 40
 #: distinguishable also with colour blindness (Okabe and Ito's colours, without black)
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#d55e00", "#cc79a7", "#0072b2")
-TRUTH_COLOUR, BORDER = "#ffffff", "#000000"
+TRUTH_COLOUR, POINT_COLOUR, LINE_COLOUR, BORDER = "#ffffff", "#ff4fd8", "#56b4e9", "#000000"
 #: length of a dash of a box of the truth, in widths of its line
 DASH = 4
 #: pixels below which a JPEG of limited size is not made smaller; its qualities, the best first
@@ -49,8 +51,13 @@ def draw(pixels: Pixels, answer: Prediction, truth: Sequence[Box] = (), *, side:
     canvas = Canvas(pixels, side)
     for box in truth[:MAX_BOXES]:
         canvas.outline(canvas.corners(box), TRUTH_COLOUR, dashed=True)
-    for box in reversed(_surest(answer.boxes or ())):  # the surest one on top
-        canvas.draw_box(box)
+    for line in (answer.lines or ())[:MAX_BOXES]:
+        canvas.draw_line(line)
+    order = _surest(answer.boxes or ())
+    for number in reversed(order):  # the surest one on top
+        canvas.draw_box((answer.boxes or [])[number])
+    for points in _landmarks(answer, order):
+        canvas.draw_points(points)
     if answer.label is not None:
         canvas.write((0, 0), _scored(answer.label, answer.score), _colour(answer.label))
     elif len(answer.boxes or ()) > MAX_BOXES:
@@ -60,8 +67,14 @@ def draw(pixels: Pixels, answer: Prediction, truth: Sequence[Box] = (), *, side:
 
 def drawn_parts(answer: Prediction) -> Prediction:
     """Return only what a drawing of this answer shows."""
-    boxes = answer.boxes if answer.boxes is None else _surest(answer.boxes)
-    return Prediction(label=answer.label, score=answer.score, boxes=boxes)
+    order = _surest(answer.boxes or ())
+    return Prediction(
+        label=answer.label,
+        score=answer.score,
+        boxes=answer.boxes and [answer.boxes[number] for number in order],
+        landmarks=answer.landmarks and _landmarks(answer, order),
+        lines=answer.lines and answer.lines[:MAX_BOXES],
+    )
 
 
 def draw_jpeg(
@@ -94,6 +107,8 @@ class Canvas:
         self._letters: int = max(11, round(4 * unit))
         self._font = _font(self._letters)
         self._pen = ImageDraw.Draw(self.image)
+        #: the height at which the next text without a place stands, below the class
+        self._next_text = self._text_height
 
     def corners(self, box: Box) -> list[Corner]:
         """Return the four corners of a box of the frame."""
@@ -113,6 +128,23 @@ class Canvas:
         left, top = corners[0]
         above = top - self._text_height
         self.write((left, above if above >= 0 else top), _scored(label, box.score), _colour(label))
+
+    def draw_points(self, points: Sequence[Point]) -> None:
+        """Draw landmarks as dots."""
+        radius = self._stroke
+        for x, y in (self.point(point.x, point.y) for point in points):
+            self._pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=POINT_COLOUR, outline=BORDER)
+
+    def draw_line(self, line: TextLine) -> None:
+        """Draw a line of text: its corners with the text above them, or without corners only the text, at the left."""
+        text = _scored(line.text, line.score)
+        if line.corners:
+            corners = [self.point(corner.x, corner.y) for corner in line.corners]
+            self.outline(corners, LINE_COLOUR)
+            self.write((corners[0][0], min(y for _, y in corners) - self._text_height), text, LINE_COLOUR)
+        elif self._next_text + self._text_height <= self.image.size[1]:
+            self.write((0, self._next_text), text, LINE_COLOUR)
+            self._next_text += self._text_height
 
     def outline(self, corners: Sequence[Corner], colour: str, *, dashed: bool = False) -> None:
         """Draw a closed line through the corners, with a border."""
@@ -152,8 +184,16 @@ def _font(letters: int) -> Font:
     return ImageFont.load_default(letters)
 
 
-def _surest(boxes: Sequence[Box]) -> list[Box]:
-    return sorted(boxes, key=lambda box: -box.score)[:MAX_BOXES]
+def _surest(boxes: Sequence[Box]) -> list[int]:
+    """Return the numbers of the boxes to draw, the surest first."""
+    return sorted(range(len(boxes)), key=lambda number: -boxes[number].score)[:MAX_BOXES]
+
+
+def _landmarks(answer: Prediction, order: Sequence[int]) -> list[list[Point]]:
+    """Return the points of the boxes to draw; without boxes, the first ones."""
+    landmarks = answer.landmarks or []
+    numbers = order if answer.boxes else range(MAX_BOXES)
+    return [landmarks[number][:MAX_POINTS] for number in numbers if number < len(landmarks)]
 
 
 def _colour(label: str) -> str:

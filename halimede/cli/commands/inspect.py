@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from halimede.answer_text import describe_answer
 from halimede.api.base import SEDNA, convert
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import FORMATS, format_of
 from halimede.cli.drawings import JPEG_SUFFIXES, write_drawing
 from halimede.cli.manifests import SUFFIXES, load
-from halimede.cli.output import clean, console, fail, plain, table, to_yaml, warn
+from halimede.cli.output import clean, clean_cell, console, fail, plain, table, to_yaml, warn
 from halimede.cli.runner import FAILED, run
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError
 
@@ -251,8 +252,11 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
             (str(box.label), f"{box.score:.3f}", f"{box.x1:.0f}, {box.y1:.0f}, {box.x2:.0f}, {box.y2:.0f}")
             for box in sorted(answer.boxes, key=lambda box: -box.score)[:SHOWN]
         ]
-        shown.print(f"{len(answer.boxes)} boxes, in pixels of the picture")
+        count = "1 box" if len(answer.boxes) == 1 else f"{len(answer.boxes)} boxes"
+        shown.print(f"{count}, in pixels of the picture")
         shown.print(table(("LABEL", "SCORE", "X1, Y1, X2, Y2"), rows))
+    elif answer.lines is not None:
+        shown.print(clean_cell(describe_answer(answer)), markup=False)
     elif answer.label is not None:
         score = f", score {answer.score:.3f}" if answer.score is not None else ""
         shown.print(clean(f"{answer.label}{score}"), markup=False)

@@ -12,11 +12,15 @@ from halimede.evaluation import pictures
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.disagreement import MAX_SAMPLES, Disagreement, difference, most_different
 from halimede.evaluation.pictures import MAX_BYTES, disagreements_section
-from halimede.messages import Box, Prediction
+from halimede.messages import Box, Prediction, TextLine
 
 
 def boxes(*scores: float, x: float = 0, label: str = "face") -> Prediction:
     return Prediction(boxes=[Box(x + 40 * i, 0, x + 40 * i + 30, 30, score, label) for i, score in enumerate(scores)])
+
+
+def read(*texts: str) -> Prediction:
+    return Prediction(lines=[TextLine(text=text) for text in texts])
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,9 @@ def boxes(*scores: float, x: float = 0, label: str = "face") -> Prediction:
         (Prediction(label="a", score=0.9), Prediction(label="a", score=0.7), 0.2),
         (Prediction(label="a"), Prediction(label="b", score=1e300), 1.5),
         (Prediction(label="a"), Prediction(), 1.0),
+        (read("EXIT"), read("EXIT"), 0.0),
+        (read("EXIT", "A"), read("EX1T", "A"), 1 - 10 / 12),
+        (read("ab"), read(), 1.0),
         (Prediction(value=1), Prediction(value=2), 1.0),
         (Prediction(value=[1]), Prediction(value=[1]), 0.0),
     ],
