@@ -32,7 +32,8 @@ def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> st
     dashed = " Dashed boxes are the truth." if data.boxes is not None else ""
     return (
         "<h2>Where both models differ most</h2>"
-        f"<p>Left: the answer of {escape(names[0])}. Right: the answer of {escape(names[1])}.{dashed}</p>{pairs}"
+        f"<p>The first picture has the answer of {escape(names[0])}, the second one that of {escape(names[1])}."
+        f"{dashed}</p>{pairs}"
     )
 
 
