@@ -220,6 +220,8 @@ def operating_rows(report: EvaluationReport) -> Rows:
     point, link = report.operating_point, report.link
     parameters = ", ".join(f"{key} {value}" for key, value in point.parameters.items())
     held = f", {point.target_upload_ratio:.1%} held" if point.target_upload_ratio is not None else ""
+    if point.audit_share:
+        held += f"{' with' if held else ', and'} audits of {point.audit_share:.1%} of the easy ones"
     saved = 1 - point.bytes_to_cloud / report.bytes_cloud_only if report.bytes_cloud_only else 0.0
     cloud_ms = report.latency_cloud_only_ms
     rows = [
@@ -238,7 +240,13 @@ def operating_rows(report: EvaluationReport) -> Rows:
 
 def measure_name(report: EvaluationReport, name: str) -> str:
     """Return the heading of a measure."""
-    return {"accuracy": report.metric.upper(), "map_50_95": "MAP@0.5:0.95", "recall": "OBJECT RECALL"}[name]
+    headings = {
+        "accuracy": report.metric.upper(),
+        "map_50_95": "MAP@0.5:0.95",
+        "recall": "OBJECT RECALL",
+        "character_error_rate": "CHARACTER ERROR RATE",
+    }
+    return headings[name]
 
 
 def about(report: EvaluationReport) -> str:

@@ -123,7 +123,7 @@ class Result(Message, kw_only=True):
     hard: bool = False
     #: hard, but answered by the edge; ``reason`` has the cause
     degraded: bool = False
-    #: reason of a degraded answer; otherwise ``edge-failed``: the edge's own model failed on the sample
+    #: reason of a degraded answer, or ``budget``: held back; ``edge-failed``: the edge's own model failed
     reason: Short = ""
     label: str | None = None
     score: Finite | None = None

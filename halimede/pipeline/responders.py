@@ -396,7 +396,7 @@ class ResultResponder:
             captured_ns=frame.captured_ns,
             by=self._tier.by if reply else "peer" if sample.peer else "edge",
             hard=decision.hard,
-            degraded=reply is None and reason != "",
+            degraded=reply is None and reason != "" and not (decision.is_held_back and edge),
             reason=reason,
             label=final.label,
             score=final.score,

@@ -20,6 +20,7 @@ from halimede.cli.options import Format
 from halimede.cli.output import clean, clean_cell, console, warn
 from halimede.cli.runner import run
 from halimede.messages import Result
+from halimede.offload.errors import OffloadReason
 from halimede.topic import Filter
 
 #: remembered ids, so that a repeated result is shown once
@@ -118,6 +119,8 @@ def line(result: Result) -> Text:
 def _notes(result: Result) -> Iterator[str]:
     if result.degraded:
         yield f"degraded: {clean(result.reason)}"
+    elif result.hard and result.reason == OffloadReason.BUDGET:
+        yield "hard, kept by the budget"
     elif result.hard:
         said = result.edge.label if result.edge else None
         yield "hard" if said in {None, result.label} else f"hard, the edge answered {clean(str(said))}"
