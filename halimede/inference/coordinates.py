@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from halimede.inference.model import Array
-from halimede.messages import Box, Point, Prediction, TextLine
+from halimede.messages import Box, PicturePoint, Prediction, TextLine
 
 
 def map_coordinates(prediction: Prediction, convert: Callable[[Array], Array]) -> Prediction:
@@ -31,9 +31,9 @@ def map_boxes(boxes: Iterable[Box], convert: Callable[[Array], Array]) -> list[B
     return [Box(x1, y1, x2, y2, box.score, box.label) for box, (x1, y1, x2, y2) in zip(before, rows, strict=True)]
 
 
-def _map_points(points: Iterable[Point], convert: Callable[[Array], Array]) -> list[Point]:
+def _map_points(points: Iterable[PicturePoint], convert: Callable[[Array], Array]) -> list[PicturePoint]:
     rows = np.array([[point.x, point.y] for point in points], np.float64)
-    return [Point(x, y) for x, y in convert(rows.reshape(-1, 2)).tolist()]
+    return [PicturePoint(x, y) for x, y in convert(rows.reshape(-1, 2)).tolist()]
 
 
 def _map_line(line: TextLine, convert: Callable[[Array], Array]) -> TextLine:

@@ -23,11 +23,14 @@ class Box(Message, array_like=True):
     label: int | LabelText = 0
 
 
-class Point(Message, array_like=True):
+class PicturePoint(Message, array_like=True):
     """A point in pixels of the frame."""
 
     x: Finite
     y: Finite
+
+
+Landmarks = Annotated[list[PicturePoint], Meta(max_length=512)]
 
 
 class TextLine(Message, kw_only=True):
@@ -35,7 +38,7 @@ class TextLine(Message, kw_only=True):
 
     text: Text = ""
     score: Finite | None = None
-    corners: Annotated[list[Point], Meta(min_length=4, max_length=4)] | None = None
+    corners: Annotated[list[PicturePoint], Meta(min_length=4, max_length=4)] | None = None
 
 
 class Prediction(Message, kw_only=True):
@@ -49,7 +52,7 @@ class Prediction(Message, kw_only=True):
     #: float16, little endian
     embeddings: Annotated[bytes, Meta(max_length=1_048_576)] | None = None
     #: points such as eyes, in the same order
-    landmarks: Annotated[list[Annotated[list[Point], Meta(max_length=512)]], Meta(max_length=10_000)] | None = None
+    landmarks: Annotated[list[Landmarks], Meta(max_length=10_000)] | None = None
     lines: Annotated[list[TextLine], Meta(max_length=1000)] | None = None
     value: Any = None
 

@@ -392,6 +392,7 @@ class ResultResponder:
             id=frame.id.hex(),
             service=origin.service,
             camera=frame.camera,
+            file=frame.file,
             sequence=frame.sequence,
             captured_ns=frame.captured_ns,
             by=self._tier.by if reply else "peer" if sample.peer else "edge",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from halimede import codec, topics
 from halimede.inference import SampleError
 from halimede.inference.user_answers import as_prediction
-from halimede.messages import Box, Point, Prediction, Result, TextLine
+from halimede.messages import Box, PicturePoint, Prediction, Result, TextLine
 
 LABELS = ("cap", "helmet", "none")
 
@@ -110,8 +110,8 @@ class TestPointsAndLines:
             "landmarks": np.array([[[12, 22], [28, 22]]]),
             "lines": [{"text": "EXIT", "score": np.float32(0.5), "corners": [(0, 0), (8, 0), (8, 4), (0, 4)]}, "2"],
         }, LABELS)  # fmt: skip
-        assert read.landmarks == [[Point(12, 22), Point(28, 22)]]
-        corners = [Point(0, 0), Point(8, 0), Point(8, 4), Point(0, 4)]
+        assert read.landmarks == [[PicturePoint(12, 22), PicturePoint(28, 22)]]
+        corners = [PicturePoint(0, 0), PicturePoint(8, 0), PicturePoint(8, 4), PicturePoint(0, 4)]
         assert read.lines == [TextLine(text="EXIT", score=0.5, corners=corners), TextLine(text="2")]
         assert read.value is None
 
@@ -143,7 +143,7 @@ class TestPointsAndLines:
             as_prediction(answer)
 
     def test_ten_thousand_boxes_are_an_answer_that_a_consumer_can_read(self):
-        read = as_prediction(np.tile([[0.25, 0.5, 99.5, 100.25, 0.123456789, 3]], (10_000, 1)), LABELS + ("x",))
+        read = as_prediction(np.tile([[0.25, 0.5, 99.5, 100.25, 0.123456789, 3]], (10_000, 1)), (*LABELS, "x"))
         result = Result(id="0" * 32, service="s", by="edge", prediction=read, worker="w")
         assert codec.decode(topics.RESULT, codec.encode(topics.RESULT, result)) == result
 
