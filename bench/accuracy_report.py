@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halimede.calibration.calibrate import mean_interval
+from halimede.calibration.measurement import mean_interval
 
 Array = NDArray[Any]
 

@@ -34,7 +34,7 @@ from halimede import log, programs, topics
 from halimede.api.trainingmodel import CPU_SHARE
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.calibration.calibrate import bootstrap
+from halimede.calibration.measurement import bootstrap
 from halimede.frames.payloads import new_frame, pack
 from halimede.messages import Result, WorkerInfo
 from services.broker import MosquittoProcess

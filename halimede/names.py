@@ -15,6 +15,7 @@ LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$(?!\n)"
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$(?!\n)"
 MAX_LABEL = 63
 MAX_NAME = 253
+MAX_FILE_NAME = 255
 LABEL_FIX = f"use 1 to {MAX_LABEL} lower-case letters, digits and '-', with a letter or digit at both ends"
 NAME_FIX = f"use 1 to {MAX_NAME} lower-case letters, digits, '-' and single '.', with a letter or digit at both ends"
 #: ``Meta(pattern=..., extra={FIX: "use ..."})``: the correction of a value that does not match
@@ -36,6 +37,12 @@ def check_name(field: str, value: object) -> str:
     if isinstance(value, str) and len(value) <= MAX_NAME and _name.fullmatch(value):
         return value
     raise InvalidFieldError(field, value, NAME_FIX)
+
+
+def file_name(path: str) -> str:
+    """Return the name of a path's file, cut to 255 bytes of UTF-8; bytes that are not UTF-8 become question marks."""
+    name = path.replace("\\", "/").rpartition("/")[2].encode(errors="replace")
+    return "" if name in {b".", b".."} else name[:MAX_FILE_NAME].decode(errors="ignore")
 
 
 class Key(NamedTuple):

@@ -90,7 +90,7 @@ CAMERA_FRAME = Topic(
     encoding=BodyEncoding.BYTES,
     publishers=(Role.CAMERA, Role.OPERATOR),
     subscribers=(Role.EDGE, Role.OPERATOR),
-    doc="One frame: a msgpack map (see `request`), or a bare JPEG or PNG from any MQTT client, with QoS 0 or 1. "
+    doc="One frame from any MQTT client, with QoS 0 or 1. "
     "The edge workers of a service share one subscription for each camera. User properties `traceparent` and "
     "`tracestate` (W3C Trace Context) may name the frame's trace; without them its id identifies the trace.",
     shared=True,

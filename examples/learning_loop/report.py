@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.learning_loop.stream import Mark, SentFrame
-from halimede.calibration.calibrate import bootstrap
+from halimede.calibration.measurement import bootstrap
 
 #: least part of the lost accuracy, and of the additional uploads, that the loop must win back
 WON_BACK = 0.5

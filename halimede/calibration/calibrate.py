@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -18,8 +18,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from halimede.api.mining import AFTER
+from halimede.calibration.candidates import LEARNED, Candidate, candidates
 from halimede.calibration.deferral import FOLDS, fit_learned, folds, hardness_by
-from halimede.calibration.temperature import Truth, Vector, calibrate, calibration_error, temperature
+from halimede.calibration.measurement import measure
+from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
 from halimede.calibration.thresholds import (
     CONFIDENCE,
     cut_for_budget,
@@ -27,18 +29,18 @@ from halimede.calibration.thresholds import (
     least_samples,
     losses_allowed,
     quantiles,
+    reachable_shares,
 )
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
-from halimede.evaluation.quality import quality, referenced, right
+from halimede.evaluation.quality import quality, referenced
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
-from halimede.mining import MiningError, canonical, create, parameters_at
-from halimede.mining.calibration_file import UPLOAD_RATIO, CalibrationFile, LearnedRule, MixtureRule, Reference
+from halimede.mining import MiningError, Verdict, canonical, create, parameters_at
+from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference
 from halimede.mining.mixture import mix
-from halimede.stats.agreement import wilson
+from halimede.pipeline.upload_policy.replay import Replay, replay
 
-LEARNED = "Learned"
 #: least number of samples for a calibration; number of held-out samples below which the wide intervals are noted
 LEAST, FEW = 50, 200
 HELD_OUT = 0.3
@@ -51,14 +53,8 @@ Indices = NDArray[np.int64]
 WEIGHTS = np.linspace(0, 0.9, 19)
 #: least number of samples for a mixture
 MIXTURE_LEAST = 40
-RESAMPLES = 1000
-SEED = 0
-#: Student's t, two-sided 95 %, for 1 to 30 degrees of freedom; above, 1.96 * (1 + 1.3 / degrees) is a good
-#: approximation
-T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+#: share of equally hard samples from which a user is informed
+TIED = 0.02
 
 
 class Goal(Struct, kw_only=True):
@@ -88,14 +84,37 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The result of a calibration: numbers of ``fitted`` and ``held_out`` samples; ``notes`` for the user."""
+    """The result of a calibration: numbers of ``fitted`` and ``held_out`` samples; ``notes`` for the user.
+
+    ``metric``: what the accuracies are. ``tried``: the number of rules and parameters of which the best was chosen.
+    """
 
     artefact: CalibrationFile
     goal: Goal
     fitted: int
     held_out: int
     labelled: bool
+    metric: str
+    tried: int = 1
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_above_chance(self) -> bool:
+        """Whether the rule chooses better than chance, by the interval of the held-out samples.
+
+        True if nothing is chosen (each sample goes up, or none), and if no samples were held out.
+        """
+        return self.artefact.figures.get("over_chance.low", 1.0) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRule:
+    """A candidate with the hardness of the samples that select among the candidates, and of those that give the cut."""
+
+    candidate: Candidate
+    learned: LearnedRule | None
+    selecting: Vector
+    deciding: Vector
 
 
 def fit(
@@ -108,36 +127,35 @@ def fit(
     rule: str = LEARNED,
     mode: str = AFTER,
     parameters: Mapping[str, str] | None = None,
+    configured: Candidate | None = None,
     labels: Sequence[str] = (),
     cloud_labels: Sequence[str] | None = None,
     fusion: bool = True,
+    is_text: bool = False,
+    audit_share: float = 0.0,
     held_out: float = HELD_OUT,
     seed: int = 0,
 ) -> Calibrated:
     """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples (0: none).
 
-    Raises InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that
-    has no threshold or does not support the mode, or a limit that the samples cannot prove or the rule cannot meet.
+    An empty ``rule`` searches the best of all that fit the answers; then ``configured`` is the service's own. Raises
+    InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that has no
+    threshold or does not support the mode, or a limit that the samples cannot prove or the rule cannot meet.
     """
     labelled = data.truths is not None or data.boxes is not None
-    samples = Samples(referenced(data, cloud), edge, cloud)
+    samples = Samples(referenced(data, cloud, is_text=is_text), edge, cloud)
     order = np.random.default_rng(seed).permutation(len(samples))
     tested = round(len(samples) * held_out)
     learning, testing = samples.part(order[tested:]), samples.part(order[:tested])
     if len(learning) < LEAST:
         fix = f"samples are too few: with {held_out:.0%} held out give at least {math.ceil(LEAST / (1 - held_out))}"
         raise InvalidFieldError("--data", len(samples), fix)
-    notes = []
-    if 0 < tested < FEW:
-        notes.append(f"{tested} held-out samples are few: the intervals say how little they show")
-    if not labelled:
-        notes.append("the data have no labels: the big model's answers count as true, and cannot be bettered")
-    learner = rule.lower() == LEARNED.lower()
-    if learner and mode != AFTER:
+    if rule.lower() == LEARNED.lower() and mode != AFTER:
         fix = f"it looks at what the small model answers: set mode to {AFTER}, or choose one that looks at samples"
         raise InvalidFieldError("--rule", LEARNED, fix)
+    options = [Candidate(rule, parameters or {})] if rule else candidates(configured, mode, learning.edge)
     deciding = learning
-    if goal.max_risk is not None and learner:
+    if goal.max_risk is not None and (len(options) > 1 or options[0].is_learned):
         half = len(learning) // 2
         deciding, learning = learning.part(np.arange(half)), learning.part(np.arange(half, len(learning)))
     base = _with_mixture(
@@ -146,33 +164,33 @@ def fit(
         fusion=fusion and labelled and (cloud_labels is None or list(cloud_labels) == list(labels)),
         tempered=labelled,
     )
-    if learner:
-        learned, own = _learned(learning, base)
-        hardness = own if deciding is learning else hardness_by(learned, deciding.edge)
-    else:
-        learned, hardness = None, _hardness(rule, mode, parameters or {}, deciding)
-    cut = _cut(goal, hardness, deciding, rule, of=len(samples))
-    if learned:
-        learned = msgspec.structs.replace(learned, cut=min(max(cut, -1.0), 1.0))
-        chosen, cut = {}, learned.cut
-    else:
-        miner = create(rule, parameters or {})
-        chosen = {**(parameters or {}), **parameters_at(miner, cut)}
-        cut = create(rule, chosen).cut  # type: ignore[attr-defined]  # parameters_at found its cut
-    _check_risk(goal, hardness, cut, deciding, rule)
-    unseen = _hardness_by(learned, rule, mode, chosen, testing) if tested else np.zeros(0)
+    fitted, notes = _fit_all(options, learning, deciding, base, mode)
+    best = _best(fitted, goal, base, learning, audit_share)
+    chosen, learned, cut = _with_cut(best, _cut(goal, best.deciding, deciding, best.candidate.rule, of=len(samples)))
+    _check_risk(goal, best.deciding, cut, deciding, chosen.rule)
+    unseen = _hardness_by(learned, chosen, mode, testing) if tested else np.zeros(0)
     artefact = msgspec.structs.replace(
         base,
-        rule=canonical(rule),
-        parameters=chosen,
+        rule=chosen.rule,
+        parameters=dict(chosen.parameters),
         learned=learned,
-        reference=_reference(np.concatenate([hardness, unseen]), samples),
+        reference=_reference(np.concatenate([best.deciding, unseen]), samples),
     )
     if tested:
         up = [mix(artefact, low, high) for low, high in zip(testing.edge, testing.cloud, strict=True)]
-        found = measure(testing.data, testing.edge, testing.cloud, joint=up, uploaded=unseen >= cut, artefact=artefact)
-        artefact = msgspec.structs.replace(artefact, figures=found)
-    return Calibrated(artefact, goal, len(samples) - tested, tested, labelled, notes)
+        played = _replay(goal, unseen, cut, audit_share)
+        figures = measure(testing.data, testing.edge, testing.cloud, joint=up, played=played, artefact=artefact)
+        artefact = msgspec.structs.replace(artefact, figures=figures)
+    return Calibrated(
+        artefact=artefact,
+        goal=goal,
+        fitted=len(samples) - tested,
+        held_out=tested,
+        labelled=labelled,
+        metric=quality(samples.data, edge, cloud).metric,
+        tried=len(fitted),
+        notes=[*_notes(tested, goal, np.concatenate([best.deciding, unseen]), labelled=labelled), *notes],
+    )
 
 
 def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
@@ -225,6 +243,95 @@ def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vec
     return edge[known], cloud[known], truth[known]
 
 
+def _fit_all(
+    options: Sequence[Candidate], learning: Samples, deciding: Samples, base: CalibrationFile, mode: str
+) -> tuple[list[FittedRule], list[str]]:
+    """Fit all candidates; of several, those that cannot judge these answers are left out, Learned with a note.
+
+    Raises InvalidFieldError if there is only one, or if none can judge.
+    """
+    fitted, notes = [], []
+    for option in options:
+        try:
+            fitted.append(_fit_rule(option, learning, deciding, base, mode))
+        except InvalidFieldError as error:
+            if len(options) == 1:
+                raise
+            if option.is_learned:
+                notes.append(f"{LEARNED} is left out: {error.fix}")
+    if not fitted:
+        fix = "no rule can judge them: let the small model's script return a score, probabilities or boxes"
+        raise InvalidFieldError("--service", "the small model's answers", fix)
+    return fitted, notes
+
+
+def _fit_rule(option: Candidate, learning: Samples, deciding: Samples, base: CalibrationFile, mode: str) -> FittedRule:
+    if not option.is_learned:
+        hardness = _hardness(option, mode, deciding)
+        selecting = hardness if deciding is learning else _hardness(option, mode, learning)
+        return FittedRule(option, None, selecting, hardness)
+    learned, own = _learned(learning, base)
+    return FittedRule(option, learned, own, own if deciding is learning else hardness_by(learned, deciding.edge))
+
+
+def _best(
+    fitted: Sequence[FittedRule], goal: Goal, base: CalibrationFile, learning: Samples, audit_share: float
+) -> FittedRule:
+    """Return the candidate with the best joint answers at the target, or with the fewest uploads at the risk."""
+    if len(fitted) == 1:
+        return fitted[0]
+    up = [mix(base, low, high) for low, high in zip(learning.edge, learning.cloud, strict=True)]
+    measured = quality(learning.data, learning.edge, up)
+    loss, _ = asking(learning)
+
+    def value(rule: FittedRule) -> float:
+        if goal.max_risk is None:
+            cut = cut_for_budget(rule.selecting, goal.target_upload or 0.0)
+            rounds = _replay(goal, rule.selecting, cut, audit_share).up
+            return float(np.mean([measured.point(uploaded)["accuracy"] for uploaded in rounds]))
+        costly = np.sort(rule.selecting[loss])
+        allowed = int(goal.max_risk * len(learning))
+        return -float(np.mean(rule.selecting >= costly[allowed])) if allowed < len(costly) else 0.0
+
+    return max(fitted, key=value)
+
+
+def _with_cut(rule: FittedRule, cut: float) -> tuple[Candidate, LearnedRule | None, float]:
+    """Return a rule whose parameter, or calibration, has the cut, or the nearest possible one, which is returned."""
+    name = canonical(rule.candidate.rule)
+    if rule.learned:
+        learned = msgspec.structs.replace(rule.learned, cut=min(max(cut, -1.0), 1.0))
+        return Candidate(name), learned, learned.cut
+    miner = create(name, rule.candidate.parameters)
+    parameters = {**rule.candidate.parameters, **parameters_at(miner, cut)}
+    return Candidate(name, parameters), None, create(name, parameters).cut  # type: ignore[attr-defined]  # it has a cut
+
+
+def _replay(goal: Goal, hardness: Vector, cut: float, audit_share: float) -> Replay:
+    """Return what a worker's budget does with samples of this hardness; without a budget, what the cut does."""
+    verdicts = [
+        Verdict(hard=number >= cut, hardness=number, cut=cut) if math.isfinite(number) else Verdict(hard=True)
+        for number in hardness.tolist()
+    ]
+    return replay(verdicts, target=goal.target_upload, cut=cut, audit_share=audit_share)
+
+
+def _notes(tested: int, goal: Goal, hardness: Vector, *, labelled: bool) -> list[str]:
+    notes = []
+    if 0 < tested < FEW:
+        notes.append(f"{tested} held-out samples are few: the intervals say how little they show")
+    if not labelled:
+        notes.append("the data have no labels: the big model's answers count as true, and cannot be bettered")
+    low, high = reachable_shares(hardness, goal.target_upload) if goal.target_upload is not None else (0.0, 0.0)
+    if high - low > TIED:
+        notes.append(
+            f"{high - low:.1%} of the samples are equally hard, so no cut alone sends a share between {low:.1%} and"
+            f" {high:.1%}; the budget keeps {goal.target_upload:.1%}, and of these samples sends those that come while"
+            " it has room"
+        )
+    return notes
+
+
 def _learned(samples: Samples, base: CalibrationFile) -> tuple[LearnedRule, Vector]:
     """Fit learned deferral on the answers after escalation: those of the mixture, if there is one."""
     up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
@@ -236,23 +343,21 @@ def _learned(samples: Samples, base: CalibrationFile) -> tuple[LearnedRule, Vect
     return learnt.rule, learnt.hardness
 
 
-def _hardness(rule: str, mode: str, parameters: Mapping[str, str], samples: Samples) -> Vector:
+def _hardness(option: Candidate, mode: str, samples: Samples) -> Vector:
     try:
-        miner = create(rule, parameters, mode=mode)
+        miner = create(option.rule, option.parameters, mode=mode)
     except InvalidFieldError as error:
-        raise InvalidFieldError("--rule", rule, f"{error.field.rpartition('.')[2]}: {error.fix}") from error
+        raise InvalidFieldError("--rule", option.rule, f"{error.field.rpartition('.')[2]}: {error.fix}") from error
     verdicts = judged(miner, mode, samples.data, samples.edge)
-    found = hardness_of(verdicts)
-    if found is None:
+    hardness = hardness_of(verdicts)
+    if hardness is None:
         why = verdicts[0].error or "it says yes or no"
-        raise InvalidFieldError("--rule", rule, f"{why}: choose one with a threshold, such as Margin")
-    return np.asarray(found)
+        raise InvalidFieldError("--rule", option.rule, f"{why}: choose one with a threshold, such as Margin")
+    return np.asarray(hardness)
 
 
-def _hardness_by(
-    learned: LearnedRule | None, rule: str, mode: str, parameters: Mapping[str, str], samples: Samples
-) -> Vector:
-    return hardness_by(learned, samples.edge) if learned else _hardness(rule, mode, parameters, samples)
+def _hardness_by(learned: LearnedRule | None, option: Candidate, mode: str, samples: Samples) -> Vector:
+    return hardness_by(learned, samples.edge) if learned else _hardness(option, mode, samples)
 
 
 def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) -> float:
@@ -330,91 +435,3 @@ def fit_mixture(edge: Vector, cloud: Vector, truth: Truth, *, seed: int = 0) -> 
     if not weight or mended <= spoiled:
         return Mixed(None, mended, spoiled)
     return Mixed(MixtureRule(kind="product", edge=weight, cloud=round(1 - weight, 4)), mended, spoiled)
-
-
-def share(hits: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return a share and its interval (Wilson 1927)."""
-    number, of = int(np.count_nonzero(hits)), len(hits)
-    return (number / of if of else 0.0, *wilson(number, of))
-
-
-def bootstrap(statistic: Callable[[NDArray[np.int64]], float], samples: int) -> tuple[float, float]:
-    """Return the percentile interval (Efron 1979) of a statistic of samples, given by their indices."""
-    chance = np.random.default_rng(SEED)
-    drawn = [statistic(chance.integers(0, samples, samples)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def mean_interval(values: Vector) -> tuple[float, float, float]:
-    """Return the mean of runs and its interval (Student 1908); for paired runs, give their differences."""
-    mean, runs = float(np.mean(values)), len(values)
-    if runs < 2:
-        return mean, -math.inf, math.inf
-    degrees = runs - 1
-    t = T95[degrees - 1] if degrees <= len(T95) else 1.96 * (1 + 1.3 / degrees)
-    half = t * float(np.std(values, ddof=1)) / math.sqrt(runs)
-    return mean, mean - half, mean + half
-
-
-Hits = NDArray[np.bool_]
-
-
-def measure(
-    data: LabelledPicture,
-    edge: Sequence[Prediction],
-    cloud: Sequence[Prediction],
-    *,
-    joint: Sequence[Prediction],
-    uploaded: Hits,
-    artefact: CalibrationFile,
-) -> dict[str, float]:
-    """Return all figures; ``joint`` are the answers to samples that are ``uploaded``.
-
-    ``edge_only``, ``cloud_only`` and ``joint`` are accuracies (for boxes: mAP at 0.5, without intervals); ``ratio`` is
-    joint over cloud only; ``upload_ratio`` and ``risk`` (edge wrong, cloud right, not uploaded) are shares of all
-    samples, ``agreement`` (both answers agree) of the kept ones.
-    """
-    found: dict[str, float] = {}
-    _with_interval(found, UPLOAD_RATIO, share(uploaded))
-    _with_interval(found, "risk", share((quality(data, edge, cloud).gain() > 0) & ~uploaded))
-    if data.truths is None:
-        nothing, everything = np.zeros(len(edge), bool), np.ones(len(edge), bool)
-        measured = quality(data, edge, joint)
-        found["edge_only"] = measured.point(nothing)["accuracy"]
-        found["cloud_only"] = quality(data, edge, cloud).point(everything)["accuracy"]
-        found["joint"] = measured.point(uploaded)["accuracy"]
-        if found["cloud_only"]:
-            found["ratio"] = found["joint"] / found["cloud_only"]
-        return found
-    low, high, mixed = (right(data.truths, answers) for answers in (edge, cloud, joint))
-    together = np.where(uploaded, mixed, low)
-    for name, values in (("edge_only", low), ("cloud_only", high), ("joint", together)):
-        _with_interval(found, name, share(values > 0))
-    if high.sum():
-        ratio = float(together.mean() / high.mean())
-        ends = bootstrap(lambda drawn: float(together[drawn].mean() / max(high[drawn].mean(), 1e-9)), len(high))
-        _with_interval(found, "ratio", (ratio, *ends))
-    alike = np.array([one.label == other.label for one, other in zip(edge, cloud, strict=True)])
-    if not uploaded.all():
-        _with_interval(found, "agreement", share(alike[~uploaded]))
-    _add_errors(found, data.truths, edge, artefact)
-    return found
-
-
-def _with_interval(found: dict[str, float], name: str, value: tuple[float, float, float]) -> None:
-    found[name], found[f"{name}.low"], found[f"{name}.high"] = value
-
-
-def _add_errors(
-    found: dict[str, float], truths: Sequence[str], edge: Sequence[Prediction], artefact: CalibrationFile
-) -> None:
-    """Add the difference of the small model's confidence and accuracy, before and after calibration."""
-    names = artefact.labels or [str(i) for i in range(len(edge[0].probabilities or []))]
-    rows = [(answer.probabilities, names.index(truth)) for answer, truth in zip(edge, truths, strict=True)
-            if truth in names and len(answer.probabilities or []) == len(names)]  # fmt: skip
-    if not rows:
-        return
-    said, truth = np.array([row for row, _ in rows], np.float64), np.array([index for _, index in rows])
-    found["calibration_error.before"] = calibration_error(said, truth)
-    found["calibration_error"] = calibration_error(calibrate(said, artefact.temperature_edge), truth)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,12 @@ import msgspec
 import numpy as np
 
 from halimede.api.base import SEDNA, Resource
-from halimede.api.mining import AFTER
-from halimede.calibration.calibrate import LEARNED, Calibrated, Goal, fit, part
+from halimede.calibration.calibrate import Calibrated, Goal, fit, part
+from halimede.calibration.candidates import Candidate
 from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.quality import reads_text
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
 from halimede.messages import ResourceBody
@@ -33,6 +34,8 @@ FIGURES = {
     "edge_only": "small model alone",
     "cloud_only": "big model alone",
     "joint": "joint",
+    "chance": "as many uploads by chance",
+    "over_chance": "joint above chance",
     "ratio": "joint / big model alone",
     "upload_ratio": "share that goes up",
     "risk": "stays, small wrong, big right",
@@ -62,35 +65,34 @@ def calibrated(
 ) -> Calibrated:
     """Calibrate the tier at index ``at`` against the next one, on the samples that reach it.
 
-    ``rule``: the algorithm; default: Learned, for boxes and for mining before inference the tier's own. Raises
-    InvalidFieldError, ModelError.
+    ``rule``: the algorithm; empty: the best of all that can judge the answers. Raises InvalidFieldError, ModelError.
     """
     low, high = chain.tiers[at : at + 2]
     data = _reaching(chain, at, data, report)
-    said = [answered(tier, data, _part(report, tier)) for tier in (low, high)]
+    answers_low, answers_high = (answered(tier, data, _part(report, tier)) for tier in (low, high))
     if isinstance(goal, Deadline):
-        goal = _goal_of(goal, data, said[0].ms, said[1].ms)
+        goal = _goal_of(goal, data, answers_low.ms, answers_high.ms)
     deferral = low.deferral
     assert deferral is not None  # noqa: S101  # every tier but the last has one
     mining = deferral.hard_example_mining
-    boxes = any(answer.boxes is not None for answer in said[0].predictions)
-    name = rule or (mining.name if boxes or mining.mode != AFTER else LEARNED)
-    own = name.lower() == mining.name.lower() != LEARNED.lower()
+    audit_share = audit_share_of(deferral_of(chain.service.body, at), goal.target_upload)
     found = fit(
-        said[0].predictions,
-        said[1].predictions,
+        answers_low.predictions,
+        answers_high.predictions,
         data,
         goal=goal,
         service=chain.service.metadata.name,
-        rule=name,
+        rule=rule,
         mode=mining.mode,
-        parameters=parameters_of(deferral) if own else {},
+        parameters=parameters_of(deferral) if rule.lower() == mining.name.lower() else {},
+        configured=Candidate(mining.name, parameters_of(deferral)),
         labels=low.spec.labels,
         cloud_labels=high.spec.labels,
+        is_text=reads_text(high.spec.labels, answers_high.predictions),
+        audit_share=audit_share,
     )
-    target = found.goal.target_upload
-    if target is not None and deferral.audit_share > target:
-        found.notes.append(f"auditShare {deferral.audit_share:g} is more than the target: lower it before you apply")
+    if goal.target_upload is not None and audit_share > goal.target_upload:
+        found.notes.append(f"auditShare {audit_share:g} is more than the target: lower it before you apply")
     artefact = msgspec.structs.replace(found.artefact, edge_digest=_digest(low.path), cloud_digest=_digest(high.path))
     return replace(found, artefact=artefact)
 
@@ -135,14 +137,17 @@ def about(found: Calibrated, low: str, high: str) -> list[str]:
         else f"upload ratio {goal.target_upload or 0:.4g}"
     )
     settings = ", ".join(f"{key} {value}" for key, value in artefact.parameters.items())
-    if artefact.rule == LEARNED and artefact.learned:
+    if artefact.learned:
         settings = f"cut {artefact.learned.cut:.4g}"
+    best = f", the best of {found.tried} rules and parameters" if found.tried > 1 else ""
+    budget = ", with the uploads that a worker's budget makes" if goal.target_upload is not None else ""
     mixture = artefact.mixture
     fusion = f"mixture, weight of {low} {mixture.edge:.4g}" if mixture else "cloud (a mixture would not help)"
     return [
         f"{artefact.service}: {low} asks {high}, for {wanted}",
         f"fitted on {found.fitted} samples, measured on {found.held_out} others; truth: {truth}",
-        f"rule: {artefact.rule} ({settings})",
+        f"metric: {found.metric}{budget}",
+        f"rule: {artefact.rule} ({settings}){best}",
         f"temperatures: {artefact.temperature_edge:.3g} and {artefact.temperature_cloud:.3g}; fusion: {fusion}",
     ]
 
@@ -208,9 +213,16 @@ def manifests(chain: Chain, tier: int, found: Calibrated, url: str, sha256: str)
     target = found.goal.target_upload
     if target is not None:
         worker["targetUploadRatio"] = target
-    worker.setdefault("auditShare", AUDIT_SHARE if target is None else min(AUDIT_SHARE, round(target / 10, 6)))
+    worker["auditShare"] = audit_share_of(worker, target)
     worker["fusion"] = "mixture" if found.artefact.mixture else "cloud"
     return [*models, model, service]
+
+
+def audit_share_of(worker: Mapping[str, Any], target: float | None) -> float:
+    """Return the share of easy samples to audit: the worker's own, else 0.01, and at most a tenth of the target."""
+    if "auditShare" in worker:
+        return float(worker["auditShare"])
+    return AUDIT_SHARE if target is None else min(AUDIT_SHARE, round(target / 10, 6))
 
 
 def deferral_of(service: ResourceBody, tier: int) -> dict[str, Any]:

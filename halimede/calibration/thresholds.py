@@ -117,19 +117,34 @@ def cut_for_budget(hardness: Vector, ratio: float) -> float:
     It is in the middle between two samples. A sample that the rule cannot judge is infinitely hard: it is always
     uploaded. Samples of equal hardness are uploaded together or not at all.
     """
-    known = np.sort(hardness[np.isfinite(hardness)])[::-1]
-    if not len(known):
+    judged = np.sort(hardness[np.isfinite(hardness)])[::-1]
+    if not len(judged):
         return 0.0
-    wanted = ratio * len(hardness) - (len(hardness) - len(known))
-    # after these counts the next sample is easier: a cut is possible there
-    ends = np.flatnonzero(np.diff(known) < 0) + 1
-    counts = np.concatenate([[0], ends, [len(known)]])
-    count = int(counts[np.abs(counts - wanted).argmin()])
+    target = ratio * len(hardness) - (len(hardness) - len(judged))
+    counts = _counts_at_cuts(judged)
+    count = int(counts[np.abs(counts - target).argmin()])
     if count == 0:
-        return math.nextafter(float(known[0]), math.inf)
-    if count == len(known):
-        return float(known[-1])
-    return between(float(known[count]), float(known[count - 1]))
+        return math.nextafter(float(judged[0]), math.inf)
+    if count == len(judged):
+        return float(judged[-1])
+    return between(float(judged[count]), float(judged[count - 1]))
+
+
+def reachable_shares(hardness: Vector, ratio: float) -> tuple[float, float]:
+    """Return the nearest shares below and above ``ratio`` that a cut can reach: between them samples are tied."""
+    judged = np.sort(hardness[np.isfinite(hardness)])[::-1]
+    unjudged = len(hardness) - len(judged)
+    counts = _counts_at_cuts(judged) + unjudged
+    target = ratio * len(hardness)
+    below, above = counts[counts <= target], counts[counts >= target]
+    low = below.max() if len(below) else unjudged
+    return float(low) / max(1, len(hardness)), float(above.min() if len(above) else low) / max(1, len(hardness))
+
+
+def _counts_at_cuts(judged: Vector) -> NDArray[np.int64]:
+    """Return the numbers of samples at which a cut is possible: the next sample is easier."""
+    ends = np.flatnonzero(np.diff(judged) < 0) + 1
+    return np.concatenate([[0], ends, [len(judged)]])
 
 
 def between(low: float, high: float) -> float:

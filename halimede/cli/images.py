@@ -11,6 +11,7 @@ from halimede import codec, topics
 from halimede.errors import HalimedeError, TooLargeError
 from halimede.image_headers import UPRIGHT, orientation_of
 from halimede.messages import Frame
+from halimede.names import file_name
 from halimede.picture_files import Encoding, files_below, probe
 
 #: bytes that topic and properties add to a message, and that a frame's fields add to a picture
@@ -80,7 +81,8 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
         return data
     if orientation_of(data) != UPRIGHT:
         data = _upright(picture.path, data)
-    frame = Frame(id=id_, camera=camera, sequence=sequence, encoding=picture.encoding, data=memoryview(data))
+    name = file_name(picture.path.name)
+    frame = Frame(id=id_, camera=camera, file=name, sequence=sequence, encoding=picture.encoding, data=memoryview(data))
     return codec.encode(topics.REQUEST, frame)
 
 

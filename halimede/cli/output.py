@@ -61,8 +61,12 @@ def dump(value: Any, form: Format) -> None:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return data as JSON. Characters that terminals interpret (C1 controls, changes of direction) are escaped."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    """Return data as JSON in which nothing acts on a terminal."""
+    return escape_json(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def escape_json(text: str) -> str:
+    """Escape the characters of JSON that terminals interpret: C1 controls, changes of direction."""
     return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -139,7 +139,6 @@ EXAMPLES: dict[str, Any] = {
         role="edge",
         status="running",
         period_s=3,
-        task_info=m.TaskInfo(inference_number=899, hard_example_number=171, upload_cloud_ratio=0.19),
     ),
     t.CAMERA_FRAME.id: PNG,
     t.REQUEST.id: FRAME,
@@ -166,6 +165,7 @@ EXAMPLES: dict[str, Any] = {
     t.HARD_SAMPLE.id: m.HardSample(
         id=FRAME_ID,
         camera="cam0",
+        file="five.png",
         worker=EDGE,
         node="edge0",
         by="cloud",

@@ -5,6 +5,7 @@
 | a folder of folders | JPEG and PNG pictures; the class of each is the folder that it is in |
 | a folder with ``annotations.json``, or as COCO's own | pictures with boxes in COCO's form; crowds are left out |
 | a folder with annotations of Pascal VOC | pictures with boxes; difficult objects are left out |
+| a folder with ``metadata.csv`` | pictures with a text each: the columns ``file_name`` and ``text`` |
 | a folder of pictures alone | pictures without a truth |
 | ``.csv``, ``.tsv`` | rows of numbers; the class is the column ``label``, without a header the last one |
 | a folder of such tables | the rows of all of them |
@@ -35,13 +36,14 @@ from halimede.sample_files.rules import PICTURES, SampleFileError, class_of
 from halimede.sample_files.samples import PictureSample
 from halimede.sample_files.tables import SUFFIXES as TABLES
 from halimede.sample_files.tables import tables_below
+from halimede.sample_files.texts import read_texts
 
 FIELD = "--data"
 #: most samples, and most bytes of all their pixels
 MAX_SAMPLES = 100_000
 MAX_PIXELS = 2 * 1024**3
 MAX_PICTURE = 64 * 1024**2
-FORMS = "give a folder of class folders, a folder with pictures and annotations, a .csv, a .tsv or an .npz"
+FORMS = "give a folder of class folders, a folder with pictures and annotations or texts, a .csv, a .tsv or an .npz"
 #: called with the number of finished samples, and of all samples
 Progress = Callable[[int, int], None]
 
@@ -52,7 +54,8 @@ class LabelledPicture:
 
     ``images``: each as the input of a model's ``prepare``, height x width (x 3) uint8, or a row (or any array) of
     numbers. ``truths``: the class of each as text; None: unknown. ``boxes``: the objects of each, with score 1 and the
-    category's name as label; None: not detection data. ``sizes``: bytes of each when uploaded, in the encoding on disk,
+    category's name as label; None: not detection data. ``is_text``: the truths are texts to read,
+    not classes. ``sizes``: bytes of each when uploaded, in the encoding on disk,
     raw for a row of a table. ``names`` identify the samples. ``class_advice``: what would give them classes.
     """
 
@@ -61,6 +64,7 @@ class LabelledPicture:
     sizes: list[int]
     truths: list[str] | None = None
     boxes: list[list[Box]] | None = None
+    is_text: bool = False
     class_advice: str = ""
 
     def __len__(self) -> int:
@@ -103,6 +107,12 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
             for sample in samples
         ]
         return LabelledPicture(images=images, names=names, sizes=sizes, boxes=boxes)
+    if texts := _texts(path):
+        images, sizes = _decoded(path, [picture for picture, _ in texts], progress)
+        names = [str(picture.relative_to(path)) for picture, _ in texts]
+        return LabelledPicture(
+            images=images, names=names, sizes=sizes, truths=[text for _, text in texts], is_text=True
+        )
     files = _pictures(path, below)
     if not files and (tables := tables_below(below)):
         return _tables(path, tables, labels)
@@ -127,6 +137,13 @@ def _annotated(path: Path, below: Sequence[Path]) -> list[PictureSample]:
         raise InvalidFieldError(FIELD, str(path), str(error)) from error
     except (RecursionError, OSError) as error:
         raise InvalidFieldError(FIELD, str(path), f"it cannot be read: {error}") from error
+
+
+def _texts(path: Path) -> list[tuple[Path, str]]:
+    try:
+        return read_texts(path, MAX_SAMPLES)
+    except (SampleFileError, OSError) as error:
+        raise InvalidFieldError(FIELD, str(path), str(error)) from error
 
 
 def _tables(folder: Path, files: Sequence[Path], labels: Sequence[str]) -> LabelledPicture:
@@ -208,6 +225,8 @@ def _named(text: str, labels: Sequence[str]) -> str:
 
 def _check_known(path: Path, data: LabelledPicture, labels: Sequence[str]) -> None:
     """Refuse data of another task: if the model knows none of the classes, every answer would be wrong."""
+    if data.is_text:
+        return
     there: Iterable[Any] = data.truths or (box.label for boxes in data.boxes or () for box in boxes)
     kinds = sorted({str(kind) for kind in there})
     if labels and kinds and not set(kinds) & set(labels):

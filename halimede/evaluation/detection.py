@@ -63,10 +63,15 @@ class Matched:
 class Detection:
     """Pictures with known objects, and both models' predictions: ``low`` if kept, ``up`` if uploaded."""
 
+    metric = "mAP@0.5"
+
     def __init__(self, truths: Sequence[Sequence[Box]], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
         kinds = {kind: i for i, kind in enumerate(sorted({str(box.label) for boxes in truths for box in boxes}))}
-        counted = [kinds[str(box.label)] for boxes in truths for box in boxes]
-        self._objects = np.bincount(counted, minlength=len(kinds)) if kinds else np.zeros(0, np.int64)
+        #: objects of each class in each picture
+        self._objects = np.zeros((len(truths), len(kinds)), np.int64)
+        for number, boxes in enumerate(truths):
+            for box in boxes:
+                self._objects[number, kinds[str(box.label)]] += 1
         self._low, self._up = _match(kinds, truths, low), _match(kinds, truths, up)
         scores = np.concatenate([self._low.scores, self._up.scores])
         order = np.argsort(-scores, kind="stable")
@@ -79,17 +84,23 @@ class Detection:
         """Return the number of pictures."""
         return len(self._low.found)
 
-    def measure(self, uploaded: Array) -> tuple[float, float, float]:
+    def measure(self, uploaded: Array, times: Array | None = None) -> tuple[float, float, float]:
         """Return mAP@0.5, mAP@0.5:0.95 and object recall if these pictures (a boolean each) are uploaded.
 
-        Without objects all three are 0.
+        ``times``: how often each picture counts, as a bootstrap draws them; None: once. Without objects all are 0.
         """
+        times = np.ones(len(self), np.int64) if times is None else times
         chosen = uploaded[self._pictures] == self._is_up
-        classes, hits = self._classes[chosen], self._hits[chosen]
-        parts = [average_precision(hits[classes == kind], count) for kind, count in enumerate(self._objects)]
+        classes, hits, weights = self._classes[chosen], self._hits[chosen], times[self._pictures[chosen]]
+        objects = times @ self._objects
+        parts = [
+            average_precision(hits[classes == kind], count, weights[classes == kind])
+            for kind, count in enumerate(objects)
+            if count
+        ]
         precisions = np.mean(parts, axis=0) if parts else np.zeros(len(THRESHOLDS))
-        found = float(np.where(uploaded, self._up.found, self._low.found).sum())
-        return float(precisions[0]), float(precisions.mean()), found / max(1, int(self._objects.sum()))
+        matches = float((times * np.where(uploaded, self._up.found, self._low.found)).sum())
+        return float(precisions[0]), float(precisions.mean()), matches / max(1, int(objects.sum()))
 
     def curve(self, hardness: Array, seed: int = 0) -> list[Measured]:
         """Return a rule's curve from upload ratio 0 to 1; pictures of equal hardness are in a fixed random order."""
@@ -133,16 +144,17 @@ class Detection:
         return gained
 
 
-def average_precision(hits: Array, objects: int) -> Array:
+def average_precision(hits: Array, objects: int, times: Array | None = None) -> Array:
     """Return the average precision at each threshold; boxes are by descending score.
 
-    ``hits``: ``[boxes, thresholds]``, whether a box matched an object. ``objects``: their number, 1 or more.
+    ``hits``: ``[boxes, thresholds]``, whether a box matched an object. ``objects``: their number, 1 or more. ``times``:
+    how often each box counts; None: once.
     """
-    if not len(hits):
-        return np.zeros(len(THRESHOLDS))
-    precision = np.cumsum(hits, axis=0) / np.arange(1, len(hits) + 1)[:, np.newaxis]
+    counts = np.ones(len(hits), np.int64) if times is None else times
+    weighted = hits * counts[:, np.newaxis]
+    precision = np.cumsum(weighted, axis=0) / np.maximum(1, np.cumsum(counts))[:, np.newaxis]
     best = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
-    area: Array = (best * hits).sum(axis=0) / objects
+    area: Array = (best * weighted).sum(axis=0) / objects
     return area
 
 

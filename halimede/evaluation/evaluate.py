@@ -14,9 +14,11 @@ import numpy as np
 from msgspec import Struct
 
 from halimede.errors import InvalidFieldError
+from halimede.evaluation.box_convention import find_convention
 from halimede.evaluation.curves import Point
 from halimede.evaluation.data import LabelledPicture
-from halimede.evaluation.quality import Quality, quality, referenced
+from halimede.evaluation.disagreement import Disagreement, most_different
+from halimede.evaluation.quality import Quality, quality, reads_text, referenced
 from halimede.evaluation.rules import calibration_of, decide, needs_answers, orders, parameters_of
 from halimede.evaluation.service import Answered, Chain, EvaluatedTier, answered
 from halimede.frames.payloads import ID_BYTES, pack
@@ -55,6 +57,8 @@ class Operating(Struct, kw_only=True):
     mode: str
     parameters: dict[str, str]
     target_upload_ratio: float | None
+    #: share of easy samples that are audits: they are part of the target, and not of ``upload_ratio``
+    audit_share: float
     upload_ratio: float
     cloud_ratio: float
     accuracy: float
@@ -75,6 +79,8 @@ class Cost(Struct, kw_only=True):
 class EvaluationReport(Struct, kw_only=True):
     """The content of the JSON report. ``accuracy`` of detections is mAP@0.5, with ``map_50_95`` and ``recall``.
 
+    Of texts it is the share that is exactly right, with ``character_error_rate``.
+
     ``reference``: the truth, ``labels``, or ``cloud`` for data without labels. ``curves`` are those of the edge's rule;
     the further tiers answer uploads as they are configured.
     """
@@ -94,6 +100,10 @@ class EvaluationReport(Struct, kw_only=True):
     operating_point: Operating
     costs: dict[str, list[Cost]]
     left_out: dict[str, str]
+    #: what a reader of the figures should know, such as boxes that differ by convention
+    notes: list[str]
+    #: the samples on which the first and the last tier's model differ most
+    disagreements: list[Disagreement]
     link: TierLink
     bytes_cloud_only: float
     latency_cloud_only_ms: float
@@ -121,7 +131,8 @@ def evaluate(
     link = link or TierLink()
     _check_calibrations(chain)
     said = [answered(tier, data, _part(report, tier)) for tier in chain.tiers]
-    known = referenced(data, said[-1].predictions)
+    answers = said[-1].predictions
+    known = referenced(data, answers, is_text=reads_text(chain.cloud.spec.labels, answers))
     hard, reached = _decisions(chain, data, said)
     sent = [_sent(chain, tier, data, each.predictions) for tier, each in zip(chain.tiers, said, strict=True)]
     onward = _onward(chain, said, hard, sent, link)
@@ -142,7 +153,6 @@ def evaluate(
         )
         for tier, each, came in zip(chain.tiers, said, reached, strict=True)
     ]
-    boxes = known.boxes is not None
     return EvaluationReport(
         edge_only=tiers[0].measures["accuracy"],
         cloud_only=tiers[-1].measures["accuracy"],
@@ -150,8 +160,8 @@ def evaluate(
         oracle=measure.curve(measure.gain()),
         random=chance,
         service=chain.service.metadata.name,
-        task="detection" if boxes else "classification",
-        metric="mAP@0.5" if boxes else "accuracy",
+        task="detection" if known.boxes is not None else "text" if known.is_text else "classification",
+        metric=measure.metric,
         samples=len(data),
         reference="labels" if known is data else "cloud",
         fusion="mixture" if calibration_of(chain.edge) else "cloud",
@@ -159,10 +169,17 @@ def evaluate(
         operating_point=_operating(chain.edge, measure, hard[0], onward, sent[0], edge_ms=said[0].ms, asked=asked),
         costs={name: _costs(curves[name], order, sent[0], said[0].ms, asked) for name, order in found.items()},
         left_out=left_out,
+        notes=_notes(chain, said),
+        disagreements=most_different(data.names, low, said[-1].predictions),
         link=link,
         bytes_cloud_only=round(float(sent[0].mean()), 1),
         latency_cloud_only_ms=round(float((link.ms + sent[0] * 8 / link.kbps).mean() + said[-1].ms), 3),
     )
+
+
+def _notes(chain: Chain, said: Sequence[Answered]) -> list[str]:
+    convention = find_convention(said[0].predictions, said[-1].predictions)
+    return [convention.describe(chain.edge.model, chain.cloud.model)] if convention else []
 
 
 def _check_calibrations(chain: Chain) -> None:
@@ -247,6 +264,7 @@ def _operating(
         mode=mining.mode,
         parameters=dict(parameters_of(deferral)),
         target_upload_ratio=deferral.target_upload_ratio,
+        audit_share=deferral.audit_share,
         upload_ratio=round(float(hard.mean()), 6),
         cloud_ratio=round(float((hard & onward.cloud).mean()), 6),
         accuracy=measure.point(hard)["accuracy"],

@@ -1,4 +1,4 @@
-"""Measures of quality: right classes, or found objects. Both have one interface, which curves use."""
+"""Measures of quality: right classes, read texts, or found objects. They have one interface, which curves use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SURE = 0.5
 
 
 class Quality(Protocol):
-    """Samples with two answers each: one if kept, one if uploaded."""
+    """Samples with two answers each: one if kept, one if uploaded. ``metric`` names what ``accuracy`` of a point is."""
+
+    metric: str
 
     def curve(self, hardness: Array) -> Sequence[Point]:
         """Return the curve of a rule that uploads the hardest first."""
@@ -37,6 +39,8 @@ class Quality(Protocol):
 
 class Classification:
     """Whether answers are right, 0 or 1, for kept and for uploaded samples."""
+
+    metric = "accuracy"
 
     def __init__(self, truths: Sequence[str], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
         self.low = right(truths, low)
@@ -61,14 +65,58 @@ class Classification:
         return gained
 
 
+class TextPoint(Point):
+    """A point of a reader's curve: ``accuracy`` is the share of texts that are right to the last character.
+
+    ``character_error_rate``: characters to insert, remove or replace, over all characters of the true texts.
+    """
+
+    character_error_rate: float
+
+
+class Reading(Classification):
+    """Whether read texts are exactly the true ones, and how many of their characters are wrong."""
+
+    metric = "exact match"
+
+    def __init__(self, truths: Sequence[str], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
+        super().__init__(truths, low, up)
+        self._errors = [
+            np.array([edits(answer.label or "", truth) for answer, truth in zip(answers, truths, strict=True)])
+            for answers in (low, up)
+        ]
+        self._characters = max(1, sum(map(len, truths)))
+
+    def point(self, uploaded: Array) -> TextPoint:
+        """Return the point of a curve for these uploads."""
+        low, up = self._errors
+        errors = float(np.where(uploaded, up, low).sum())
+        return TextPoint(**super().point(uploaded), character_error_rate=round(errors / self._characters, 6))
+
+
+def edits(text: str, truth: str) -> int:
+    """Return the fewest characters to insert, remove or replace to make one text from the other (Levenshtein 1966)."""
+    if text == truth:
+        return 0
+    letters = np.array([ord(letter) for letter in truth], np.int64)
+    offsets = np.arange(len(truth) + 1)
+    costs = offsets
+    for count, letter in enumerate(text, 1):
+        # replacing or removing; an insertion costs 1 for each place to the right of the cheapest one
+        cheapest = np.minimum(costs[:-1] + (letters != ord(letter)), costs[1:] + 1)
+        costs = np.minimum.accumulate(np.concatenate([[count], cheapest]) - offsets) + offsets
+    return int(costs[-1])
+
+
 def right(truths: Sequence[str], answers: Sequence[Prediction]) -> Array:
     """Return 1.0 for each right answer, 0.0 for the others."""
     return np.array([answer.label == truth for answer, truth in zip(answers, truths, strict=True)], np.float64)
 
 
-def referenced(data: LabelledPicture, cloud: Sequence[Prediction]) -> LabelledPicture:
+def referenced(data: LabelledPicture, cloud: Sequence[Prediction], *, is_text: bool = False) -> LabelledPicture:
     """Return the data with their truth: the labels, else the answers of the last tier's model.
 
+    ``is_text``: these answers are texts (``reads_text``).
     Raises InvalidFieldError if labels and answers are of different kinds.
     """
     boxes = all(answer.boxes is not None for answer in cloud)
@@ -87,11 +135,13 @@ def referenced(data: LabelledPicture, cloud: Sequence[Prediction]) -> LabelledPi
             FIELD, data.names[0], "the model answers neither classes nor boxes: there is no measure"
         )
     truths = [answer.label or "" for answer in cloud]
-    return LabelledPicture(images=data.images, names=data.names, sizes=data.sizes, truths=truths)
+    return LabelledPicture(images=data.images, names=data.names, sizes=data.sizes, truths=truths, is_text=is_text)
 
 
 def _check_common(data: LabelledPicture, cloud: Sequence[Prediction]) -> None:
     """Refuse answers whose names differ from those of the data: a model without labels answers indices."""
+    if data.is_text:
+        return
     there = set(data.truths or ()) | {str(box.label) for boxes in data.boxes or () for box in boxes}
     said = {answer.label for answer in cloud if answer.boxes is None}
     said |= {str(box.label) for answer in cloud for box in answer.boxes or ()}
@@ -103,7 +153,17 @@ def _check_common(data: LabelledPicture, cloud: Sequence[Prediction]) -> None:
 
 def quality(data: LabelledPicture, low: Sequence[Prediction], up: Sequence[Prediction]) -> Quality:
     """Return the measure for data with known truths or boxes."""
-    return Detection(data.boxes, low, up) if data.boxes is not None else Classification(data.truths or [], low, up)
+    if data.boxes is not None:
+        return Detection(data.boxes, low, up)
+    return (Reading if data.is_text else Classification)(data.truths or [], low, up)
+
+
+def reads_text(labels: Sequence[str], answers: Sequence[Prediction]) -> bool:
+    """Whether a model's labels are texts: it has no list of classes, and answers neither numbers of them nor boxes."""
+    return not labels and all(
+        answer.boxes is None and answer.probabilities is None and not (answer.label or "").isdigit()
+        for answer in answers
+    )
 
 
 def _certain(box: Box) -> Box:

@@ -17,6 +17,7 @@ from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict, create, judge, names
 from halimede.mining.pre_inference import check_mode, judge_sample, modes_of
 from halimede.mining.random_ import Random
+from halimede.pipeline.upload_policy.replay import replay
 
 FIELD = "--rules"
 NO_ORDER = "it says yes or no, so that there is no curve of it"
@@ -76,8 +77,9 @@ def hardness_of(verdicts: Sequence[Verdict]) -> Array | None:
 def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Prediction], reached: Array) -> Array:
     """Return which samples a tier with a deferral escalates, as configured: a boolean each.
 
-    A target share applies to the samples that ``reached`` the tier: the hardest are uploaded; for a rule without
-    numbers, a random part of the hard ones. Raises InvalidFieldError for a rule that cannot be made.
+    A budget is that of a worker, which sees the samples that ``reached`` the tier in a random order (``replay``); a
+    sample that did not reach it is judged by the budget's last cut. Raises InvalidFieldError for a rule that cannot be
+    made.
     """
     if tier.deferral is None:
         return np.zeros(len(predictions), bool)
@@ -85,21 +87,19 @@ def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Pre
     miner = create(mining.name, parameters_of(tier.deferral), tier.calibration)
     check_mode(miner, mining.mode)
     verdicts = judged(miner, mining.mode, data, predictions)
-    hard = np.array([verdict.hard for verdict in verdicts])
     if target is None:
-        return hard
-    hardness = hardness_of(verdicts)
-    chance = np.random.default_rng(0).random(len(hard))
-    keys = np.lexsort((chance, hard if hardness is None else hardness))[::-1]
-    order = keys[reached[keys]]
-    count = round(target * len(order))
-    if hardness is None:
-        count = min(count, int(hard[order].sum()))
-    goes = np.zeros(len(hard), bool)
-    goes[order[:count]] = True
-    if hardness is not None and count:  # samples that did not reach this tier are judged by the same cut
-        goes |= ~reached & (hardness >= hardness[order[count - 1]])
+        return np.array([verdict.hard for verdict in verdicts])
+    came = np.flatnonzero(reached)
+    cut = next((verdict.cut for verdict in verdicts if verdict.cut is not None), None)
+    played = replay([verdicts[i] for i in came], target=target, cut=cut, audit_share=tier.deferral.audit_share)
+    goes = np.array([verdict.hard if played.cut is None else is_above(verdict, played.cut) for verdict in verdicts])
+    goes[came] = played.typical()
     return goes
+
+
+def is_above(verdict: Verdict, cut: float) -> bool:
+    """Whether a sample is at a cut or above; a sample that the rule failed on is hard by itself."""
+    return verdict.hard if verdict.hardness is None else verdict.hardness >= cut
 
 
 def parameters_of(deferral: Deferral) -> Mapping[str, str]:

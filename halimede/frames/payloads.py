@@ -14,6 +14,7 @@ from halimede import codec, topics
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels, encode_image, raw_view
 from halimede.messages import Frame
+from halimede.names import file_name
 from halimede.picture_files import MAGIC
 
 ID_BYTES = 16
@@ -50,6 +51,8 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
     if not len(frame.data):
         raise DecodeError("the frame holds no data")
     frame.camera = camera
+    if frame.file:
+        frame.file = file_name(frame.file)
     frame.edge = None  # a camera must not set an edge worker's prediction
     return frame
 

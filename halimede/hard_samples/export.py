@@ -155,7 +155,12 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
         "reason": result.reason,
         "hardness": result.hardness,
         "cut": result.cut,
-        "image": {"form": sample.image.form, "sha256": sample.image.sha256, "bytes": sample.image.size},
+        "image": {
+            "file": sample.image.file,
+            "form": sample.image.form,
+            "sha256": sample.image.sha256,
+            "bytes": sample.image.size,
+        },
         "labels": [{"label": each.label, "by": each.by} for each in sample.labels],
         "edge": {
             "worker": reply.worker,

@@ -364,9 +364,12 @@ def describe(
 def picture(frame: Frame) -> tuple[KeptImage, bytes]:
     """Return a frame's file and its description. Raises DecodeError if the frame is broken."""
     if frame.encoding == "raw":
-        return _written(decode(frame))
-    claimed, data = READERS[frame.encoding](frame.data), bytes(frame.data)
-    return _image(frame.encoding, data, claimed.width, claimed.height), data
+        image, data = _written(decode(frame))
+    else:
+        claimed, data = READERS[frame.encoding](frame.data), bytes(frame.data)
+        image = _image(frame.encoding, data, claimed.width, claimed.height)
+    image.file = frame.file
+    return image, data
 
 
 def _written(pixels: Pixels) -> tuple[KeptImage, bytes]:

@@ -54,7 +54,7 @@ class Geometry:
         return corners * [self.x.seen, self.y.seen, self.x.seen, self.y.seen]
 
     def back(self, corners: Array) -> Array:
-        """Convert pixels of the model's input to pixels of the frame, ``[n, 4]`` corners."""
+        """Convert pixels of the model's input to pixels of the frame, ``[n, 2]`` points or ``[n, 4]`` corners."""
         if not self.moved:
             return corners
         result = np.empty_like(corners)

@@ -28,6 +28,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess, PostprocessScript, ReadText, Script, scripts_of
 from halimede.errors import describe_exception, shorten_middle
 from halimede.inference import preprocess
+from halimede.inference.coordinates import map_coordinates
 from halimede.inference.decoders.anchors import load_anchors
 from halimede.inference.decoders.ctc import load_alphabet
 from halimede.inference.geometry import Geometry
@@ -139,14 +140,7 @@ class ScriptReader:
             prediction = as_prediction(answer, self._labels)
         except SampleError as error:
             raise self._call.error(f"failed: {error}") from error
-        if geometry and geometry.moved and prediction.boxes:
-            rows = np.array([[box.x1, box.y1, box.x2, box.y2] for box in prediction.boxes], np.float64)
-            back = geometry.back(rows).tolist()
-            prediction.boxes = [
-                msgspec.structs.replace(box, x1=x1, y1=y1, x2=x2, y2=y2)
-                for box, (x1, y1, x2, y2) in zip(prediction.boxes, back, strict=True)
-            ]
-        return prediction
+        return map_coordinates(prediction, geometry.back) if geometry and geometry.moved else prediction
 
 
 def bind(spec: ModelSpec, model: Path, report: Report = lambda _: None) -> ModelSpec:

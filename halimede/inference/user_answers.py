@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from halimede.inference.detection import MAX_BOXES
 from halimede.inference.model import SampleError
 from halimede.inference.postprocess import classify, label_of
 from halimede.messages import Box, Prediction
 
-FIELDS = ("label", "score", "probabilities", "boxes")
+FIELDS = ("label", "score", "probabilities", "boxes", "landmarks", "lines")
 BOX_LENGTHS = {5, 6}
+#: limit of a message (messages.samples)
+MAX_LABEL = 1024
 SUM_SLACK = 0.01
 
 
@@ -23,7 +26,7 @@ def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
     | returned | becomes |
     |---|---|
     | Prediction | itself, with NumPy's numbers as plain numbers |
-    | dict with label, score, probabilities or boxes | those fields; its other entries are the value |
+    | dict with label, score, probabilities, boxes, landmarks or lines | those fields; its other entries are the value |
     | text; whole number | the label; the class of that index |
     | row of numbers in 0..1, also as ``[1, classes]`` | class probabilities |
     | row of Box or of ``[x1, y1, x2, y2, score]``, label optional; empty list | boxes |
@@ -53,7 +56,9 @@ def _from_dict(value: dict[str, Any], labels: Sequence[str]) -> Prediction:
     if isinstance(label, int) and not isinstance(label, bool):
         fields["label"] = label_of(label, labels)
     if isinstance(fields.get("boxes"), list):
-        fields["boxes"] = [_box(row, labels) for row in fields["boxes"]]
+        fields["boxes"] = _boxes(fields["boxes"], labels)
+    if isinstance(fields.get("lines"), list):
+        fields["lines"] = [{"text": line} if isinstance(line, str) else line for line in fields["lines"]]
     probabilities = fields.get("probabilities")
     if isinstance(probabilities, list) and _numbers(probabilities):
         # the estimator's own label and score override those derived from its probabilities
@@ -69,7 +74,7 @@ def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:
     if len(value) == 1 and isinstance(value[0], list) and _probabilities(value[0], whole=True):
         return classify(np.asarray(value[0]), labels)
     if all(isinstance(row, list) and len(row) in BOX_LENGTHS and _numbers(row[:5]) for row in value):
-        return Prediction(boxes=[_box(row, labels) for row in value])
+        return Prediction(boxes=_boxes(value, labels))
     if not _numbers(value):
         return Prediction(value=value)
     if len(value) == 1 and isinstance(value[0], int):
@@ -77,6 +82,12 @@ def _from_list(value: list[Any], labels: Sequence[str]) -> Prediction:
     if not np.isfinite(value).all():
         raise SampleError("the user's code returned NaN or infinity")
     return classify(np.asarray(value), labels) if _probabilities(value) else Prediction(value=value)
+
+
+def _boxes(rows: list[Any], labels: Sequence[str]) -> list[Box]:
+    if len(rows) > MAX_BOXES:
+        raise SampleError(f"the user's code returned {len(rows)} boxes, more than {MAX_BOXES}: return the best of them")
+    return [_box(row, labels) for row in rows]
 
 
 def _box(row: Any, labels: Sequence[str]) -> Box:
@@ -91,6 +102,8 @@ def _box(row: Any, labels: Sequence[str]) -> Box:
         label = int(label)  # arrays have one type, so class indices arrive as floats
     if not isinstance(label, str | int):
         raise SampleError(f"the user's code returned {label!r:.80} as a box's label: use text or a class index")
+    if isinstance(label, str) and len(label) > MAX_LABEL:
+        raise SampleError(f"the user's code returned a box's label of {len(label)} characters: use up to {MAX_LABEL}")
     if isinstance(label, int) and labels:
         label = label_of(label, labels)
     x1, y1, x2, y2, score = map(float, row[:5])

@@ -86,11 +86,9 @@ class ExplainingClient:
         self._asks.abandon()
 
     def why(self, result: Result) -> str:
-        """Return why the answer is degraded, for people; empty if it is not."""
-        told = self._why.pop(result.id)
-        if not result.degraded:
-            return ""
-        return told or WORDS.get(result.reason, "")
+        """Return why the next tier did not answer a hard sample, for people; empty if it answered."""
+        detail = self._why.pop(result.id) if result.degraded else ""
+        return detail or WORDS.get(result.reason, "")
 
 
 class FutureOutbox:

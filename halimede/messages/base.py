@@ -13,6 +13,8 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME, extra={FIX
 Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL, extra={FIX: LABEL_FIX})]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
+#: the name of a file without its folder, in at most 255 bytes of UTF-8; empty: the sample is no file
+FileName = Annotated[str, Meta(max_length=255)]
 #: an RFC 3339 time; empty: none. The API server refuses an empty time, so the field is omitted there
 Time = Annotated[str, Meta(max_length=256, extra={"crd": {"format": "date-time"}})]
 #: limit of 64-bit integers: SQLite's, and those of most readers

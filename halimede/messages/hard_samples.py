@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Finite, Message, Name, NonNegative, Short, Text
+from halimede.messages.base import FileName, Finite, Message, Name, NonNegative, Short, Text
 from halimede.messages.samples import Prediction, Result
 
 FrameId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -20,7 +20,7 @@ MOST_LABELS = 16
 class KeptImage(Message, kw_only=True):
     """The file of a stored sample: PNG, JPEG, or ``npy`` (NumPy's format) for arrays that are no picture.
 
-    ``size`` is in bytes, ``width`` and ``height`` are pixels; 0 if it is no picture.
+    ``size`` is in bytes, ``width`` and ``height`` are pixels; 0 if it is no picture. ``file`` is its frame's.
     """
 
     form: Literal["png", "jpeg", "npy"]
@@ -28,6 +28,7 @@ class KeptImage(Message, kw_only=True):
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     width: NonNegative = 0
     height: NonNegative = 0
+    file: FileName = ""
 
 
 class PersonLabel(Message, kw_only=True):
@@ -68,13 +69,13 @@ class KeptEntry(Message, kw_only=True):
     kept_ns: NonNegative
     camera: Short = ""
     by: Short = ""
-    degraded: bool = False
     reason: Short = ""
+    edge_label: Said = ""
+    label: Said = ""
+    degraded: bool = False
     hardness: Finite | None = None
     cut: Finite | None = None
-    edge_label: Said = ""
     edge_score: Finite | None = None
-    label: Said = ""
     score: Finite | None = None
     labels: Annotated[list[PersonLabel], Meta(max_length=MOST_LABELS)] = []
     image: KeptImage

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Finite, Message, Millis, Name, NonNegative, Short, Text
+from halimede.messages.base import FileName, Finite, Message, Millis, Name, NonNegative, Short, Text
 
 Vector = Annotated[list[Finite], Meta(max_length=100_000)]
+LabelText = Annotated[str, Meta(max_length=1024)]
 
 
 class Box(Message, array_like=True):
@@ -19,19 +20,40 @@ class Box(Message, array_like=True):
     x2: Finite
     y2: Finite
     score: Finite
-    label: int | str = 0
+    label: int | LabelText = 0
+
+
+class PicturePoint(Message, array_like=True):
+    """A point in pixels of the frame."""
+
+    x: Finite
+    y: Finite
+
+
+Landmarks = Annotated[list[PicturePoint], Meta(max_length=512)]
+
+
+class TextLine(Message, kw_only=True):
+    """A line of text, its score in 0..1, and its corners, clockwise from the text's top left."""
+
+    text: Text = ""
+    score: Finite | None = None
+    corners: Annotated[list[PicturePoint], Meta(min_length=4, max_length=4)] | None = None
 
 
 class Prediction(Message, kw_only=True):
     """The output of a model for one sample: class probabilities, boxes, or any JSON value of a user's estimator."""
 
-    label: Annotated[str, Meta(max_length=1024)] | None = None
+    label: LabelText | None = None
     score: Finite | None = None
     probabilities: Vector | None = None
     boxes: Annotated[list[Box], Meta(max_length=10_000)] | None = None
     #: features of the boxes in order (of the whole picture without boxes): consecutive vectors of equal length,
     #: float16, little endian
     embeddings: Annotated[bytes, Meta(max_length=1_048_576)] | None = None
+    #: points such as eyes, in the same order
+    landmarks: Annotated[list[Landmarks], Meta(max_length=10_000)] | None = None
+    lines: Annotated[list[TextLine], Meta(max_length=1000)] | None = None
     value: Any = None
 
 
@@ -49,6 +71,8 @@ class Frame(Message, kw_only=True, omit_defaults=False):
     service: Short = ""
     worker: Short = ""
     camera: Short = ""
+    #: the name of the picture's file; the worker removes folders, and cuts it to 255 bytes
+    file: Text = ""
     sequence: NonNegative = 0
     #: time of the picture: nanoseconds since 1970 by the clock of the frame's creator; 0: unknown
     captured_ns: NonNegative = 0
@@ -93,6 +117,7 @@ class Result(Message, kw_only=True):
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     service: Name
     camera: Short = ""
+    file: FileName = ""
     sequence: NonNegative = 0
     captured_ns: NonNegative = 0
     #: in multi-edge inference ``peer`` is another edge worker, ``joint`` the fused answer of several
@@ -101,7 +126,7 @@ class Result(Message, kw_only=True):
     hard: bool = False
     #: hard, but answered by the edge; ``reason`` has the cause
     degraded: bool = False
-    #: reason of a degraded answer; otherwise ``edge-failed``: the edge's own model failed on the sample
+    #: reason of a degraded answer, or ``budget``: held back; ``edge-failed``: the edge's own model failed
     reason: Short = ""
     label: str | None = None
     score: Finite | None = None
@@ -149,25 +174,35 @@ class Load(Message, kw_only=True):
     tier: Short = ""
 
 
-class HardSample(Message, kw_only=True, omit_defaults=False):
-    """A thumbnail of a hard sample, for people who want to see what the small model is unsure of.
+class HardSample(Message, kw_only=True):
+    """A small picture of a hard sample, for people who want to see what the small model is unsure of.
 
-    ``data`` is a JPEG or PNG. A worker publishes at most one a second: it is no record of all hard samples.
+    ``data`` is a JPEG or PNG. A worker publishes at most one a second: it is no record of all hard samples. Of
+    ``count`` boxes the best are sent, in shares of the picture's width and height.
     """
 
     v: Literal[1] = 1
     id: Annotated[bytes, Meta(min_length=16, max_length=16)]
-    camera: Short = ""
+    data: Annotated[bytes, Meta(max_length=65_536)]
     worker: Name
     node: Short = ""
+    camera: Short = ""
+    file: FileName = ""
+    reason: Short = ""
+    edge_label: LabelText = ""
+    label: LabelText = ""
     by: Literal["edge", "cloud", "peer", "joint"]
     degraded: bool = False
-    reason: Short = ""
-    edge_label: Annotated[str, Meta(max_length=1024)] = ""
+    hardness: Finite | None = None
+    cut: Finite | None = None
     edge_score: Finite = 0.0
-    label: Annotated[str, Meta(max_length=1024)] = ""
     score: Finite = 0.0
-    data: Annotated[bytes, Meta(max_length=65_536)]
+    total_ms: Millis = 0.0
+    captured_ns: NonNegative = 0
+    edge_count: NonNegative = 0
+    count: NonNegative = 0
+    edge_boxes: Annotated[list[Box], Meta(max_length=64)] | None = None
+    boxes: Annotated[list[Box], Meta(max_length=64)] | None = None
 
 
 class TraceRequest(Message, kw_only=True):

@@ -313,6 +313,7 @@ class FrameIntake:
         patient: bool = False,
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
+        file: str = "",
     ) -> None:
         """Accept a frame. A frame that was accepted before is counted and dropped. Raises DecodeError."""
         began = time.monotonic()
@@ -322,6 +323,8 @@ class FrameIntake:
             self._ledger.add(Count.REJECTED)
             raise
         frame.id = id_ or frame.id
+        if file:
+            frame.file = file
         while frame.id in self._entering:  # a copy: it counts if the other is refused or its source disconnects
             entering = self._entering[frame.id] = self._entering[frame.id] or asyncio.Event()
             await entering.wait()
@@ -361,7 +364,7 @@ class FrameIntake:
                 self._patient.release()
             raise
         trace, received = self._trace_buffer.begin(frame.id, parent), time.monotonic()
-        trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding))
+        trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding, frame.file))
         now = asyncio.get_running_loop().time()
         until = now + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         sample = Sample(frame, self, trace, now, until, received)

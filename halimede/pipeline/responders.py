@@ -243,7 +243,10 @@ def weight(prediction: Prediction | None) -> int:
     except (TypeError, ValueError, OverflowError, RecursionError):
         return sys.maxsize
     vectors = len(prediction.embeddings or b"")
-    return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + vectors + value
+    points = sum(map(len, prediction.landmarks or ()))
+    text = sum(512 + 4 * len(line.text) for line in prediction.lines or ())
+    numbers = 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + 128 * points
+    return numbers + text + vectors + value
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,11 +392,12 @@ class ResultResponder:
             id=frame.id.hex(),
             service=origin.service,
             camera=frame.camera,
+            file=frame.file,
             sequence=frame.sequence,
             captured_ns=frame.captured_ns,
             by=self._tier.by if reply else "peer" if sample.peer else "edge",
             hard=decision.hard,
-            degraded=reply is None and reason != "",
+            degraded=reply is None and reason != "" and not (decision.is_held_back and edge),
             reason=reason,
             label=final.label,
             score=final.score,

@@ -32,7 +32,8 @@ from halimede.frames.transcode_policy import (
     following,
 )
 from halimede.image_headers import ImageHeader
-from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.inference.coordinates import map_coordinates
+from halimede.messages import Frame, Prediction, Reply
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
 from halimede.tracing.latency import Distribution
@@ -57,11 +58,12 @@ class Upload(Struct, frozen=True, gc=False):
     ms: float = 0.0
 
     def read(self, reply: Reply) -> Reply:
-        """Return an answer with its boxes in the pixels of the original frame."""
+        """Return an answer with its coordinates in the pixels of the original frame."""
         said = reply.prediction
-        if self.shrunk is None or said is None or not said.boxes:
+        if self.shrunk is None or said is None:
             return reply
-        return msgspec.structs.replace(reply, prediction=scaled(said, *self.shrunk))
+        mapped = scaled(said, *self.shrunk)
+        return reply if mapped is said else msgspec.structs.replace(reply, prediction=mapped)
 
 
 class UploadEncoder:
@@ -173,14 +175,13 @@ def _check(picture: PixelSize) -> None:
 
 
 def scaled(said: Prediction, x: float, y: float) -> Prediction:
-    """Return a prediction with its boxes scaled by the given factors."""
-    boxes = [Box(b.x1 * x, b.y1 * y, b.x2 * x, b.y2 * y, b.score, b.label) for b in said.boxes or ()]
-    return msgspec.structs.replace(said, boxes=boxes)
+    """Return a prediction with its coordinates scaled by the given factors."""
+    return map_coordinates(said, lambda points: points * (x, y))
 
 
 def _framed(frame: Frame, encoding: str, pixels: Pixels, data: bytes, shrunk: tuple[float, float] | None) -> Frame:
     edge = frame.edge
-    if shrunk and edge and edge.boxes:
+    if shrunk and edge:
         edge = scaled(edge, 1 / shrunk[0], 1 / shrunk[1])
     return msgspec.structs.replace(
         frame, encoding=encoding, dtype="uint8", shape=list(pixels.shape), edge=edge, data=memoryview(data)

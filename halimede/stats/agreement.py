@@ -26,7 +26,7 @@ class Estimate(msgspec.Struct, frozen=True):
     high: float
 
 
-def wilson(agreed: int, of: int, z: float = Z95) -> tuple[float, float]:
+def wilson(agreed: float, of: float, z: float = Z95) -> tuple[float, float]:
     """Return the interval of a share (Wilson 1927), which is valid also for few samples and for shares near 0 and 1."""
     if of == 0:
         return 0.0, 1.0

@@ -18,7 +18,7 @@ PUBLISH: Kind = ("publish", ("camera", "heard"))
 # --- at the edge --------------------------------------------------------------------------------------------------
 
 #: from the offer until there was a free slot
-RECEIVE: Kind = ("receive", ("camera", "bytes", "encoding"))
+RECEIVE: Kind = ("receive", ("camera", "bytes", "encoding", "file"))
 #: until it was the model's input, waiting for the decoder included
 DECODE: Kind = ("decode", ())
 #: wait for the model

@@ -1,13 +1,16 @@
-"""Publishes previews of hard samples: small pictures of samples that the small model is unsure of.
+"""Publishes previews of hard samples: small pictures of samples that the small model is unsure of, with both answers.
 
 It makes at most one preview a second, in the decoder's thread after the sample was answered, and sends it only while
-the bus is connected. Late, excess or large previews are dropped. No other part waits for a preview.
+the bus is connected. A preview that took long to make or to send delays the next one. Late, excess or large previews
+are dropped. No other part waits for a preview.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import structlog
@@ -17,21 +20,33 @@ from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import BusError, DecodeError, TooLargeError
 from halimede.frames.encodings import Pixels, decode, measure
-from halimede.messages import Frame, HardSample, Prediction, Result
+from halimede.inference.coordinates import map_boxes
+from halimede.messages import Box, Frame, HardSample, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
-#: seconds between two previews: the least; the multiple of the last one's transfer time, because a narrow connection is
-#: for answers; the most
+#: seconds between two previews: the least; the multiple of the time to make and send the last one, because a slow
+#: processor and a narrow connection are for answers; the most
 EVERY_S, SPARED, MOST_S = 1.0, 20, 60.0
-#: most characters of a label
-LABEL = 1024
+#: most characters of a label, and of a box's; boxes of one answer that are sent
+LABEL, BOX_LABEL, BEST = 1024, 64, 32
 _Seen = tuple[Frame, Prediction | None, Result]
-#: pixels of the longer side, bytes of the file, and most bytes of the decoded frame that a thumbnail is made from
-SIDE, BYTES = 160, 32 * 1024
+#: pixels of the longer side, bytes of the file, and most bytes of the decoded frame that a preview is made from
+SIDE, BYTES = 640, 48 * 1024
 MOST_PIXELS = 32 * 1024 * 1024
-QUALITIES = (80, 50, 25)
+#: a picture with at most this longer side, and a PNG file of at most these bytes, is sent without loss
+SMALL_SIDE, SMALL_BYTES = 160, 4 * 1024
+#: quality and longer side of the attempts to stay within the limit of bytes
+ATTEMPTS = ((75, SIDE), (50, SIDE), (50, SIDE // 2), (25, SMALL_SIDE))
+
+
+class Preview(NamedTuple):
+    """A picture file, and the size of the frame that it shows."""
+
+    data: bytes
+    width: int
+    height: int
 
 
 class PreviewPublisher:
@@ -57,63 +72,94 @@ class PreviewPublisher:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            self._due = asyncio.get_running_loop().time() + EVERY_S
+            clock = asyncio.get_running_loop()
+            began = clock.time()
+            self._due = began + EVERY_S
             if self._next:
                 await self._publish(*self._next)
+                self._due = began + min(MOST_S, max(EVERY_S, SPARED * (clock.time() - began)))
             self._next = None
 
     async def _publish(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
         try:
-            data = await self._decoder.call(thumbnail, frame)
-            if data:
-                await self._send(self._sample(frame, edge, result, data))
+            preview = await self._decoder.call(make_preview, frame)
+            if preview:
+                await self._bus.publish(self._address, self._sample(frame, edge or Prediction(), result, preview))
         except (BusError, TooLargeError) as error:
             log.debug("preview not sent", error=str(error))
         except Exception:
             # an unexpected error in a preview must not end the worker
             log.exception("hard sample preview not made", frame=result.id)
 
-    async def _send(self, sample: HardSample) -> None:
-        clock = asyncio.get_running_loop()
-        began = clock.time()
-        try:
-            await self._bus.publish(self._address, sample)
-        finally:
-            self._due = began + min(MOST_S, max(EVERY_S, SPARED * (clock.time() - began)))
-
-    def _sample(self, frame: Frame, edge: Prediction | None, result: Result, data: bytes) -> HardSample:
-        said = edge or Prediction()
+    def _sample(self, frame: Frame, edge: Prediction, result: Result, preview: Preview) -> HardSample:
+        final = result.prediction
         return HardSample(
             id=frame.id,
-            camera=result.camera,
+            data=preview.data,
             worker=self._settings.worker,
             node=self._settings.node,
+            camera=result.camera,
+            file=result.file,
+            reason=result.reason,
+            edge_label=shown_text(edge),
+            label=shown_text(final),
             by=result.by,
             degraded=result.degraded,
-            reason=result.reason,
-            edge_label=(said.label or "")[:LABEL],
-            edge_score=said.score or 0.0,
-            label=(result.label or "")[:LABEL],
+            hardness=result.hardness,
+            cut=result.cut,
+            edge_score=edge.score or 0.0,
             score=result.score or 0.0,
-            data=data,
+            total_ms=result.total_ms,
+            captured_ns=result.captured_ns,
+            edge_count=len(edge.boxes or ()),
+            count=len(final.boxes or ()),
+            edge_boxes=None if edge.boxes is None else best_boxes(edge.boxes, preview),
+            boxes=None if final.boxes is None else best_boxes(final.boxes, preview),
         )
 
 
-def thumbnail(frame: Frame) -> bytes | None:
-    """Return a PNG (small frames, lossless) or JPEG of at most 160 pixels a side; None for other samples."""
+def shown_text(prediction: Prediction) -> str:
+    """Return the label of an answer, or its lines of text."""
+    text = prediction.label or " / ".join(line.text for line in prediction.lines or ())
+    return text[:LABEL]
+
+
+def best_boxes(boxes: Sequence[Box], preview: Preview) -> list[Box]:
+    """Return the best boxes in shares of the frame's width and height, clipped to it, without those outside of it."""
+    best = sorted(boxes, key=lambda box: -box.score)[:BEST]
+    size = (preview.width, preview.height)
+    clipped = map_boxes(best, lambda points: np.clip(points / size, 0, 1).round(4))
+    return [
+        Box(box.x1, box.y1, box.x2, box.y2, round(box.score, 4), str(box.label)[:BOX_LABEL])
+        for box in clipped
+        if box.x1 != box.x2 and box.y1 != box.y2
+    ]
+
+
+def make_preview(frame: Frame) -> Preview | None:
+    """Return a PNG (small frames, lossless) or JPEG of at most 640 pixels a side; None for other samples."""
     try:
         if measure(frame) > MOST_PIXELS:
             return None
-        image = _as_picture(decode(frame))
+        pixels = decode(frame)
     except DecodeError:
         return None
+    image = _as_picture(pixels)
     if image is None:
         return None
-    image.thumbnail((SIDE, SIDE))
-    exact = _save(image, "PNG")
-    if len(exact) <= BYTES // 8:
+    data = _compress(image)
+    return Preview(data, pixels.shape[1], pixels.shape[0]) if data else None
+
+
+def _compress(image: Image.Image) -> bytes | None:
+    """Return a file within the limits; None if there is none."""
+    if max(image.size) <= SMALL_SIDE and len(exact := _save(image, "PNG")) <= SMALL_BYTES:
         return exact
-    return next((data for quality in QUALITIES if len(data := _save(image, "JPEG", quality)) <= BYTES), None)
+    for quality, side in ATTEMPTS:
+        image.thumbnail((side, side))
+        if len(data := _save(image, "JPEG", quality)) <= BYTES:
+            return data
+    return None
 
 
 def _save(image: Image.Image, form: str, quality: int = 0) -> bytes:

@@ -17,7 +17,7 @@ from aiohttp import web
 from PIL import Image
 
 from halimede import topics
-from halimede.messages import CameraStatus, HardSample, TaskInfo
+from halimede.messages import Box, CameraStatus, HardSample, TaskInfo
 from halimede.names import Key
 from services.gm.dashboard.feed import MOST_WATCHERS
 from services.gm.dashboard.routes import DashboardRoutes
@@ -104,7 +104,7 @@ async def test_only_the_last_samples_are_kept_and_what_is_no_picture_is_not(tmp_
 
 async def test_every_answer_forbids_scripts_of_others_and_frames(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), served(w) as url, aiohttp.ClientSession() as session:
-        for path in ("/", "/page.js", "/charts.js", "/page.css", "/icon.svg", "/samples/" + "0" * 32):
+        for path in ("/", "/page.js", "/boxes.js", "/charts.js", "/page.css", "/icon.svg", "/samples/" + "0" * 32):
             async with session.get(url + path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy
@@ -170,6 +170,98 @@ async def test_hostile_words_are_shown_and_do_nothing(tmp_path: Path) -> None:
             assert await tab.evaluate("window.broken") is None
             assert await tab.evaluate("document.querySelectorAll('main script, main [onerror]').length") == 0
             assert tab.said == []  # no violation of the policy, no error
+
+
+def boxes(count: int, label: str = "face") -> list[Box]:
+    return [Box(0.1 * i, 0.25, 0.1 * i + 0.0625, 0.5, 0.9, label) for i in range(count)]
+
+
+DETECTION: dict[str, Any] = {
+    "edge_label": "", "label": "", "edge_score": 0.0, "score": 0.0, "edge_count": 1, "count": 8, "file": "street.jpg",
+    "edge_boxes": boxes(1), "boxes": boxes(8), "hardness": 0.75, "cut": 0.5, "total_ms": 41.5,
+    "captured_ns": 1_795_262_400_000_000_000,
+}  # fmt: skip
+
+
+async def test_boxes_of_both_answers_are_drawn_over_the_preview_and_a_click_enlarges_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), served(w) as url:
+        topic = topics.HARD_SAMPLE.at(ns="default", service="faces")
+        kept = {"by": "edge", "degraded": True, "reason": "no-cloud", "count": 1, "boxes": boxes(1)}
+        outside = {"boxes": [Box(-5, 0.5, 1e300, 9, 0.5, 3)], "count": 10_000, "file": ""}
+        for number, changes in enumerate(({}, kept, outside), 1):
+            await w.operator.publish(topic, glimpse(number, **(DETECTION | changes)))
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.until("document.querySelectorAll('.sample').length == 3")
+            cards = await tab.evaluate("[...document.querySelectorAll('.sample')].map((card) => card.innerText)")
+            assert "1 → 10,000 boxes" in cards[0]
+            assert "1 box\n" in cards[1]
+            assert "no-cloud" in cards[1]
+            for fact in ("1 → 8 boxes", "street.jpg", "12:00:00 UTC · 42 ms", "hardness 0.750, cut 0.500", "cam0"):
+                assert fact in cards[2], fact
+            drawn = "[...document.querySelectorAll('.sample')].map((card) => card.querySelectorAll('rect{}').length)"
+            assert await tab.evaluate(drawn.format(".edge")) == [1, 1, 1]
+            assert await tab.evaluate(drawn.format(".final")) == [1, 0, 8]
+            sides = (
+                "['x', 'y', 'width', 'height'].map((name) => Number(document.querySelector('{}').getAttribute(name)))"
+            )
+            assert await tab.evaluate(sides.format("rect.final")) == [0, 0.5, 1, 0.5]  # never outside of the picture
+            await tab.until("document.querySelector('.sample:last-child img').naturalWidth == 16")
+            over = (
+                "[...document.querySelectorAll('.sample:last-child img, .sample:last-child svg')]"
+                ".map((item) => JSON.stringify(item.getBoundingClientRect()))"
+            )
+            picture_at, drawing_at = await tab.evaluate(over)
+            assert picture_at == drawing_at
+            assert "boxes of the edge" in await tab.evaluate("document.querySelector('.legend').innerText")
+            await tab.evaluate("document.querySelector('.sample:last-child .open').click()")
+            await tab.until("document.querySelector('#viewer').open")
+            assert await tab.evaluate("document.querySelectorAll('#viewer rect.final').length") == 8
+            assert "face 90.0 %" in await tab.evaluate("document.querySelector('#viewer .lists').innerText")
+            await tab.evaluate("document.querySelector('#viewer-close').click()")
+            assert not await tab.evaluate("document.querySelector('#viewer').open")
+            assert tab.said == []
+
+
+HOSTILE_NAMES = [
+    SCRIPT.format("file"), "two\nlines.jpg", "\x1b[31mred\x1b[0m.jpg", "\u202egpj.exe", "w" * 255, "\ufffd.jpg",
+]  # fmt: skip
+
+
+async def test_hostile_names_of_files_and_labels_of_boxes_are_text_in_one_cell(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), served(w) as url:
+        topic = topics.HARD_SAMPLE.at(ns="default", service="faces")
+        for number, name in enumerate(HOSTILE_NAMES, 1):
+            label = SCRIPT.format("box")[:1024]
+            changes = {"file": name, "boxes": boxes(3, label), "edge_boxes": boxes(1, "\u202e" + label)}
+            await w.operator.publish(topic, glimpse(number, **(DETECTION | changes)))
+        async with browser(tmp_path / "profile") as tab:
+            await tab.resize(390, 844, mobile=True)
+            await tab.open(url)
+            await tab.until(f"document.querySelectorAll('.sample').length == {len(HOSTILE_NAMES)}")
+            names = await tab.evaluate(
+                "[...document.querySelectorAll('.sample .file')].map((name) => name.textContent)"
+            )
+            assert names == HOSTILE_NAMES[::-1]
+            heights = (
+                "[...document.querySelectorAll('.sample .file')].map((name) => name.getBoundingClientRect().height)"
+            )
+            assert len(set(await tab.evaluate(heights))) == 1  # each is one line
+            for number in range(len(HOSTILE_NAMES)):
+                await tab.evaluate(f"document.querySelectorAll('.open')[{number}].click()")
+                await tab.until("document.querySelector('#viewer').open")
+                assert SCRIPT.format("box")[:60] in await tab.evaluate("document.querySelector('#viewer').innerText")
+                assert await tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+                assert await tab.evaluate(
+                    "((box) => box.scrollWidth <= box.clientWidth)(document.querySelector('#viewer'))"
+                )
+                await tab.evaluate("document.querySelector('#viewer').close()")
+            assert await tab.evaluate("window.broken") is None
+            assert (
+                await tab.evaluate("document.querySelectorAll('main script, main [onerror], dialog script').length")
+                == 0
+            )
+            assert tab.said == []
 
 
 async def test_a_model_that_fails_is_shown(tmp_path: Path) -> None:

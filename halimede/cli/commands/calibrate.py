@@ -18,7 +18,7 @@ from halimede.cli.commands.evaluate import DataOption, ServiceFiles
 from halimede.cli.options import check_finite
 from halimede.cli.output import clean, console, to_yaml, warn
 from halimede.cli.progress import stages
-from halimede.cli.runner import run
+from halimede.cli.runner import FAILED, run
 from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     #: a service, the index of the tier in it, and the result
     Found = tuple[Chain, int, Calibrated]
 
+NOT_ABOVE_CHANCE = (
+    "Not written: the joint answers are not above chance, by the 95 % interval. Give more samples, another --rule or"
+    " another goal; --accept writes the files all the same"
+)
 #: defaults of a link that was not measured: a round trip without data, and its speed
 LINK_MS, LINK_KBPS = 20.0, 10_000.0
 
@@ -49,9 +53,7 @@ def calibrate(
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.9999, metavar="SHARE", help="The confidence that --max-risk holds.")
     ] = 0.99,
-    rule: Annotated[
-        str, typer.Option("--rule", metavar="NAME", help="The algorithm. Default: Learned; for boxes, the service's.")
-    ] = "",
+    rule: Annotated[str, typer.Option("--rule", metavar="NAME", help="The algorithm. Default: the best of all.")] = "",
     tier: Annotated[
         str, typer.Option("--tier", metavar="NAME", help="The tier to calibrate, in a service with tiers.")
     ] = "edge",
@@ -64,6 +66,9 @@ def calibrate(
     per_second: Annotated[
         float, typer.Option(min=0, metavar="RATE", help="Samples a second, for --deadline-ms. 0: no load.")
     ] = 0.0,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Write the files, although the rule is not above chance.")
+    ] = False,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder for both files.")] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of a table.")] = False,
 ) -> None:
@@ -71,7 +76,9 @@ def calibrate(
 
     Give samples that the models were not trained on. Without labels the answers of the big model count as true. Writes
     SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models: `halimede apply -f`
-    applies it. The figures are measured on 30 % of the samples, which the calibration does not use.
+    applies it. The figures are measured on 30 % of the samples, which the calibration does not use, with the uploads
+    that a worker's budget makes. If the joint answers are not above those of as many random uploads, by the 95 %
+    interval, nothing is written and the exit code is 1.
 
     \b
     Examples:
@@ -86,7 +93,7 @@ def calibrate(
     if sum(value is not None for value in wanted.values()) != 1:
         raise typer.BadParameter(f"give exactly one of {', '.join(wanted)}")
 
-    async def command() -> None:
+    async def command() -> int:
         try:
             from halimede.calibration.calibrate import Goal
             from halimede.calibration.service import Deadline
@@ -97,8 +104,11 @@ def calibrate(
         if deadline_ms is not None:
             goal = Deadline(ms=deadline_ms, way=UploadPath(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second))
         chain, at, found = _calibrated(service, data, goal, rule, tier)
-        written = _write(chain, at, found, out)
+        written = _write(chain, at, found, out) if accept or found.is_above_chance else None
         _show(chain, at, found, written, as_json=as_json)
+        if written is None:
+            warn(NOT_ABOVE_CHANCE)
+        return 0 if written else FAILED
 
     run(command)
 
@@ -149,21 +159,23 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> WrittenCalibr
     return WrittenCalibration(artefact, fragment, changes(chain.service.body, documents[-1], at))
 
 
-def _show(chain: Chain, at: int, found: Calibrated, written: WrittenCalibration, *, as_json: bool) -> None:
+def _show(chain: Chain, at: int, found: Calibrated, written: WrittenCalibration | None, *, as_json: bool) -> None:
     from halimede.calibration.service import about, rows
 
     if as_json:
-        said = {
+        report = {
             "rule": found.artefact.rule,
             "parameters": found.artefact.parameters,
             "fitted": found.fitted,
             "heldOut": found.held_out,
+            "metric": found.metric,
+            "aboveChance": found.is_above_chance,
             "figures": found.artefact.figures,
-            "files": [str(written.artefact), str(written.fragment)],
-            "changes": written.changes,
-            "next": written.next,
+            "files": [str(written.artefact), str(written.fragment)] if written else [],
+            "changes": written.changes if written else [],
+            "next": written.next if written else "",
         }
-        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
         return
     shown = console()
     low, high = (each.model for each in chain.tiers[at : at + 2])
@@ -179,6 +191,8 @@ def _show(chain: Chain, at: int, found: Calibrated, written: WrittenCalibration,
     shown.print()
     for note in found.notes:
         warn(f"Note: {note}")
+    if written is None:
+        return
     shown.print("Changed in the service:")
     for line in written.changes:
         shown.print(clean(f"  {line}"), markup=False)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from halimede.answer_text import describe_answer
 from halimede.api.model_formats import format_of
+from halimede.cli.drawings import JPEG_SUFFIXES, write_drawing
 from halimede.cli.manifests import SUFFIXES
 from halimede.cli.model_files import Inspection, inspect_file, inspect_manifest, needs_worker, write_manifest
-from halimede.cli.output import clean, console, plain, table, to_yaml, warn
+from halimede.cli.output import clean, clean_cell, console, plain, table, to_yaml, warn
 from halimede.cli.runner import FAILED, run
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, shorten_middle
 
@@ -44,6 +46,10 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the proposed Model into this manifest.")
     ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option("--draw", metavar="FILE", help="Write the picture with the answer on it (JPEG)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
     """Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.
@@ -56,13 +62,16 @@ def inspect(
     Examples:
       halimede inspect small.onnx
       halimede inspect small.onnx cat.jpg --out small.yaml
-      halimede inspect small.yaml cat.jpg
+      halimede inspect small.yaml cat.jpg --draw answer.jpg
     """
+    _check_drawing(draw, picture)
 
     async def command() -> int:
         needs_worker()
         image = _read(picture) if picture else None
         inspections = inspect_manifest(model) if model.suffix in SUFFIXES else [inspect_file(model, out)]
+        if draw and len(inspections) > 1:
+            raise InvalidFieldError("--draw", str(draw), f"{model} has {len(inspections)} Models: inspect one of them")
         documents: list[dict[str, Any]] = []
         for inspection in inspections:
             if not as_json:
@@ -71,6 +80,7 @@ def inspect(
             documents.append(_document(inspection, answered))
             if answered and not as_json:
                 _show_answer(picture, *answered)
+            _draw(draw, image, answered, as_json=as_json)
         if as_json:
             whole = documents[0] if len(documents) == 1 else documents
             sys.stdout.write(json.dumps(whole, indent=1) + "\n")
@@ -195,11 +205,32 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
             (str(box.label), f"{box.score:.3f}", f"{box.x1:.0f}, {box.y1:.0f}, {box.x2:.0f}, {box.y2:.0f}")
             for box in sorted(answer.boxes, key=lambda box: -box.score)[:SHOWN]
         ]
-        shown.print(f"{len(answer.boxes)} boxes, in pixels of the picture")
+        count = "1 box" if len(answer.boxes) == 1 else f"{len(answer.boxes)} boxes"
+        shown.print(f"{count}, in pixels of the picture")
         shown.print(table(("LABEL", "SCORE", "X1, Y1, X2, Y2"), rows))
+    elif answer.lines is not None:
+        shown.print(clean_cell(describe_answer(answer)), markup=False)
     elif answer.label is not None:
         score = f", score {answer.score:.3f}" if answer.score is not None else ""
         shown.print(clean(f"{answer.label}{score}"), markup=False)
     else:
         features = f"{len(answer.embeddings) // 2} features" if answer.embeddings else clean(str(answer.value))
         shown.print(features, markup=False)
+
+
+def _check_drawing(draw: Path | None, picture: Path | None) -> None:
+    if draw and not picture:
+        raise typer.BadParameter("give a PICTURE with --draw")
+    if draw and draw.suffix.lower() not in JPEG_SUFFIXES:
+        raise typer.BadParameter(f"--draw writes a JPEG: end its name with {' or '.join(JPEG_SUFFIXES)}")
+
+
+def _draw(path: Path | None, image: Array | None, answered: tuple[Prediction, float] | None, *, as_json: bool) -> None:
+    """Write the picture with its answer, if there are a file for it, a picture and an answer."""
+    if path is None or image is None or answered is None:
+        return
+    from halimede.frames.drawing import draw_jpeg
+
+    write_drawing("--draw", path, draw_jpeg(image, answered[0]))
+    if not as_json:
+        console().print(clean(f"drawn: {path}"), markup=False)

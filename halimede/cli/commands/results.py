@@ -10,20 +10,22 @@ import typer
 from rich.text import Text
 
 from halimede import codec, topics
+from halimede.answer_text import describe_answer
 from halimede.api.placement import SERVICES
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, UnreachableError
 from halimede.cli.follow import follow
 from halimede.cli.options import Format
-from halimede.cli.output import clean, console, warn
+from halimede.cli.output import clean, clean_cell, console, escape_json, warn
 from halimede.cli.runner import run
 from halimede.messages import Result
+from halimede.offload.errors import OffloadReason
 from halimede.topic import Filter
 
 #: remembered ids, so that a repeated result is shown once
 REMEMBERED = 100_000
-HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS':>8}  NOTE"
+HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS':>8}  {'FILE':<20}  NOTE"
 
 
 def results(
@@ -96,7 +98,7 @@ async def show_results(broker: BrokerAddress, service: str, namespace: str, limi
         if result is None or not once.new(result.id):
             continue
         if form is Format.JSON:
-            print(codec.encode(topics.RESULT, result).decode(), flush=True)
+            print(escape_json(codec.encode(topics.RESULT, result).decode()), flush=True)
         else:
             out.print(line(result))
         shown += 1
@@ -107,24 +109,18 @@ async def show_results(broker: BrokerAddress, service: str, namespace: str, limi
 def line(result: Result) -> Text:
     """Return one result as a line of the table."""
     score = "-" if result.score is None else f"{result.score:.3f}"
-    label = clean(_label(result))
+    label = clean_cell(describe_answer(result.prediction) if result.label is None else result.label)
     shown = Text(f"{clean(result.camera):<12} {result.sequence:>7}  {label:<16} {score:>6}  ")
     shown.append(f"{result.by:<5}", style="cyan" if result.by in {"cloud", "joint"} else "")
-    shown.append(f" {result.total_ms:>8.2f}  ")
+    shown.append(f" {result.total_ms:>8.2f}  {clean_cell(result.file) or '-':<20}  ")
     return shown.append(", ".join(_notes(result)), style="yellow" if result.degraded else "")
-
-
-def _label(result: Result) -> str:
-    if result.label is not None:
-        return result.label
-    if result.prediction.boxes is not None:
-        return f"{len(result.prediction.boxes)} boxes"
-    return "-" if result.prediction.value is None else str(result.prediction.value)[:40]
 
 
 def _notes(result: Result) -> Iterator[str]:
     if result.degraded:
         yield f"degraded: {clean(result.reason)}"
+    elif result.hard and result.reason == OffloadReason.BUDGET:
+        yield "hard, kept by the budget"
     elif result.hard:
         said = result.edge.label if result.edge else None
         yield "hard" if said in {None, result.label} else f"hard, the edge answered {clean(str(said))}"

@@ -208,7 +208,10 @@ def waterfall(timeline: Waterfall) -> Table:
             Text(f"{row.start_ms - first:9.3f}"),
             Text(f"{row.duration_ms:9.3f}"),
             _bar(row, first, timeline.length_ms),
-            Text(clean_cell("  ".join(f"{key}={_short(value)}" for key, value in row.attributes.items())), style="dim"),
+            Text(
+                clean_cell("  ".join(f"{key}={_short(value)}" for key, value in row.attributes.items() if value != "")),
+                style="dim",
+            ),
         )
     return made
 

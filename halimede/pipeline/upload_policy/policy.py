@@ -68,7 +68,7 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         ask: the next tier is requested; with ``audit`` in addition to this worker's answer, which counts.
-        hard: by mining, with the cut of the budget.
+        hard: by mining, with the cut of the budget; a sample at this cut is hard, whether the budget has room or not.
         reason: why a hard sample is not escalated.
         hardness, cut: the compared numbers, if mining compares numbers.
         trip: argument of ``UploadPolicy.ended``, if the next tier is requested.
@@ -87,6 +87,11 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     def up(self) -> bool:
         """Whether the sample is escalated."""
         return self.ask and not self.audit
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the budget had no room for a sample at its own cut: the edge answers it as the user configured."""
+        return self.reason is OffloadReason.BUDGET and self.hardness is not None
 
 
 class UploadPolicy:
@@ -134,8 +139,8 @@ class UploadPolicy:
         if self.budget:
             goes, moved = self.budget.admits(verdict)
             if moved is not None:
-                hard, cut = goes, moved
-            elif hard and not goes:
+                hard, cut = goes or _is_hard_at(verdict, moved), moved
+            if hard and not goes:
                 reason = OffloadReason.BUDGET
         if hard and not reason and self.uplink.hopeless(size, left_s, now):
             reason = OffloadReason.TOO_SLOW
@@ -210,6 +215,11 @@ class UploadPolicy:
         if self.drift and not on_trial:
             self.drift.audited(agreed)
         return agreed
+
+
+def _is_hard_at(verdict: Verdict, cut: float) -> bool:
+    """Whether a sample is hard at the budget's cut, which is infinite while the budget is full: then at its own cut."""
+    return verdict.hard if cut == math.inf else verdict.hardness is not None and verdict.hardness >= cut
 
 
 def create(

@@ -29,13 +29,14 @@ class FrameSink(Protocol):
         patient: bool = False,
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
+        file: str = "",
     ) -> None:
         """Submit a frame; returns once it is accepted (or known already), which waits for capacity.
 
         ``patient``: the source loses nothing by waiting, so delay the frame while hard samples wait for the cloud
         instead of degrading it. ``parent``: the trace that came with the frame. ``answered`` is called after its result
         is published: until then the source may give the frame to another worker, and it is not counted as accepted.
-        Raises DecodeError for an unreadable frame.
+        ``file``: the name of the picture's file, from ``file_name``. Raises DecodeError for an unreadable frame.
         """
 
 

@@ -24,7 +24,7 @@ from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.orientation import upright
 from halimede.frames.payloads import ID_BYTES
 from halimede.hidden_names import is_hidden
-from halimede.names import MAX_LABEL
+from halimede.names import MAX_LABEL, file_name
 from halimede.system.files import FULL
 from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
@@ -127,8 +127,7 @@ class FolderSource(FrameSource):
         id_ = id_of(self._life, picture, self._turn)
         if id_ in self._known:
             return
-        # names that are not UTF-8 must not break a log line or a message
-        name = picture.name.encode(errors="replace").decode()
+        name = file_name(picture.name)
         try:
             payload = await asyncio.to_thread(_read, self._folder / picture.name)
         except OSError as error:
@@ -136,7 +135,7 @@ class FolderSource(FrameSource):
             return
         answered = partial(self._memory.add, id_) if self._durable else None
         try:
-            await intake.offer(payload, self._camera, id_=id_, patient=True, answered=answered)
+            await intake.offer(payload, self._camera, id_=id_, patient=True, answered=answered, file=name)
         except DecodeError as error:
             await self._dead_letter(Packet(topic=f"file:{name}", payload=payload), str(error))
             answered = None

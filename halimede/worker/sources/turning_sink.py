@@ -33,10 +33,11 @@ class TurningSink(FrameSink):
         patient: bool = False,
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
+        file: str = "",
     ) -> None:
         """Submit a frame upright; see ``FrameSink``. An unreadable one is refused by the sink."""
         turned = await asyncio.to_thread(_turned, payload, camera)
-        await self._sink.offer(turned, camera, id_=id_, patient=patient, parent=parent, answered=answered)
+        await self._sink.offer(turned, camera, id_=id_, patient=patient, parent=parent, answered=answered, file=file)
 
 
 def _turned(payload: bytes | memoryview, camera: str) -> bytes | memoryview:

@@ -162,7 +162,7 @@ class DashboardFeed:
         }
 
     def picture(self, sample_id: str) -> tuple[str, bytes] | None:
-        """Return content type and bytes of a hard sample's thumbnail."""
+        """Return content type and bytes of a hard sample's picture."""
         sample = self._samples.get(sample_id)
         sample = sample or next((each for each in self._pictures.values() if each.id.hex() == sample_id), None)
         return (kind_of(sample.data) or "", sample.data) if sample else None
@@ -296,14 +296,23 @@ class DashboardFeed:
                 "id": id_,
                 "service": self._services.get(id_, ""),
                 "camera": s.camera,
+                "file": s.file,
                 "node": s.node,
+                "time": s.captured_ns // 1_000_000,
+                "ms": s.total_ms,
                 "by": s.by,
                 "degraded": s.degraded,
                 "reason": s.reason,
+                "hardness": s.hardness,
+                "cut": s.cut,
                 "edge": s.edge_label,
                 "edgeScore": s.edge_score,
+                "edgeBoxes": s.edge_boxes,
+                "edgeCount": s.edge_count,
                 "label": s.label,
                 "score": s.score,
+                "boxes": s.boxes,
+                "count": s.count,
             }
             for id_, s in reversed(self._samples.items())
         ]

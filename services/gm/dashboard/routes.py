@@ -1,4 +1,4 @@
-"""The dashboard's routes: static files, one stream of updates, thumbnails.
+"""The dashboard's routes: static files, one stream of updates, pictures of hard samples.
 
 All requests are GET and change nothing, so request forgery has no effect. The content policy allows only GM's own
 files: no inline script or style, no frame, no form. On other addresses than loopback the page requires a token: once in
@@ -43,6 +43,7 @@ HEADERS = {
 FILES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
+    "/boxes.js": ("boxes.js", "text/javascript"),
     "/charts.js": ("charts.js", "text/javascript"),
     "/page.css": ("page.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

@@ -322,8 +322,8 @@ async def test_results_are_a_table_for_people_even_without_a_manager(
     found = asyncio.create_task(results.show_results(broker, "digits", "default", 1, Format.TABLE))
     await send_until(bus, found, ["0" * 32])
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["CAMERA", "SEQ", "LABEL", "SCORE", "BY", "MS", "NOTE"]
-    assert row.split()[:6] == ["cam0", "41", "5", "0.970", "cloud", "6.10"]
+    assert header.split() == ["CAMERA", "SEQ", "LABEL", "SCORE", "BY", "MS", "FILE", "NOTE"]
+    assert row.split()[:7] == ["cam0", "41", "5", "0.970", "cloud", "6.10", "-"]
     assert row.endswith("hard, the edge answered 3")
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from halimede.calibration.calibrate import Goal, Samples, asking, fit
+from halimede.calibration.candidates import Candidate
 from halimede.calibration.deferral import fit_head, fit_learned, hardness_by, predict
 from halimede.calibration.service import about, rows
 from halimede.errors import InvalidFieldError
@@ -16,6 +18,21 @@ from halimede.mining import create, hardness_of, judge
 from halimede.mining.calibration_file import CalibrationFile, read_artefact, write_artefact
 from halimede.mining.learned import expected_gain
 from tests.unit.calibration.samples import LABELS, answers, pair
+
+
+def frames_that_are_often_empty():
+    """Half of the frames are empty for the small model, and rightly so; of the others uncertain boxes are wrong."""
+    chance = np.random.default_rng(0)
+    truths, edge, cloud = [], [], []
+    for _ in range(600):
+        thing, score = Box(0, 0, 10, 10, 1.0, "cat"), float(chance.uniform(0.2, 1))
+        is_empty, is_wrong = chance.random() < 0.55, score < 0.5
+        seen = Box(0, 0, 4, 4, score, "cat") if is_wrong else Box(0, 0, 10, 10, score, "cat")
+        truths.append([] if is_empty else [thing])
+        edge.append(Prediction(boxes=[] if is_empty else [seen]))
+        cloud.append(Prediction(boxes=truths[-1]))
+    _, _, data = pair(600)
+    return edge, cloud, replace(data, truths=None, boxes=truths)
 
 
 def accuracy(hardness, ratio, edge, cloud, data):
@@ -158,6 +175,54 @@ class TestFitting:
         assert found.artefact.figures["edge_only"] < found.artefact.figures["cloud_only"]
         assert "agreement" not in found.artefact.figures
         assert found.artefact.parameters["threshold"]
+
+    def test_the_share_and_the_accuracy_are_those_of_a_budget_that_meets_equally_hard_frames(self):
+        edge, cloud, data = frames_that_are_often_empty()
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule="UncertainBoxes")
+        figures = found.artefact.figures
+        assert figures["upload_ratio"] == pytest.approx(0.2, abs=0.01)
+        assert figures["joint"] == pytest.approx(figures["edge_only"], abs=0.02)  # empty frames fill the budget
+        assert not found.is_above_chance
+        assert found.metric == "mAP@0.5"
+        (note,) = [note for note in found.notes if "equally hard" in note]
+        assert re.match(r"5\d\.\d% of the samples are equally hard, so no cut .* between 0\.0% and 5\d\.\d%;", note)
+
+    def test_a_search_finds_the_rule_and_the_empty_that_pay(self):
+        edge, cloud, data = frames_that_are_often_empty()
+        own = Candidate("UncertainBoxes", {"empty": "hard"})
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule="", configured=own)
+        assert found.artefact.parameters["empty"] == "easy"
+        assert found.is_above_chance
+        assert found.tried > 20
+
+    def test_a_search_falls_back_where_a_script_gives_a_score_alone_and_says_so(self):
+        edge, cloud, data = pair(600)
+        bare = [Prediction(label=answer.label, score=answer.score) for answer in edge]
+        goal, own = Goal(target_upload=0.2), Candidate("Margin", {})
+        found = fit(bare, cloud, data, goal=goal, rule="", configured=own)
+        assert found.artefact.rule == "MaxProbability"
+        assert any(note.startswith("Learned is left out: ") for note in found.notes)
+        nothing = [Prediction(label=answer.label) for answer in edge]
+        with pytest.raises(InvalidFieldError, match=r"--service: .*script return a score"):
+            fit(nothing, cloud, data, goal=goal, rule="", configured=own)
+
+    def test_audits_take_their_part_of_the_budget(self):
+        edge, cloud, data = pair(1000)
+        goal = Goal(target_upload=0.2)
+        without = fit(edge, cloud, data, goal=goal, rule="Margin", labels=LABELS).artefact.figures
+        audited = fit(edge, cloud, data, goal=goal, rule="Margin", labels=LABELS, audit_share=0.1).artefact.figures
+        assert audited["upload_ratio"] == pytest.approx(without["upload_ratio"], abs=0.01)
+        assert audited["joint"] < without["joint"]
+
+    def test_read_texts_are_measured_by_exact_match(self):
+        edge, cloud, data = pair(600)
+        texts = [Prediction(label=f"word {answer.label}", score=answer.score) for answer in cloud]
+        read = [Prediction(label=f"word {answer.label}", score=answer.score) for answer in edge]
+        found = fit(
+            read, texts, replace(data, truths=None), goal=Goal(target_upload=0.2), rule="MaxProbability", is_text=True
+        )
+        assert found.metric == "exact match"
+        assert found.artefact.figures["cloud_only"] == 1.0
 
     def test_a_limit_that_no_threshold_of_the_rule_can_hold_is_refused(self):
         _, _, data = pair(300)

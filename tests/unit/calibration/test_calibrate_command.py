@@ -69,7 +69,7 @@ def test_it_writes_a_service_that_can_be_applied_and_the_calibration_that_it_nam
 def written(pictures, tmp_path_factory):
     """A folder with a space in its name, and what the command printed about what it wrote there."""
     folder = tmp_path_factory.mktemp("calibrated") / "my site"
-    done = calibrate("--data", pictures, "--target-upload", 0.05, "--out", folder)
+    done = calibrate("--data", pictures, "--target-upload", 0.05, "--out", folder, "--accept")
     assert done.exit_code == 0, done.output
     return folder, done.output
 
@@ -116,6 +116,22 @@ def test_a_rule_in_a_file_beside_the_manifest_is_calibrated_and_written_with_its
     assert (applied.exit_code, applied.stderr) == (0, "")
 
 
+def test_a_rule_that_is_not_above_chance_is_not_written_unless_it_is_accepted(pictures, tmp_path):
+    with np.load(pictures) as arrays:
+        noise = np.random.default_rng(0).integers(0, 240, arrays["x"].shape).astype(np.uint8)
+        np.savez(tmp_path / "noise.npz", x=noise, y=arrays["y"])
+    options = ("--data", tmp_path / "noise.npz", "--target-upload", 0.2, "--out", tmp_path / "out")
+    refused = calibrate(*options)
+    assert refused.exit_code == 1
+    assert "metric: accuracy" in refused.output
+    assert "Not written: the joint answers are not above chance" in refused.output
+    assert not (tmp_path / "out").exists()
+    report = json.loads(calibrate(*options, "--json").stdout)
+    assert (report["aboveChance"], report["files"], report["metric"]) == (False, [], "accuracy")
+    assert calibrate(*options, "--accept").exit_code == 0
+    assert (tmp_path / "out" / "digits.calibration.yaml").exists()
+
+
 def test_a_limit_on_the_risk_leaves_no_budget_to_move_its_cut(pictures, tmp_path):
     done = calibrate("--data", pictures, "--max-risk", 0.05, "--rule", "margin", "--out", tmp_path, "--json")
     assert done.exit_code == 0, done.output
@@ -133,7 +149,7 @@ def test_a_service_that_mines_before_inference_keeps_a_rule_that_can(pictures, t
     service = tmp_path / "service.yaml"
     service.write_text(body.replace('{key: threshold_margin, value: "0.19"}', '{key: threshold_sharpness, value: "9"}'))
     options = ("--service", service, "--service", MODELS, "--data", pictures, "--target-upload", 0.2, "--out", tmp_path)
-    done = CliRunner().invoke(app, ["calibrate", *map(str, options)])
+    done = CliRunner().invoke(app, ["calibrate", *map(str, options), "--accept"])  # sharp digits are no easier
     assert done.exit_code == 0, done.output
     mining = read_chain([tmp_path / "digits.calibration.yaml", MODELS]).edge.deferral.hard_example_mining
     assert (mining.name, mining.mode) == ("Sharpness", "mining-then-inference")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.calibration.calibrate import bootstrap, mean_interval, share
+from halimede.calibration.measurement import bootstrap, mean_interval, share
 from halimede.calibration.thresholds import (
     UploadPath,
     cut_for_budget,

@@ -89,6 +89,33 @@ def test_the_order_of_channels_changes_the_answer(tmp_path: Path) -> None:
     assert said(out, red(tmp_path))["answer"]["label"] == "blue"
 
 
+def test_the_answer_is_drawn_on_the_picture(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "answer.jpg"
+    done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--draw", out)
+    assert done.exit_code == 0, done.output
+    assert f"drawn: {out}" in done.output
+    with Image.open(out) as drawn:
+        assert (drawn.format, drawn.size) == ("JPEG", (320, 240))
+        assert len(drawn.crop((0, 0, 80, 20)).getcolors(80 * 20) or []) > 20, "the class stands at the top"
+    assert said(means(tmp_path, softmax=True), red(tmp_path), "--draw", out)["answer"]["label"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "cause"),
+    [("answer.png", 2, "end its name with .jpg or .jpeg"), ("/proc/answer.jpg", 1, "cannot be written")],
+)
+def test_a_drawing_that_cannot_be_written(tmp_path: Path, file: str, code: int, cause: str) -> None:
+    done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--draw", file)
+    assert done.exit_code == code
+    assert cause in done.stderr
+
+
+def test_a_drawing_needs_a_picture(tmp_path: Path) -> None:
+    done = inspect(means(tmp_path), "--draw", "a.jpg")
+    assert done.exit_code == 2
+    assert "give a PICTURE with --draw" in done.stderr
+
+
 def test_a_model_of_which_pictures_are_not_scaled_is_warned_of_by_inspect_and_apply(tmp_path: Path) -> None:
     out = tmp_path / "model.yaml"
     assert inspect(means(tmp_path, softmax=True), "--out", out).exit_code == 0

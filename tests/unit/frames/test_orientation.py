@@ -165,6 +165,7 @@ class Keeper:
         patient: bool = False,
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
+        file: str = "",
     ) -> None:
         self.payloads.append(payload)
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede import codec, topics
 from halimede.inference import SampleError
 from halimede.inference.user_answers import as_prediction
-from halimede.messages import Box, Prediction
+from halimede.messages import Box, PicturePoint, Prediction, Result, TextLine
 
 LABELS = ("cap", "helmet", "none")
 
@@ -102,6 +103,51 @@ class TestBoxes:
             as_prediction(answer, LABELS)
 
 
+class TestPointsAndLines:
+    def test_landmarks_and_lines_of_text_are_typed_and_may_be_arrays(self):
+        read = as_prediction({
+            "boxes": np.array([[10, 20, 30, 40, 0.9, 1]]),
+            "landmarks": np.array([[[12, 22], [28, 22]]]),
+            "lines": [{"text": "EXIT", "score": np.float32(0.5), "corners": [(0, 0), (8, 0), (8, 4), (0, 4)]}, "2"],
+        }, LABELS)  # fmt: skip
+        assert read.landmarks == [[PicturePoint(12, 22), PicturePoint(28, 22)]]
+        corners = [PicturePoint(0, 0), PicturePoint(8, 0), PicturePoint(8, 4), PicturePoint(0, 4)]
+        assert read.lines == [TextLine(text="EXIT", score=0.5, corners=corners), TextLine(text="2")]
+        assert read.value is None
+
+    def test_points_outside_of_the_frame_and_markup_in_text_stay_as_they_are(self):
+        read = as_prediction({"boxes": [[-1e6, -5, 1e6, 5, 0.5, "<b>"]], "lines": ["<script>alert(1)</script>"]})
+        assert read.boxes == [Box(-1e6, -5, 1e6, 5, 0.5, "<b>")]
+        assert read.lines == [TextLine(text="<script>alert(1)</script>")]
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            ({"landmarks": [[[1, float("nan")]]]}, "landmarks"),
+            ({"landmarks": [[1, 2]]}, "landmarks"),
+            ({"landmarks": [[[1, 2]] * 513]}, "length <= 512"),
+            ({"landmarks": 5}, "landmarks"),
+            ({"lines": "EXIT"}, "lines"),
+            ({"lines": ["x"] * 1001}, "length <= 1000"),
+            ({"lines": ["<b>" * 3500]}, "length <= 4096"),
+            ({"lines": [{"text": "x", "score": float("nan")}]}, "lines"),
+            ({"lines": [{"text": "x", "corners": [[0, 0], [1, 0], [1, 1]]}]}, "length"),
+            ({"label": "<b>" * 3500}, "length <= 1024"),
+            ([[0, 0, 1, 1, 0.5, "x" * 10_000]], "a box's label of 10000 characters"),
+            ([[0, 0, 1, 1, 0.5, 0]] * 10_001, "10001 boxes, more than 10000"),
+            ({"boxes": [[0, 0, 1, 1, 0.5, 0]] * 10_001}, "10001 boxes, more than 10000"),
+        ],
+    )
+    def test_what_is_no_points_or_lines_or_too_many_is_an_error_that_names_the_field(self, answer, says):
+        with pytest.raises(SampleError, match=says):
+            as_prediction(answer)
+
+    def test_ten_thousand_boxes_are_an_answer_that_a_consumer_can_read(self):
+        read = as_prediction(np.tile([[0.25, 0.5, 99.5, 100.25, 0.123456789, 3]], (10_000, 1)), (*LABELS, "x"))
+        result = Result(id="0" * 32, service="s", by="edge", prediction=read, worker="w")
+        assert codec.decode(topics.RESULT, codec.encode(topics.RESULT, result)) == result
+
+
 class TestValues:
     @pytest.mark.parametrize(
         ("answer", "value"),
@@ -155,7 +201,9 @@ anything = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=7)
         | st.dictionaries(
-            st.sampled_from(["label", "score", "probabilities", "boxes", "value", "x"]), inner, max_size=4
+            st.sampled_from(["label", "score", "probabilities", "boxes", "landmarks", "lines", "value", "x"]),
+            inner,
+            max_size=4,
         )
         | st.lists(numbers, max_size=6).map(np.array)
     ),

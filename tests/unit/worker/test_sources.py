@@ -50,6 +50,7 @@ class Keeper:
         self.payloads: list[bytes] = []
         self.ids: list[bytes | None] = []
         self.cameras: set[str] = set()
+        self.files: list[str] = []
         self.refuse = b""
         self.owed: list[Callable[[], None] | None] = []
 
@@ -62,8 +63,10 @@ class Keeper:
         patient: bool = False,
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
+        file: str = "",
     ) -> None:
         assert patient
+        self.files.append(file)
         self.owed.append(answered)
         await self.room.acquire()
         if self.refuse and bytes(payload) == self.refuse:
@@ -91,6 +94,19 @@ async def test_pictures_come_in_the_order_of_their_names_and_new_ones_as_they_ap
     await eventually(lambda: keeper.payloads[3:] == [b"new"])
     await asyncio.sleep(60)
     assert len(keeper.payloads) == 4
+    stop.set()
+    await running
+
+
+@simulated
+async def test_a_picture_has_the_name_of_its_file_whatever_it_is(tmp_path: Path) -> None:
+    names = [b"a.png", b"b\nc.png", b"b\xff.png", b"c<b>.png", b"d" + b"\xe2\x82\xac" * 80 + b".png"]
+    for name in names:
+        (tmp_path / os.fsdecode(name)).write_bytes(b"x")
+    keeper, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
+    await eventually(lambda: len(keeper.files) == len(names))
+    assert sorted(keeper.files) == sorted(["a.png", "b\nc.png", "b?.png", "c<b>.png", "d" + "\u20ac" * 80 + ".png"])
     stop.set()
     await running
 

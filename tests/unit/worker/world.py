@@ -128,9 +128,10 @@ class World:
         assert found is not None
         return found
 
-    async def send(self, value: int, camera: str = "cam0", **options: Any) -> str:
+    async def send(self, value: int, camera: str = "cam0", file: str = "", **options: Any) -> str:
         """Send one frame of a value; return its id."""
         frame = new_frame(np.full((4, 4), value, np.uint8), **options)
+        frame.file = file
         await self.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera=camera), pack(frame))
         return frame.id.hex()
 

@@ -1,5 +1,6 @@
 // Shows what the stream brings. Every text from outside goes through textContent: it can say anything and do nothing.
 
+import { framed } from "/boxes.js";
 import { chart, short } from "/charts.js";
 
 const KEPT = 120;
@@ -73,7 +74,7 @@ function service(row) {
   return card;
 }
 
-const several = (count, what) => `${count} ${what}${String(count) === "1" ? "" : "s"}`;
+const several = (count, what, plural = `${what}s`) => `${count} ${String(count) === "1" ? what : plural}`;
 
 function node(row) {
   const gigabytes = row.memory ? `${short(row.memory / 2 ** 30)} GiB` : "";
@@ -89,6 +90,7 @@ function thumbnail(id, text) {
   picture.src = `/samples/${encodeURIComponent(id)}`;
   picture.alt = text;
   picture.loading = "lazy";
+  picture.addEventListener("load", () => picture.classList.toggle("coarse", picture.naturalWidth <= 64));
   return picture;
 }
 
@@ -107,15 +109,73 @@ function camera(row) {
       make("p", "dim", row.services.length ? `read by ${row.services.join(", ")}` : "no service names it")));
 }
 
+const digits = (value) => Number(value).toPrecision(3);
+const isDetection = (row) => Boolean(row.edgeBoxes || row.boxes);
+// the answers of which boxes are drawn: one that the edge gave itself is both
+const layers = (row) => [["edge", row.edgeBoxes], ...(row.by === "edge" ? [] : [["final", row.boxes]])];
+
+// both answers in words: classes with their scores, or the numbers of boxes
+function answers(row) {
+  const isFinal = row.by !== "edge";
+  if (isDetection(row)) {
+    const before = row.edgeBoxes ? number(row.edgeCount) : "?", after = row.boxes ? number(row.count) : "?";
+    return [isFinal ? make("b", "", `${before} → ${several(after, "box", "boxes")}`) : make("b", "", several(before, "box", "boxes"))];
+  }
+  const says = (label, score) => [make("bdi", "", label || "?"), score ? ` ${percent(score)}` : ""];
+  return [
+    make("span", isFinal && row.label !== row.edge ? "struck" : "", "edge ", ...says(row.edge, row.edgeScore)),
+    isFinal ? make("b", "", `${row.by} `, ...says(row.label, row.score)) : null,
+  ];
+}
+
+// why the sample was sent: the numbers that the mining rule compared
+function why(row) {
+  if (row.hardness === null) return "";
+  return row.cut === null ? `hardness ${digits(row.hardness)}` : `hardness ${digits(row.hardness)}, cut ${digits(row.cut)}`;
+}
+
+function picture(row) {
+  const subject = row.file || `a hard sample of camera ${row.camera || "?"}`;
+  const button = make("button", "open", framed(thumbnail(row.id, subject), layers(row)));
+  button.type = "button";
+  button.title = `Enlarge ${subject}`;
+  button.addEventListener("click", () => enlarge(row));
+  return button;
+}
+
+function captions(row) {
+  const clock = row.time ? new Date(row.time).toISOString().slice(11, 19) : "";
+  return [
+    ...answers(row),
+    row.by === "edge" ? pill(row.reason || "edge", "warn") : null,
+    row.file ? make("bdi", "file", row.file) : null,
+    make("span", "dim", [clock && `${clock} UTC`, row.ms && `${short(row.ms)} ms`].filter(Boolean).join(" · ")),
+    why(row) && make("span", "dim", why(row)),
+    make("span", "dim", `${row.service} · `, make("bdi", "", row.camera)),
+    make("code", "dim id", row.id),
+  ];
+}
+
 function sample(row) {
-  const picture = thumbnail(row.id, `hard sample of camera ${row.camera || "?"}`);
-  const differs = row.by === "cloud" && row.label !== row.edge;
-  const says = (label, score) => `${label || "?"} ${score ? percent(score) : ""}`.trim();
-  return make("figure", "sample", picture, make("figcaption", "",
-    make("span", differs ? "struck" : "", `edge ${says(row.edge, row.edgeScore)}`),
-    row.by === "cloud" ? make("b", "", `cloud ${says(row.label, row.score)}`) : pill(row.reason || "edge", "warn"),
-    make("span", "dim", `${row.service} · ${row.camera}`),
-    make("code", "dim id", row.id)));
+  return make("figure", "sample", picture(row), make("figcaption", "", ...captions(row)));
+}
+
+function list(title, kind, boxes, count) {
+  if (!boxes) return null;
+  const rows = boxes.map((box) => make("li", "", make("bdi", "", String(box[5])), ` ${percent(box[4])}`));
+  const more = count > boxes.length ? make("p", "dim", `${number(count - boxes.length)} more are not drawn`) : null;
+  return make("div", "", make("h3", `key ${kind}`, title), make("ol", "", ...rows), more);
+}
+
+// the picture in its full size, with the boxes and their labels; it stays as it is while the page goes on
+function enlarge(row) {
+  const subject = row.file || `hard sample of camera ${row.camera || "?"}`;
+  byId("viewer-content").replaceChildren(
+    framed(thumbnail(row.id, subject), layers(row)),
+    make("div", "about", ...captions(row)),
+    make("div", "lists", list("edge", "edge", row.edgeBoxes, row.edgeCount),
+      row.by === "edge" ? null : list(row.by, "final", row.boxes, row.count)));
+  byId("viewer").showModal();
 }
 
 function event(row) {
@@ -184,7 +244,10 @@ byId("find").addEventListener("input", (change) => {
   wanted = change.target.value.trim().toLowerCase();
   Object.keys(MAKERS).forEach(show);
 });
+byId("viewer-close").addEventListener("click", () => byId("viewer").close());
+byId("viewer").addEventListener("click", (press) => { if (press.target === byId("viewer")) byId("viewer").close(); });
 document.addEventListener("keydown", (press) => {
+  if (byId("viewer").open) return;
   if (press.ctrlKey || press.metaKey || press.altKey) return;
   const typing = press.target instanceof HTMLInputElement;
   if (press.key === "Escape" && typing) { press.target.value = ""; press.target.dispatchEvent(new Event("input")); press.target.blur(); }

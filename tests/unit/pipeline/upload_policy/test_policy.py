@@ -58,7 +58,7 @@ def test_the_budget_moves_the_cut_and_what_is_below_it_is_easy() -> None:
     last = decisions[-1]
     assert last.cut is not None
     assert 0.8 < last.cut < 0.97
-    assert not policy.withheld
+    assert policy.withheld["budget"] < 50  # of those that came before the cut had moved
 
 
 def test_a_hard_sample_beyond_the_budget_stays_hard_and_says_why_it_was_not_sent() -> None:
@@ -68,6 +68,18 @@ def test_a_hard_sample_beyond_the_budget_stays_hard_and_says_why_it_was_not_sent
     assert 78 <= len(kept) <= 82
     assert {(decision.hard, decision.reason) for decision in kept} == {(True, OffloadReason.BUDGET)}
     assert policy.withheld == {"budget": len(kept)}
+
+
+def test_of_equally_hard_samples_those_that_a_full_budget_holds_back_say_so() -> None:
+    policy = UploadPolicy(budget=Budget(0.2, 0.5))
+    decisions = [decide(policy, graded(0.9)) for _ in range(400)]
+    kept = [decision for decision in decisions if not decision.ask]
+    assert 310 <= len(kept) <= 330
+    assert {(decision.hard, decision.reason, decision.is_held_back) for decision in kept} == {
+        (True, OffloadReason.BUDGET, True)
+    }
+    easy = decide(policy, graded(0.1))
+    assert (easy.hard, easy.reason, easy.is_held_back) == (False, None, False)
 
 
 def test_what_would_be_too_late_is_not_sent_and_stays_charged() -> None:
