@@ -5,6 +5,8 @@
 | rows | ``[boxes, 6]``: four numbers, score, class |
 | yolo | ``[4 + classes, boxes]`` or ``[boxes, 4 + classes]``: four numbers, a score for each class |
 | yolov5 | ``[boxes, 5 + classes]`` or transposed: four numbers, a score for any object, one for each class |
+| ssd-anchors | ``[boxes, 4 or more]`` relative to anchors, and scores ``[boxes, classes]`` |
+| centernet, centerface | maps of scores ``[classes, h, w]``, sizes ``[2, h, w]`` and offsets ``[2, h, w]`` |
 | rows with ``boxes.output`` | boxes ``[boxes, 4]`` in addition to scores ``[boxes, classes]``, or scores and classes |
 """
 
@@ -15,8 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halimede.api.processing import Boxes, Nms, Postprocess
+from halimede.api.processing import MAPS, Boxes, Nms, Postprocess
 from halimede.inference.boxes import Form, corners, suppress
+from halimede.inference.decoders.anchors import AnchorBoxes
+from halimede.inference.decoders.centers import read_maps
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
 from halimede.inference.postprocess import activate, label_of
@@ -41,18 +45,30 @@ class Candidates(NamedTuple):
 
 
 class BoxReader:
-    """Reads the outputs of a detection model, one sample at a time. ``names``: score, box and class outputs."""
+    """Reads the outputs of a detection model, one sample at a time.
 
-    def __init__(self, names: Sequence[str], postprocess: Postprocess, labels: Sequence[str]) -> None:
+    ``names``: outputs of scores, and of boxes, classes and offsets. ``anchors``: for a model that needs them.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        postprocess: Postprocess,
+        labels: Sequence[str],
+        anchors: AnchorBoxes | None = None,
+    ) -> None:
         self.names: tuple[str, ...] = tuple(names)
         self._activation = postprocess.activation
         self._boxes = postprocess.boxes or Boxes()
+        self._anchors = anchors
         self._nms = postprocess.nms
         self._top = postprocess.top_k
         self._labels = tuple(labels)
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
         """Divide the outputs by samples. Models with built-in suppression often return one without a batch axis."""
+        if self._boxes.decode in MAPS:
+            return self._split_maps(outputs)
         boxes = outputs[-1 if len(outputs) == 1 else 1]
         if boxes.ndim == 4 and boxes.shape[2] == 1:
             boxes = boxes[:, :, 0]
@@ -63,9 +79,18 @@ class BoxReader:
         whole = (outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)
         return list(zip(*whole, strict=True))
 
+    def _split_maps(self, outputs: Sequence[Array]) -> list[tuple[Array, ...]]:
+        """Divide maps by samples. Raises SampleError."""
+        if any(output.ndim != 4 or len(output) != len(outputs[0]) for output in outputs):
+            shapes = ", ".join(str(list(output.shape)) for output in outputs)
+            raise SampleError(f"the model gives {shapes}, which are no maps [samples, channels, height, width]")
+        return list(zip(*outputs, strict=True))
+
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
         """Read one sample's part of the outputs. Raises SampleError."""
-        if not all(np.isfinite(array).all() for array in part):
+        if self._boxes.decode in MAPS:
+            self._check_maps(part)
+        elif not all(np.isfinite(array).all() for array in part):
             raise SampleError("the model gives boxes with NaN or infinity for this sample")
         found = self._checked(self._decode(part))
         form: Form = self._boxes.form or ("xyxy" if self._boxes.decode == "rows" else "cxcywh")
@@ -82,7 +107,25 @@ class BoxReader:
             boxes=[Box(x1, y1, x2, y2, score, self._label(int(kind))) for x1, y1, x2, y2, score, kind in rows]
         )
 
+    def _check_maps(self, part: tuple[Array, ...]) -> None:
+        """Refuse maps with NaN or infinity. Raises SampleError."""
+        for name, values in zip(self.names, part, strict=True):
+            wrong = np.argwhere(~np.isfinite(values))
+            if len(wrong):
+                first = wrong[0].tolist()
+                raise SampleError(
+                    f"the model's output {name} has {values[tuple(first)]} at {first}, one of {len(wrong)} such values "
+                    "for this sample: check the range of spec.preprocess, or export the model in float32"
+                )
+
     def _decode(self, values: Sequence[Array]) -> Candidates:
+        if self._boxes.decode in MAPS:
+            scores, *maps = values
+            face = self._boxes.decode == "centerface"
+            return self._candidates(*read_maps(self._activated(scores), *maps, face=face))
+        if self._anchors:
+            scores, boxes = values
+            return self._best(self._anchors.decode(boxes), scores[:, np.newaxis] if scores.ndim == 1 else scores)
         if len(values) == 1 and self._boxes.decode == "rows":
             (rows,) = values
             if rows.ndim != 2 or rows.shape[1] != BOX_COLUMNS:
