@@ -27,6 +27,8 @@ from halimede.messages import Frame, Prediction
 from halimede.mining.calibration_file import read_artefact
 from halimede.mining.mixture import mix
 
+#: most characters of a label in a note
+MAX_LABEL = 40
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
 
@@ -178,8 +180,23 @@ def evaluate(
 
 
 def _notes(chain: Chain, said: Sequence[Answered]) -> list[str]:
-    convention = find_convention(said[0].predictions, said[-1].predictions)
-    return [convention.describe(chain.edge.model, chain.cloud.model)] if convention else []
+    """Return why figures may be low although both models are right."""
+    edge, cloud = said[0].predictions, said[-1].predictions
+    convention = find_convention(edge, cloud)
+    notes = [convention.describe(chain.edge.model, chain.cloud.model)] if convention else []
+    own, reference = _labels(edge), _labels(cloud)
+    if own and reference and not own & reference:
+        listed = [", ".join(sorted(labels)[:5]) for labels in (own, reference)]
+        notes.append(
+            f"{chain.edge.model} answers {listed[0]}, and {chain.cloud.model} {listed[1]}: no answer of one counts as "
+            "right for the other. If these are the same things, set spec.labels of both Models to the same names"
+        )
+    return notes
+
+
+def _labels(answers: Sequence[Prediction]) -> set[str]:
+    """Return the names of all boxes."""
+    return {str(box.label)[:MAX_LABEL] for answer in answers for box in answer.boxes or ()}
 
 
 def _check_calibrations(chain: Chain) -> None:

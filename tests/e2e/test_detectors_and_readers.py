@@ -63,17 +63,17 @@ async def test_the_page_from_packages_to_drawn_answers(tmp_path: Path) -> None:
             else:
                 printed = await typed(text, folder, tmp_path / "home")
                 typed_lines += 1
-                if "inspect faces" in text and "portrait" in text:
+                if "inspect faces" in text:
                     assert "1 box, in pixels of the picture" in printed
     assert typed_lines > 25
     build = folder / "build"
-    assert all(is_drawn(build / f"{name}.jpg") for name in ("small", "big", "edited"))
-    assert len(list((build / "answers").iterdir())) == len(list((build / "film").iterdir())) == 40
-    assert sum(map(is_drawn, (build / "answers").iterdir())) > 20
+    assert all(is_drawn(build / f"{name}.jpg") for name in ("small", "big", "points"))
+    assert len(list((build / "answers").iterdir())) == len(list((build / "film").iterdir())) == 30
+    assert sum(map(is_drawn, (build / "answers").iterdir())) > 10
     assert len(list((build / "read").iterdir())) == 80
     faces, words = (json.loads((build / name / "evaluation.json").read_text()) for name in ("faces", "words"))
     assert (faces["reference"], words["reference"]) == ("cloud", "labels")
     assert faces["operating_point"]["accuracy"] > faces["edge_only"]
     assert words["operating_point"]["accuracy"] > words["edge_only"] + 0.1
     html = (build / "faces" / "evaluation.html").read_text()
-    assert html.count('src="data:image/jpeg;base64,') == 2 * len(faces["disagreements"]) == 48
+    assert html.count('src="data:image/jpeg;base64,') == 2 * len(faces["disagreements"]) > 20
