@@ -198,11 +198,9 @@ def write_faces(folder: Path, count: int) -> list[dict[str, Any]]:
     crops = (np.load(_required("skimage", "data/lfw_subset.npy"))[:100] * 255).astype(np.uint8)
     drawn = json.loads((PAIRS / "faces.json").read_text())["boxes"]
     grounds = [Image.open(_required("skimage", f"data/{name}")).convert("L") for name in BACKGROUNDS]
-    for seed, (part, own) in enumerate((("calibrate", range(0, 100, 2)), ("test", range(1, 100, 2)))):
-        frames = [
-            crowd(np.random.default_rng((seed, i)), [(crops[j], drawn[j]) for j in own], grounds) for i in range(count)
-        ]
-        write_boxes(folder / part, frames)
+    faces = list(zip(crops, drawn, strict=True))
+    for seed, part in enumerate(("calibrate", "test")):
+        write_boxes(folder / part, [crowd(np.random.default_rng((seed, i)), faces, grounds) for i in range(count)])
     script = {name: {"file": f"{name}.py"} for name in ("blazeface", "centerface")}
     models = []
     pair = (("faces-small", "blazeface", "tflite", BLAZE), ("faces-big", "centerface", "onnx", CENTER))

@@ -334,6 +334,11 @@ def test_a_result_shows_why_it_is_degraded_and_no_escape_sequence() -> None:
     assert "\x1b" not in text
 
 
+def test_a_hard_result_that_a_full_budget_held_back_names_the_budget() -> None:
+    held_back = result("0" * 32, by="edge", hard=True, reason="budget", label="cat")
+    assert results.line(held_back).plain.endswith("hard, kept by the budget")
+
+
 def test_remembered_ids_are_bounded() -> None:
     once = results.Once(size=2)
     assert [once.new(i) for i in ("a", "a", "b", "c", "a")] == [True, False, True, True, True]

@@ -210,6 +210,9 @@ def test_a_budget_is_held() -> None:
     asked = sum(answer.by == "cloud" for answer in answers) / 400
     assert asked <= 0.15
     assert {answer.by for answer in answers} == {"edge", "cloud"}
+    held_back = [answer for answer in answers if answer.by == "edge"]  # all are equally hard
+    assert {(answer.hard, answer.reason, answer.degraded) for answer in held_back} == {(True, "budget", False)}
+    assert {answer.detail for answer in held_back} == {"the upload budget is spent"}
 
 
 def test_a_fitted_classifier_of_scikit_learn_is_a_model() -> None:
