@@ -15,9 +15,9 @@ from pathlib import Path
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli.drawings import drawing_name, write_drawing
+from halimede.cli.drawings import drawing_name, make_folder, write_drawing
 from halimede.cli.output import clean, console, warn
-from halimede.errors import DecodeError, HalimedeError, InvalidFieldError
+from halimede.errors import DecodeError
 from halimede.messages import Frame, Prediction, Result
 
 OPTION = "--draw"
@@ -56,16 +56,7 @@ class AnswerDrawer:
 
     async def start(self, bus: Bus) -> None:
         """Subscribe to the results of the namespace. Raises InvalidFieldError, HalimedeError."""
-        try:
-            from halimede.frames import drawing  # noqa: F401  # numpy and Pillow, which sending does without
-        except ModuleNotFoundError as error:
-            text = f"{OPTION} needs {error.name}: pip install 'halimede[worker]'"
-            raise HalimedeError(text) from error
-        try:
-            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
-        except OSError as error:
-            fix = f"this folder cannot be made: {error.strerror}"
-            raise InvalidFieldError(OPTION, str(self._folder), fix) from error
+        await asyncio.to_thread(make_folder, OPTION, self._folder)
         for topic in (topics.RESULT, topics.MULTI_RESULT):
             await bus.subscribe_now(topic.filter(ns=self._namespace), self._answer)
         self._task = asyncio.create_task(self._draw_all(), name="drawings")
@@ -103,7 +94,9 @@ class AnswerDrawer:
         for outcome in await asyncio.gather(drained, self._task, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
-        console().print(clean(f"{self._drawn} answers drawn in {self._folder}"), markup=False)
+        console().print(
+            clean(f"{self._drawn} {'answer' if self._drawn == 1 else 'answers'} drawn in {self._folder}"), markup=False
+        )
         watched = min(self._sent, MAX_DRAWINGS)
         if watched < self._sent:
             warn(f"only answers to the first {watched} of {self._sent} frames were drawn")

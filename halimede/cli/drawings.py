@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.system.files import write_atomic
 
 JPEG_SUFFIXES = (".jpg", ".jpeg")
@@ -28,3 +28,15 @@ def write_drawing(option: str, path: Path, data: bytes) -> None:
         write_atomic(path, data)
     except OSError as error:
         raise InvalidFieldError(option, str(path), f"cannot be written: {error.strerror}") from error
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Make a folder for drawings, and check that what draws is installed. Raises InvalidFieldError, HalimedeError."""
+    try:
+        from halimede.frames import drawing  # noqa: F401  # numpy and Pillow, which the command does without
+    except ModuleNotFoundError as error:
+        raise HalimedeError(f"{option} needs {error.name}: pip install 'halimede[worker]'") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFieldError(option, str(folder), f"this folder cannot be made: {error.strerror}") from error

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 from halimede.answer_text import score_text
 from halimede.errors import InvalidFieldError
 from halimede.frames.encodings import Pixels, encode_image, is_picture
-from halimede.messages import Box, Point, Prediction, TextLine
+from halimede.messages import Box, PicturePoint, Prediction, TextLine
 
 #: pixels of the longer side: a smaller picture is enlarged to at least this, a larger one scaled down to it
 MIN_SIDE, MAX_SIDE = 320, 2048
@@ -129,7 +129,7 @@ class Canvas:
         above = top - self._text_height
         self.write((left, above if above >= 0 else top), _scored(label, box.score), _colour(label))
 
-    def draw_points(self, points: Sequence[Point]) -> None:
+    def draw_points(self, points: Sequence[PicturePoint]) -> None:
         """Draw landmarks as dots."""
         radius = self._stroke
         for x, y in (self.point(point.x, point.y) for point in points):
@@ -189,7 +189,7 @@ def _surest(boxes: Sequence[Box]) -> list[int]:
     return sorted(range(len(boxes)), key=lambda number: -boxes[number].score)[:MAX_BOXES]
 
 
-def _landmarks(answer: Prediction, order: Sequence[int]) -> list[list[Point]]:
+def _landmarks(answer: Prediction, order: Sequence[int]) -> list[list[PicturePoint]]:
     """Return the points of the boxes to draw; without boxes, the first ones."""
     landmarks = answer.landmarks or []
     numbers = order if answer.boxes else range(MAX_BOXES)

@@ -1,8 +1,8 @@
 """Publishes previews of hard samples: small pictures of samples that the small model is unsure of, with both answers.
 
 It makes at most one preview a second, in the decoder's thread after the sample was answered, and sends it only while
-the bus is connected. A preview that took long to make or to send delays the next one. Late, excess or large previews
-are dropped. No other part waits for a preview.
+the bus is connected. A preview that is large, or that took long to make or to send, delays the next one: nobody may be
+looking. Late, excess or large previews are dropped. No other part waits for a preview.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ log = structlog.get_logger()
 #: seconds between two previews: the least; the multiple of the time to make and send the last one, because a slow
 #: processor and a narrow connection are for answers; the most
 EVERY_S, SPARED, MOST_S = 1.0, 20, 60.0
+#: bytes of pictures that a worker sends in a second, on average
+BYTES_PER_S = 8 * 1024
 #: most characters of a label, and of a box's; boxes of one answer that are sent
 LABEL, BOX_LABEL, BEST = 1024, 64, 32
 _Seen = tuple[Frame, Prediction | None, Result]
@@ -76,11 +78,14 @@ class PreviewPublisher:
             began = clock.time()
             self._due = began + EVERY_S
             if self._next:
-                await self._publish(*self._next)
-                self._due = began + min(MOST_S, max(EVERY_S, SPARED * (clock.time() - began)))
+                size = await self._publish(*self._next)
+                pause_s = max(EVERY_S, size / BYTES_PER_S, SPARED * (clock.time() - began))
+                self._due = began + min(MOST_S, pause_s)
             self._next = None
 
-    async def _publish(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
+    async def _publish(self, frame: Frame, edge: Prediction | None, result: Result) -> int:
+        """Make and send a preview; return the bytes of its picture."""
+        preview = None
         try:
             preview = await self._decoder.call(make_preview, frame)
             if preview:
@@ -90,6 +95,7 @@ class PreviewPublisher:
         except Exception:
             # an unexpected error in a preview must not end the worker
             log.exception("hard sample preview not made", frame=result.id)
+        return len(preview.data) if preview else 0
 
     def _sample(self, frame: Frame, edge: Prediction, result: Result, preview: Preview) -> HardSample:
         final = result.prediction

@@ -197,7 +197,7 @@ async def test_boxes_of_both_answers_are_drawn_over_the_preview_and_a_click_enla
             assert "1 → 10,000 boxes" in cards[0]
             assert "1 box\n" in cards[1]
             assert "no-cloud" in cards[1]
-            for fact in ("1 → 8 boxes", "street.jpg", "12:00:00 UTC · 42 ms", "hardness 0.750, cut 0.500", "cam0"):
+            for fact in ("1 → 8 boxes", "street.jpg", "12:00:00 UTC · 42\u00a0ms", "hardness 0.750, cut\u00a00.500", "cam0"):
                 assert fact in cards[2], fact
             drawn = "[...document.querySelectorAll('.sample')].map((card) => card.querySelectorAll('rect{}').length)"
             assert await tab.evaluate(drawn.format(".edge")) == [1, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,11 +16,12 @@ from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli import answer_drawer
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.commands import publish
+from halimede.cli.commands import publish, results
 from halimede.cli.commands.publish import PublishPlan
 from halimede.cli.drawings import drawing_name
+from halimede.cli.output import Format
 from halimede.errors import InvalidFieldError
-from halimede.messages import Box, Prediction, Result
+from halimede.messages import Box, HardSample, Prediction, Result
 from services.broker import MosquittoProcess
 from tests.cameras import video
 from tests.typed import halimede
@@ -118,6 +120,47 @@ async def test_a_folder_that_cannot_be_made_is_refused_before_a_frame_is_sent(
     with pytest.raises(InvalidFieldError, match=r"--draw: .* this folder cannot be made"):
         await publish.publish_pictures(broker, replace(plan, draw=tmp_path / "in" / "a.png" / "drawn"))
     assert "frames sent" not in capsys.readouterr().out
+
+
+def png() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (400, 300), (90, 120, 60)).save(out, format="PNG")
+    return out.getvalue()
+
+
+async def test_results_draw_the_hard_samples_that_workers_publish(
+    broker: BrokerAddress, mosquitto: MosquittoProcess, tmp_path: Path, capsys: Output
+) -> None:
+    folder = tmp_path / "out" / "hard"
+    names = {"ns": "default", "service": "faces"}
+    boxed = HardSample(
+        id=bytes(16), worker="w", by="cloud", file="../a.jpg", data=png(), boxes=[Box(0, 0, 0.5, 0.5, 0.9, "face")]
+    )
+    classed = HardSample(id=bytes(16), worker="w", by="cloud", camera="../cam", data=png(), label="cat", score=0.5)
+    broken = HardSample(id=bytes(16), worker="w", by="cloud", data=png()[:300])
+    result = Result(id="0" * 32, service="faces", by="cloud", worker="w", prediction=ANSWER)
+    shown = asyncio.create_task(results.show_results(broker, "faces", "default", 1, Format.TABLE, folder))
+    async with MqttBus("edge", mosquitto.url) as bus:
+        await bus.wait_connected(patience(5))
+        async with asyncio.timeout(patience(20)):
+            while not folder.exists() or len(list(folder.iterdir())) < 2:
+                for sample in (broken, boxed, classed):
+                    await bus.publish(topics.HARD_SAMPLE.at(**names), sample)
+                await asyncio.sleep(0.2)
+            while not shown.done():
+                await bus.publish(topics.RESULT.at(**names), result)
+                await asyncio.sleep(0.1)
+    await shown
+    drawn = sorted(path.name for path in folder.iterdir())
+    assert drawn[:2] == ["000000-a-faces.jpg", "000001-cam-faces.jpg"]
+    with Image.open(folder / drawn[0]) as picture:
+        line = picture.crop((195, 20, 205, 120)).getcolors(1000) or []
+    assert len(line) > 3, "the right edge of the box stands at half of the width"
+    printed = capsys.readouterr()
+    assert "hard samples drawn in" in printed.out
+    assert "the picture of a hard sample is unreadable" in printed.err
+    assert "results have no pictures" in printed.err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["hard"]
 
 
 def test_a_bare_frame_has_no_id_to_find_its_answer_by() -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from halimede.errors import InvalidFieldError
 from halimede.frames.drawing import MAX_BOXES, MAX_SIDE, MIN_SIDE, draw, draw_jpeg, drawn_parts
-from halimede.messages import Box, Point, Prediction, TextLine
+from halimede.messages import Box, PicturePoint, Prediction, TextLine
 
 FACE = Prediction(boxes=[Box(100, 150, 300, 350, 0.93, "face")])
 
@@ -114,24 +114,24 @@ def test_an_array_that_is_no_picture_is_refused(array: Any) -> None:
 
 def test_landmarks_are_dots_of_their_own_boxes() -> None:
     boxes = [Box(10, 300, 60, 390, 0.1 + number / 1000, "face") for number in range(MAX_BOXES + 1)]
-    points = [[Point(200 + number, 100)] for number in range(MAX_BOXES + 1)]
+    points = [[PicturePoint(200 + number, 100)] for number in range(MAX_BOXES + 1)]
     answer = Prediction(boxes=boxes, landmarks=points)
     marks = changed(plain(200), answer)[95:106]
     assert marks[:, 215:295].any()
     assert not marks[:, 180:196].any(), "the point of the weakest box, which is not drawn"
     assert drawn_parts(answer).landmarks == points[:0:-1]
-    assert changed(plain(200), Prediction(landmarks=[[Point(200, 100), Point(1e9, -1e9)]]))[100, 200]
+    assert changed(plain(200), Prediction(landmarks=[[PicturePoint(200, 100), PicturePoint(1e9, -1e9)]]))[100, 200]
     assert draw(plain(0), Prediction(boxes=boxes[:1], landmarks=[])).size == (400, 400)
 
 
 def test_lines_of_text_stand_in_their_corners_or_in_a_list() -> None:
-    corners = [Point(100, 200), Point(300, 240), Point(295, 280), Point(95, 240)]
+    corners = [PicturePoint(100, 200), PicturePoint(300, 240), PicturePoint(295, 280), PicturePoint(95, 240)]
     slanted = changed(plain(200), Prediction(lines=[TextLine(text="EXIT", score=0.9, corners=corners)]))
     assert slanted[220, 196:204].any()
     assert not slanted[250:390, 310:].any()
     listed = changed(plain(200), Prediction(lines=[TextLine(text="EXIT"), TextLine(text="7")]))
     heights = np.flatnonzero(listed.any(axis=1))
     assert heights.min() > 5
-    hostile = Prediction(lines=[TextLine(text="<b>\x00\n" + "x" * 4000, corners=[Point(-1e9, 1e9)] * 4)] * 1000)
+    hostile = Prediction(lines=[TextLine(text="<b>\x00\n" + "x" * 4000, corners=[PicturePoint(-1e9, 1e9)] * 4)] * 1000)
     assert draw(plain(0), hostile).size == (400, 400)
     assert draw(plain(0), Prediction(lines=[TextLine(text="x")] * 1000)).size == (400, 400)

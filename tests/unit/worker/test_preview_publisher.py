@@ -6,12 +6,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+from PIL import Image
 
 from halimede import topics
 from halimede.bus import Delivery
+from halimede.frames import new_frame, new_id, pack
 from halimede.messages import HardSample
-from halimede.worker.preview_publisher import MOST_S
+from halimede.worker.preview_publisher import BYTES_PER_S, MOST_S
 from halimede.worker.settings import read
 from tests.simulated import simulated
 from tests.unit.worker.world import EASY, HARD, World, world
@@ -97,6 +101,23 @@ async def test_where_they_take_long_there_are_fewer_and_where_they_do_not_again_
             await w.answer(await w.send(HARD))
             await asyncio.sleep(1)
         assert len(seen) > 10
+
+
+@simulated
+async def test_large_pictures_cost_no_more_bytes_a_second_than_small_ones(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e"):
+        seen = await watch(w)
+        smooth = np.random.default_rng(0).integers(0, 256, (24, 32), dtype=np.uint8)
+        pixels = np.asarray(Image.fromarray(smooth).resize((640, 480))).copy()
+        pixels[0, 0] = HARD
+        large = new_frame(pixels, encoding="png")
+        address = topics.CAMERA_FRAME.at(ns="default", camera="cam0")
+        for _ in range(30):
+            await w.camera.publish(address, pack(msgspec.structs.replace(large, id=new_id())))
+            await asyncio.sleep(1)
+        size = len(seen[0].data)
+        assert size > 2 * BYTES_PER_S
+        assert 2 <= len(seen) <= 30 * BYTES_PER_S / size + 2
 
 
 @simulated

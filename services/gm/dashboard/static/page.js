@@ -131,7 +131,7 @@ function answers(row) {
 // why the sample was sent: the numbers that the mining rule compared
 function why(row) {
   if (row.hardness === null) return "";
-  return row.cut === null ? `hardness ${digits(row.hardness)}` : `hardness ${digits(row.hardness)}, cut ${digits(row.cut)}`;
+  return row.cut === null ? `hardness ${digits(row.hardness)}` : `hardness ${digits(row.hardness)}, cut\u00a0${digits(row.cut)}`;
 }
 
 function picture(row) {
@@ -149,7 +149,7 @@ function captions(row) {
     ...answers(row),
     row.by === "edge" ? pill(row.reason || "edge", "warn") : null,
     row.file ? make("bdi", "file", row.file) : null,
-    make("span", "dim", [clock && `${clock} UTC`, row.ms && `${short(row.ms)} ms`].filter(Boolean).join(" · ")),
+    make("span", "dim", [clock && `${clock} UTC`, row.ms && `${short(row.ms)}\u00a0ms`].filter(Boolean).join(" · ")),
     why(row) && make("span", "dim", why(row)),
     make("span", "dim", `${row.service} · `, make("bdi", "", row.camera)),
     make("code", "dim id", row.id),
