@@ -250,6 +250,7 @@ class Boxes(Spec, kw_only=True):
         Output, Meta(description="Name of the output with class indices, for one score per box; needs boxes.output.")
     ] = ""
     offsets: Annotated[Output, Meta(description="centernet and centerface: name of the output with offsets.")] = ""
+    landmarks: Annotated[Output, Meta(description="centerface: name of the output with landmarks; empty: none.")] = ""
     anchors: Annotated[Anchors | None, Meta(description="ssd-anchors: the anchors, in the order of the boxes.")] = None
 
 
@@ -423,6 +424,9 @@ def _check_boxes(boxes: Boxes, at: str) -> None:
     if (boxes.decode in MAPS) != bool(boxes.offsets):
         fix = "name the output of offsets" if boxes.decode in MAPS else f"remove it: {boxes.decode} has no offsets"
         raise InvalidFieldError(f"{at}.offsets", boxes.offsets, fix)
+    if boxes.landmarks and boxes.decode != "centerface":
+        fix = f"remove it: {boxes.decode} has no such output"
+        raise InvalidFieldError(f"{at}.landmarks", boxes.landmarks, fix)
     if (boxes.decode == "ssd-anchors") != (boxes.anchors is not None):
         fix = "remove anchors, or set decode to ssd-anchors" if boxes.anchors else "set boxes.anchors, which it needs"
         raise InvalidFieldError(f"{at}.decode", boxes.decode, fix)

@@ -140,6 +140,7 @@ def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels
         "boxes.output": boxes.output,
         "boxes.classes": boxes.classes,
         "boxes.offsets": boxes.offsets,
+        "boxes.landmarks": boxes.landmarks,
         "features": postprocess.features,
     }
     for field, name in named.items():

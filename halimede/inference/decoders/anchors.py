@@ -51,9 +51,19 @@ class AnchorBoxes:
         if not self.log:
             return np.concatenate([numbers[:, :2] + middles * pixels[:2], numbers[:, 2:]], axis=1)
         numbers = numbers * VARIANCES
-        with np.errstate(over="ignore"):  # an infinite size is refused with the box
-            found = np.concatenate([numbers[:, :2] * sizes + middles, np.exp(numbers[:, 2:]) * sizes], axis=1)
-        return np.asarray(found * pixels)
+        with np.errstate(over="ignore"):  # an infinite size is refused below
+            shares = np.concatenate([numbers[:, :2] * sizes + middles, np.exp(numbers[:, 2:]) * sizes], axis=1)
+        if not np.isfinite(shares).all():
+            raise SampleError("the model gives boxes beyond all measure for this sample")
+        return np.asarray(shares * pixels)
+
+    def points(self, values: Array) -> Array | None:
+        """Return the landmarks behind the four numbers, ``[n, points, 2]``, in pixels of the model's input."""
+        count = (values.shape[1] - 4) // 2
+        if self.log or not count:
+            return None
+        middles = self.boxes[:, np.newaxis, :2] * np.asarray(self.size, np.float64)
+        return np.asarray(values[:, 4 : 4 + 2 * count].reshape(-1, count, 2) + middles)
 
 
 def anchor_boxes(anchors: Anchors, size: tuple[int, int]) -> AnchorBoxes:

@@ -2,7 +2,8 @@
 
 Sources: CenterNet, Objects as Points (Zhou et al., 2019, arXiv 1904.07850), section 4: a middle is a score that is the
 highest of its eight neighbours, sizes and offsets are in cells, x before y. CenterFace (Xu et al., 2019, arXiv
-1911.03599), section 3.2: sizes are logarithms, y is before x, and offsets count from the middle of a cell.
+1911.03599), section 3.2: sizes are logarithms, y is before x, offsets count from the middle of a cell, and points are
+shares of the box.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ STRIDE = 4
 
 
 class Middles(NamedTuple):
-    """Boxes of one sample: middles and sizes in pixels ``[n, 4]``, scores, class indices."""
+    """Boxes of one sample: middles and sizes in pixels ``[n, 4]``, scores, class indices, points ``[n, points, 2]``."""
 
     boxes: Array
     scores: Array
     classes: Array
+    points: Array | None
 
 
-def read_maps(scores: Array, sizes: Array, offsets: Array, *, face: bool) -> Middles:
+def read_maps(scores: Array, sizes: Array, offsets: Array, points: Array | None = None, *, face: bool) -> Middles:
     """Return the boxes of maps ``[classes, h, w]``, ``[2, h, w]`` and ``[2, h, w]``. Raises SampleError.
 
-    A box stands at each peak of a class. ``face``: by CenterFace's convention.
+    A box stands at each peak of a class. ``points``: a map of landmarks ``[2 * points, h, w]``, in shares of the box
+    from its corner on. ``face``: by CenterFace's convention.
     """
     height, width = scores.shape[-2:] if scores.ndim == 3 else (0, 0)
     if not scores.size or sizes.shape != (2, height, width) or offsets.shape != sizes.shape:
@@ -40,10 +43,26 @@ def read_maps(scores: Array, sizes: Array, offsets: Array, *, face: bool) -> Mid
     kinds, rows, columns = np.nonzero(is_peak(scores))
     size, offset = (np.asarray(values[:, rows, columns], np.float64) for values in (sizes, offsets))
     if face:
-        with np.errstate(over="ignore"):  # an infinite size is refused with the box
+        with np.errstate(over="ignore"):  # an infinite size is refused below
             size, offset = np.exp(size[::-1]), offset[::-1] + 0.5
     middles = np.stack([columns, rows]) + offset
-    return Middles(np.concatenate([middles, size]).T * STRIDE, scores[kinds, rows, columns], kinds)
+    boxes = np.concatenate([middles, size]).T * STRIDE
+    if not np.isfinite(boxes).all():
+        raise SampleError("the model gives boxes beyond all measure for this sample")
+    landmarks = None if points is None else _points(points, boxes, (rows, columns), scores.shape[1:])
+    return Middles(boxes, scores[kinds, rows, columns], kinds, landmarks)
+
+
+def _points(values: Array, boxes: Array, cells: tuple[Array, Array], shape: tuple[int, ...]) -> Array:
+    """Return the landmarks of boxes in pixels. Raises SampleError."""
+    if values.ndim != 3 or len(values) % 2 or values.shape[1:] != shape:
+        raise SampleError(
+            f"the model gives landmarks {list(values.shape)} for one sample, which are no map [2 * points, h, w]: "
+            "check spec.postprocess.boxes.landmarks"
+        )
+    shares = np.asarray(values[(slice(None), *cells)], np.float64).T.reshape(len(boxes), len(values) // 2, 2)[..., ::-1]
+    corners = boxes[:, :2] - boxes[:, 2:] / 2
+    return np.asarray(corners[:, np.newaxis] + shares * boxes[:, np.newaxis, 2:])
 
 
 def is_peak(scores: Array) -> Array:

@@ -143,7 +143,7 @@ def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | No
         return None
     boxes, scores = pair
     count, columns = structure.shape(boxes)
-    grids = [(strides, each) for strides, each in SSD_GRIDS if _is_grid(strides, each, structure, count)]
+    grids = [grid for grid in SSD_GRIDS if _is_grid(*grid, structure, count)]
     if not grids or (columns not in SSD_COLUMNS and not chosen):
         return None
     strides, per_cell = grids[0]
@@ -186,6 +186,8 @@ def centerface(structure: FileStructure, *, chosen: bool) -> OutputReading | Non
     if channels != [1, 2, 2, FACE_POINTS] and not (chosen and channels[:3] == [1, 2, 2]):
         return None
     reading = _center("centerface", structure, maps)
+    if len(maps) > 3:
+        reading.postprocess["boxes"]["landmarks"] = maps[3].name
     reading.labels, reading.mean, reading.std = ("face",), 0.0, 1 / 255
     reading.notes.append("sizes are read before offsets, and pictures are 0 to 255 in RGB, as CenterFace is trained")
     return reading

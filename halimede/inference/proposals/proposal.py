@@ -59,8 +59,7 @@ def propose(session: RuntimeSession, path: Path, file_format: str, preset: str =
     reading = _chosen(structure, preset) if preset else recognise(structure)
     proposal = _propose_steps(structure, reading, imagenet=preset == IMAGENET_PRESET)
     if reading is None:
-        proposal.unknown, proposal.skeleton = not_known(structure), script_skeleton(structure)
-        return proposal
+        return Proposal([], unknown=not_known(structure), skeleton=script_skeleton(structure))
     proposal.family, proposal.postprocess, proposal.labels = reading.family, reading.postprocess, reading.labels
     proposal.notes = [*reading.notes, *proposal.notes]
     return proposal
