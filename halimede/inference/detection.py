@@ -189,8 +189,12 @@ class BoxReader:
         """
         chosen = (scores > 0) & (scores >= (self._nms.score if self._nms else 0))
         classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
-        arrays = (np.asarray(array, np.float64) for array in (boxes[chosen], scores[chosen], classes))
-        return Candidates(*arrays, points=None if points is None else points[chosen])
+        return Candidates(
+            np.asarray(boxes[chosen], np.float64),
+            np.asarray(scores[chosen], np.float64),
+            np.asarray(classes, np.float64),
+            None if points is None else points[chosen],
+        )
 
     def _checked(self, found: Candidates) -> Candidates:
         """Refuse values that no message can hold, or that are invalid."""

@@ -143,7 +143,7 @@ def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | No
         return None
     boxes, scores = pair
     count, columns = structure.shape(boxes)
-    grids = [grid for grid in SSD_GRIDS if _is_grid(*grid, structure, count)]
+    grids = [grid for grid in SSD_GRIDS if _is_grid(grid, structure, count)]
     if not grids or (columns not in SSD_COLUMNS and not chosen):
         return None
     strides, per_cell = grids[0]
@@ -305,8 +305,9 @@ def _maps(structure: FileStructure) -> list[Declared]:
     return list(structure.outputs) if all(shape[1:] == size for shape in shapes) else []
 
 
-def _is_grid(strides: Sequence[int], per_cell: int, structure: FileStructure, count: int) -> bool:
-    """Whether the input has whole cells of these strides, and as many anchors as boxes."""
+def _is_grid(grid: tuple[Sequence[int], int], structure: FileStructure, count: int) -> bool:
+    """Whether the input has whole cells of the grid's strides, and as many anchors as boxes."""
+    strides, per_cell = grid
     if structure.picture is None or structure.open_sides:
         return False
     width, height = structure.picture.width, structure.picture.height
