@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from halimede.api.processing import FILE_PATTERN, FUNCTION_PATTERN
+from halimede.api.processing import ANCHOR_PATTERN, FILE_PATTERN, FUNCTION_PATTERN
 from halimede.api.schema import KEYWORDS, pattern
 from halimede.api.trainingmodel import CODE
 from halimede.names import LABEL_PATTERN, NAME_PATTERN
@@ -46,6 +46,7 @@ PATTERNS = {
     "^[0-9a-f]{32}$": st.binary(min_size=16, max_size=16).map(bytes.hex),
     r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$": st.sampled_from(["", "mine:app", "a.b:C.d"]),
     FILE_PATTERN: st.sampled_from(["post.py", "lib/a-b_c.d/post.py"]),
+    pattern(ANCHOR_PATTERN, optional=True)[KEYWORDS]["pattern"]: st.sampled_from(["", "anchors.npy", "lib/a-b.csv"]),
     FUNCTION_PATTERN: st.sampled_from(["postprocess", "_read1"]),
     r"^([01]?[0-9]|2[0-4]):[0-5][0-9]$": st.sampled_from(["02:00", "9:30", "24:00"]),
     r"^([<>]=?|==?)$": st.sampled_from([">", "<=", "="]),

@@ -22,10 +22,16 @@ from halimede.errors import InvalidFieldError, refuse
 
 STD_FIX = "use values other than 0"
 DETECTION_FIX = "boxes and nms need task detection: set task, or remove them"
+TEXT_FIX = "text needs task text: set task, or remove it"
+FIT_FIX = "set longest or height, or multiple above 1 alone: longest and height exclude each other"
+GRID_FIX = "set strides or file, not both: anchors are computed from strides, or read from a file"
 FEATURES_FIX = "features need task classification: set task, or remove them"
 FORMAT_FIX = f"use one of the formats {KNOWN} with a script: for other formats the estimator does this itself"
 ARCHIVE_FIX = "give an archive (tar, tar.gz, zip) that has the model and its scripts: a script comes from nowhere else"
 
+CLASSES_FIX = "name the output of boxes too, in boxes.output"
+#: ways to decode boxes from maps of scores, sizes and offsets
+MAPS = frozenset({"centernet", "centerface"})
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
 #: one number for all channels, or one for each
@@ -48,6 +54,10 @@ ScriptFile = Annotated[
     ),
 ]
 FunctionName = Annotated[str, Meta(max_length=128, extra=pattern(FUNCTION_PATTERN))]
+
+#: anchors of a model, as numbers in text or in NumPy's format, without objects
+ANCHOR_PATTERN = FILE_PATTERN.replace(r"\.py$", r"\.(csv|npy)$")
+ANCHOR_FIX = "write the path of a .csv or .npy file from the folder of the model's file on, such as anchors.npy"
 
 Width = Annotated[Extent, Meta(description="Width in pixels.")]
 Height = Annotated[Extent, Meta(description="Height in pixels.")]
@@ -78,6 +88,29 @@ class Resize(ProcessingStep, kw_only=True):
 
     width: Width
     height: Height
+
+
+class Fit(ProcessingStep, kw_only=True):
+    """Scale the picture with its proportions, to a longest side or to a height; its other side stays open."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "has(self.longest) ? !has(self.height) : (has(self.height) || (has(self.multiple) && self.multiple > 1))",
+            FIT_FIX,
+            ".longest",
+        ),
+    )
+
+    longest: Annotated[Extent | None, Meta(description="Pixels of the longer side.")] = None
+    height: Height | None = None
+    multiple: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Open sides are rounded to a multiple of so many pixels, at least one (default 1).",
+        ),
+    ] = 1
 
 
 class Letterbox(ProcessingStep, kw_only=True):
@@ -151,32 +184,74 @@ class PostprocessScript(Spec, kw_only=True):
     ] = "postprocess"
 
 
+class Anchors(Spec, kw_only=True):
+    """The boxes to which the numbers of an SSD model are relative: a grid for each layer, or a file."""
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "(has(self.strides) && size(self.strides) > 0) != (has(self.file) && self.file != '')",
+            GRID_FIX,
+            ".strides",
+        ),
+    )
+
+    strides: Annotated[
+        list[Annotated[int, Meta(ge=1, le=1024)]],
+        Meta(max_length=16, description="Pixels from cell to cell of each layer: each cell has anchors at its centre."),
+    ] = []
+    per_cell: Annotated[int, Meta(ge=1, le=16, description="Anchors of each layer in a cell (default 2).")] = 2
+    file: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="A .csv or .npy file of the model's archive with [boxes, 4]: middle x, middle y, width, height,"
+            " in shares of the model's input.",
+            extra=pattern(ANCHOR_PATTERN, optional=True),
+        ),
+    ] = ""
+    log: Annotated[
+        bool,
+        Meta(
+            description="Sizes are logarithms, with the variances 0.1 and 0.2 of SSD. Default: numbers are pixels,"
+            " relative to the anchor's middle.",
+        ),
+    ] = False
+
+
 class Boxes(Spec, kw_only=True):
     """How a detection model writes its boxes."""
 
     decode: Annotated[
-        Literal["rows", "yolo", "yolov5"],
+        Literal["rows", "yolo", "yolov5", "ssd-anchors", "centernet", "centerface"],
         Meta(
             description="rows: four numbers, score and class a row. yolo: four numbers and a score for each class,"
-            " as YOLOv8 gives them. yolov5: four numbers, a score that there is anything, and one for each class.",
+            " as YOLOv8 gives them. yolov5: four numbers, a score that there is anything, and one for each class."
+            " ssd-anchors: four numbers relative to anchors, as BlazeFace gives them. centernet: maps of scores, sizes"
+            " and offsets at a quarter of the input's size. centerface: the same with logarithms, y before x.",
         ),
     ] = "rows"
     form: Annotated[
         Literal["xyxy", "xywh", "cxcywh"] | None,
         Meta(
             description="What the four numbers are: two corners, corner and size, or middle and size"
-            " (default xyxy; cxcywh for yolo and yolov5).",
+            " (default xyxy for rows, else cxcywh).",
         ),
     ] = None
     normalized: Annotated[
         bool, Meta(description="The numbers are shares (0 to 1) of the width and height of the model's input.")
     ] = False
     output: Annotated[
-        Output, Meta(description="Name of the output with only boxes; postprocess.output then has only scores.")
+        Output,
+        Meta(
+            description="Name of the output with only boxes, or their sizes; postprocess.output then has only scores."
+        ),
     ] = ""
     classes: Annotated[
         Output, Meta(description="Name of the output with class indices, for one score per box; needs boxes.output.")
     ] = ""
+    offsets: Annotated[Output, Meta(description="centernet and centerface: name of the output with offsets.")] = ""
+    landmarks: Annotated[Output, Meta(description="centerface: name of the output with landmarks; empty: none.")] = ""
+    anchors: Annotated[Anchors | None, Meta(description="ssd-anchors: the anchors, in the order of the boxes.")] = None
 
 
 class Nms(Spec, kw_only=True):
@@ -187,19 +262,35 @@ class Nms(Spec, kw_only=True):
     max: Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of boxes.")] = 300
 
 
+class ReadText(Spec, kw_only=True):
+    """How the steps of a reader of text become characters: with CTC."""
+
+    decode: Annotated[Literal["ctc"], Meta(description="ctc: one character or a blank for each step.")] = "ctc"
+    alphabet: Annotated[
+        str,
+        Meta(
+            max_length=65_536,
+            description="The characters in the model's order, without the blank. Default: those of the file's metadata"
+            " (character, a line each). With one class more than characters, the last is the space.",
+        ),
+    ] = ""
+    blank: Annotated[Literal["first", "last"], Meta(description="Which class is the blank (default first).")] = "first"
+
+
 class Postprocess(Spec, kw_only=True):
     """How the model's output is read: the output's name (empty: the float output), and its activation."""
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule("self.task == 'detection' || (!has(self.boxes) && !has(self.nms))", DETECTION_FIX, ".task"),
+        ValidationRule("!has(self.text) || self.task == 'text'", TEXT_FIX, ".text"),
         ValidationRule(
             "!has(self.features) || self.features == '' || self.task == 'classification'", FEATURES_FIX, ".features"
         ),
     )
 
     task: Annotated[
-        Literal["classification", "detection", "embedding"],
-        Meta(description="What the model finds: classes, boxes, or features (a vector of numbers)."),
+        Literal["classification", "detection", "embedding", "text"],
+        Meta(description="What the model finds: classes, boxes, features (a vector of numbers), or a line of text."),
     ] = "classification"
     output: Annotated[Output, Meta(description="Name of the output to read; empty: the output of floats.")] = ""
     features: Annotated[
@@ -223,6 +314,7 @@ class Postprocess(Spec, kw_only=True):
     ] = 0
     boxes: Annotated[Boxes | None, Meta(description="The format of the model's boxes. Default: rows of six.")] = None
     nms: Annotated[Nms | None, Meta(description="Suppression of overlapping boxes. Default: the model does it.")] = None
+    text: Annotated[ReadText | None, Meta(description="How text is read. Default: CTC, the file's alphabet.")] = None
     script: Annotated[
         PostprocessScript | None,
         Meta(description="A function of the user's that reads the model's outputs, in place of all other fields."),
@@ -230,7 +322,7 @@ class Postprocess(Spec, kw_only=True):
 
 
 #: all steps, in the order of the documentation
-Steps = Grayscale | Channels | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast | Script
+Steps = Grayscale | Channels | Resize | Fit | Letterbox | Crop | Scale | Normalize | Layout | Cast | Script
 
 # fields of all types that describe a model
 ClassNames = Annotated[
@@ -256,6 +348,11 @@ def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -
         for i, step in enumerate(preprocess)
         if isinstance(step, Scale | Normalize) and 0 in each_channel(step.std)
     ]
+    found += [
+        InvalidFieldError(f"spec.preprocess[{i}].longest", step.longest, FIT_FIX)
+        for i, step in enumerate(preprocess)
+        if isinstance(step, Fit) and not _is_one_size(step)
+    ]
     for field, script in scripts_of(preprocess, postprocess):
         if not re.fullmatch(FILE_PATTERN, script.file):
             found.append(InvalidFieldError(f"{field}.file", script.file, FILE_FIX))
@@ -265,40 +362,98 @@ def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -
         found.append(InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX))
     if postprocess and postprocess.task != "classification" and postprocess.features:
         found.append(InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX))
+    if postprocess and postprocess.task != "text" and postprocess.text:
+        found.append(InvalidFieldError("spec.postprocess.task", postprocess.task, TEXT_FIX))
+    anchors = anchors_of(postprocess)
+    if anchors and bool(anchors.strides) == bool(anchors.file):
+        found.append(InvalidFieldError("spec.postprocess.boxes.anchors.strides", anchors.strides, GRID_FIX))
+    elif anchors and anchors.file and not re.fullmatch(ANCHOR_PATTERN, anchors.file):
+        found.append(InvalidFieldError("spec.postprocess.boxes.anchors.file", anchors.file, ANCHOR_FIX))
     refuse(found)
+
+
+def _is_one_size(step: Fit) -> bool:
+    """Whether the step names one size that it scales to."""
+    if step.longest is None and step.height is None:
+        return step.multiple > 1
+    return step.longest is None or step.height is None
+
+
+def anchors_of(postprocess: Postprocess | None) -> Anchors | None:
+    """Return the anchors of a model's boxes; None if it has none."""
+    return postprocess.boxes.anchors if postprocess and postprocess.boxes else None
 
 
 def check_postprocess(postprocess: Postprocess | None) -> None:
     """Check that the fields of a post-processing fit together. Raises InvalidFieldError."""
     postprocess = postprocess or Postprocess()
-    boxes = postprocess.boxes or Boxes()
-    at, activation = "spec.postprocess", postprocess.activation
+    at = "spec.postprocess"
     if postprocess.script and (others := _declared(postprocess)):
         fix = f"remove {', '.join(others)}: the script alone reads the model's outputs"
         raise InvalidFieldError(f"{at}.script", postprocess.script.file, fix)
-    if activation != "none":
-        if postprocess.task == "detection" and boxes.decode == "rows" and not boxes.output:
-            fix = "use none: boxes come with their final scores"
-            raise InvalidFieldError(f"{at}.activation", activation, fix)
-        if postprocess.task == "embedding":
-            raise InvalidFieldError(f"{at}.activation", activation, "use none: features are read as they are")
-    if boxes.decode != "rows" and boxes.output:
+    _check_activation(postprocess, f"{at}.activation")
+    _check_boxes(postprocess.boxes or Boxes(), f"{at}.boxes")
+
+
+def _check_activation(postprocess: Postprocess, at: str) -> None:
+    activation, boxes = postprocess.activation, postprocess.boxes or Boxes()
+    if activation == "none":
+        return
+    if postprocess.task == "detection" and boxes.decode == "rows" and not boxes.output:
+        raise InvalidFieldError(at, activation, "use none: boxes come with their final scores")
+    if postprocess.task == "embedding":
+        raise InvalidFieldError(at, activation, "use none: features are read as they are")
+    if boxes.decode in MAPS and activation == "softmax":
+        raise InvalidFieldError(at, activation, f"use sigmoid or none: the maps of {boxes.decode} are independent")
+    if postprocess.task == "text" and activation == "sigmoid":
+        raise InvalidFieldError(at, activation, "use softmax or none: a step of text has one character")
+
+
+def _check_boxes(boxes: Boxes, at: str) -> None:
+    """Check that a way to decode boxes has the outputs and anchors that it reads, and no others."""
+    apart = boxes.decode in {"ssd-anchors", *MAPS}
+    if boxes.decode in {"yolo", "yolov5"} and boxes.output:
         fix = "leave it out: boxes.output names an output of boxes alone"
-        raise InvalidFieldError(f"{at}.boxes.decode", boxes.decode, fix)
-    if boxes.classes and not boxes.output:
-        raise InvalidFieldError(f"{at}.boxes.classes", boxes.classes, "name the output of boxes too, in boxes.output")
+        raise InvalidFieldError(f"{at}.decode", boxes.decode, fix)
+    if apart and not boxes.output:
+        content = "boxes" if boxes.decode == "ssd-anchors" else "sizes"
+        raise InvalidFieldError(f"{at}.output", boxes.output, f"name the output of {content}: {boxes.decode} reads it")
+    if boxes.classes and (apart or not boxes.output):
+        fix = f"remove it: {boxes.decode} has a score for each class" if apart else CLASSES_FIX
+        raise InvalidFieldError(f"{at}.classes", boxes.classes, fix)
+    if (boxes.decode in MAPS) != bool(boxes.offsets):
+        fix = "name the output of offsets" if boxes.decode in MAPS else f"remove it: {boxes.decode} has no offsets"
+        raise InvalidFieldError(f"{at}.offsets", boxes.offsets, fix)
+    if boxes.landmarks and boxes.decode != "centerface":
+        fix = f"remove it: {boxes.decode} has no such output"
+        raise InvalidFieldError(f"{at}.landmarks", boxes.landmarks, fix)
+    if (boxes.decode == "ssd-anchors") != (boxes.anchors is not None):
+        fix = "remove anchors, or set decode to ssd-anchors" if boxes.anchors else "set boxes.anchors, which it needs"
+        raise InvalidFieldError(f"{at}.decode", boxes.decode, fix)
+    if apart and (boxes.normalized or boxes.form not in {None, "cxcywh"}):
+        field, value = ("normalized", True) if boxes.normalized else ("form", boxes.form)
+        raise InvalidFieldError(f"{at}.{field}", value, f"remove it: {boxes.decode} gives middle and size, in pixels")
 
 
 def _declared(postprocess: Postprocess) -> list[str]:
     """Return the fields that declare how outputs are read, as users write them."""
-    names = {"output": "output", "features": "features", "boxes": "boxes", "nms": "nms", "top_k": "topK"}
+    names = {
+        "output": "output",
+        "features": "features",
+        "boxes": "boxes",
+        "nms": "nms",
+        "text": "text",
+        "top_k": "topK",
+    }
     found = [name for field, name in names.items() if getattr(postprocess, field)]
     return found + (["activation"] if postprocess.activation != "none" else [])
 
 
 def keeps_range(preprocess: list[Steps]) -> bool:
     """Whether the steps are for pictures, and their values of 0 to 255 reach the model unchanged."""
-    pictures = any(isinstance(step, Grayscale | Channels | Resize | Letterbox | Crop | Layout) for step in preprocess)
+    pictures = any(
+        isinstance(step, Grayscale | Channels | Resize | Fit | Letterbox | Crop | Layout) for step in preprocess
+    )
     return pictures and not any(isinstance(step, Scale | Normalize | Script) for step in preprocess)
 
 
@@ -318,11 +473,14 @@ def check_scripts(
 
     ``urls``: the addresses of the model's versions, by the names of their fields. ``ours``: halimede reads the format.
     """
-    scripts = list(scripts_of(preprocess, postprocess))
-    if not scripts:
+    files = [(field, script.file) for field, script in scripts_of(preprocess, postprocess)]
+    anchors = anchors_of(postprocess)
+    if anchors and anchors.file:
+        files.append(("spec.postprocess.boxes.anchors.file", anchors.file))
+    if not files:
         return
     bare = [InvalidFieldError(field, url, ARCHIVE_FIX) for field, url in urls.items() if _is_bare(url)]
-    foreign = [] if ours else [InvalidFieldError(field, each.file, FORMAT_FIX) for field, each in scripts]
+    foreign = [] if ours else [InvalidFieldError(field, file, FORMAT_FIX) for field, file in files]
     refuse([*bare, *foreign])
 
 

@@ -48,7 +48,8 @@ class CameraPublisher:
     """Publishes a camera's pictures.
 
     ``patient``: each picture waits for the broker, and for subscribers that were there before. A live camera drops it
-    meanwhile, and the next attempt is made with the newest picture. ``return_s``: for so many seconds.
+    meanwhile, and the next attempt is made with the newest picture. ``return_s``: for so many seconds. ``on_frame``: is
+    called with each frame before it is sent.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class CameraPublisher:
         patient: bool,
         stop: asyncio.Event,
         return_s: float = FRAME_RETURN_S,
+        on_frame: Callable[[Frame], None] | None = None,
     ) -> None:
         self._bus = bus
         self._address = topics.CAMERA_FRAME.at(ns=namespace, camera=camera)
@@ -70,6 +72,7 @@ class CameraPublisher:
         self._bare = bare
         self._patient = patient
         self._stop = stop
+        self._on_frame = on_frame
         self._subscribers = SubscriberReturn(bus, return_s, only_after_reconnect=False)
         self._limited_log = RateLimitedLogger()
         #: frames without a subscriber
@@ -78,6 +81,8 @@ class CameraPublisher:
     async def take(self, picture: CapturedPicture, sequence: int) -> bool:
         """Publish a picture; return whether the broker accepted it, and it was not dropped. Raises RefusedError."""
         frame = frame_of(picture, self._camera, sequence, secrets.token_bytes(ID_BYTES))
+        if self._on_frame:
+            self._on_frame(frame)
         body = picture.data if self._bare else codec.encode(topics.REQUEST, frame)
         while True:
             try:

@@ -46,6 +46,7 @@ COMMANDS = {
     "router": "Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.",
     "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
     "inspect": "Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.",
+    "models": "Write the Model of a model's file, as `inspect` proposes it or as a preset says.",
     "calibrate": "Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.",
     "evaluate": "Evaluate a service on new data: each tier alone, and all together at each upload ratio.",
     "certs": "Manage the certificates and access rules of a site with its own broker.",
@@ -58,7 +59,7 @@ GROUPS = {
     "Resources": "apply get describe explain delete rollback",
     "Frames and answers": "publish record replay results trace seen hard",
     "State and maintenance": "status top doctor events logs nodes drain uncordon",
-    "Models and data": "inspect calibrate evaluate loop upload blob",
+    "Models and data": "inspect models calibrate evaluate loop upload blob",
     "Servers": "gm lc worker camera serve router",
     "This installation": "certs version",
 }

@@ -14,8 +14,10 @@ import numpy as np
 from msgspec import Struct
 
 from halimede.errors import InvalidFieldError
+from halimede.evaluation.box_convention import find_convention
 from halimede.evaluation.curves import Point
 from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.disagreement import Disagreement, most_different
 from halimede.evaluation.quality import Quality, quality, reads_text, referenced
 from halimede.evaluation.rules import calibration_of, decide, needs_answers, orders, parameters_of
 from halimede.evaluation.service import Answered, Chain, EvaluatedTier, answered
@@ -25,6 +27,8 @@ from halimede.messages import Frame, Prediction
 from halimede.mining.calibration_file import read_artefact
 from halimede.mining.mixture import mix
 
+#: most characters of a label in a note
+MAX_LABEL = 40
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
 
@@ -98,6 +102,10 @@ class EvaluationReport(Struct, kw_only=True):
     operating_point: Operating
     costs: dict[str, list[Cost]]
     left_out: dict[str, str]
+    #: what a reader of the figures should know, such as boxes that differ by convention
+    notes: list[str]
+    #: the samples on which the first and the last tier's model differ most
+    disagreements: list[Disagreement]
     link: TierLink
     bytes_cloud_only: float
     latency_cloud_only_ms: float
@@ -163,10 +171,32 @@ def evaluate(
         operating_point=_operating(chain.edge, measure, hard[0], onward, sent[0], edge_ms=said[0].ms, asked=asked),
         costs={name: _costs(curves[name], order, sent[0], said[0].ms, asked) for name, order in found.items()},
         left_out=left_out,
+        notes=_notes(chain, said),
+        disagreements=most_different(data.names, low, said[-1].predictions),
         link=link,
         bytes_cloud_only=round(float(sent[0].mean()), 1),
         latency_cloud_only_ms=round(float((link.ms + sent[0] * 8 / link.kbps).mean() + said[-1].ms), 3),
     )
+
+
+def _notes(chain: Chain, said: Sequence[Answered]) -> list[str]:
+    """Return why figures may be low although both models are right."""
+    edge, cloud = said[0].predictions, said[-1].predictions
+    convention = find_convention(edge, cloud)
+    notes = [convention.describe(chain.edge.model, chain.cloud.model)] if convention else []
+    own, reference = _labels(edge), _labels(cloud)
+    if own and reference and not own & reference:
+        listed = [", ".join(sorted(labels)[:5]) for labels in (own, reference)]
+        notes.append(
+            f"{chain.edge.model} answers {listed[0]}, and {chain.cloud.model} {listed[1]}: no answer of one counts as "
+            "right for the other. If these are the same things, set spec.labels of both Models to the same names"
+        )
+    return notes
+
+
+def _labels(answers: Sequence[Prediction]) -> set[str]:
+    """Return the names of all boxes."""
+    return {str(box.label)[:MAX_LABEL] for answer in answers for box in answer.boxes or ()}
 
 
 def _check_calibrations(chain: Chain) -> None:

@@ -66,8 +66,8 @@ WIDTH, HEIGHT = 860, 460
 LEFT, RIGHT, TOP, BOTTOM = 64, 110, 12, 48
 
 
-def page(report: EvaluationReport) -> str:
-    """Return the page. All text from manifests and data is escaped."""
+def page(report: EvaluationReport, pictures: str = "") -> str:
+    """Return the page, with a section of pictures (HTML). All text from manifests and data is escaped."""
     drawn = lines(report)
     data = {
         "curves": {line.name: line.points for line in drawn},
@@ -87,6 +87,7 @@ def page(report: EvaluationReport) -> str:
         tiers=_table(*tier_rows(report)),
         operating=_table([], operating_rows(report)),
         notes=_notes(report),
+        pictures=pictures,
         # nothing is unescaped inside a script, and only this character could end it
         data=json.dumps(data).replace("<", "\\u003c"),
     )
@@ -145,10 +146,16 @@ def _table(heading: Sequence[str], rows: Rows) -> str:
 
 
 def _notes(report: EvaluationReport) -> str:
-    if not report.left_out:
-        return ""
-    listed = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in sorted(report.left_out.items()))
-    return f"<h2>Rules without a curve</h2><ul>{listed}</ul>"
+    """Return two lists: what to know of the figures, and the rules without a curve."""
+    lists = {
+        "Notes": report.notes,
+        "Rules without a curve": [f"{name}: {why}" for name, why in sorted(report.left_out.items())],
+    }
+    return "".join(
+        f"<h2>{heading}</h2><ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
+        for heading, items in lists.items()
+        if items
+    )
 
 
 @dataclass(frozen=True, slots=True)

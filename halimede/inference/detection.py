@@ -5,6 +5,8 @@
 | rows | ``[boxes, 6]``: four numbers, score, class |
 | yolo | ``[4 + classes, boxes]`` or ``[boxes, 4 + classes]``: four numbers, a score for each class |
 | yolov5 | ``[boxes, 5 + classes]`` or transposed: four numbers, a score for any object, one for each class |
+| ssd-anchors | ``[boxes, 4 + 2 * points]`` relative to anchors, and scores ``[boxes, classes]`` |
+| centernet, centerface | maps of scores ``[classes, h, w]``, sizes and offsets ``[2, h, w]``; maps of points |
 | rows with ``boxes.output`` | boxes ``[boxes, 4]`` in addition to scores ``[boxes, classes]``, or scores and classes |
 """
 
@@ -15,12 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halimede.api.processing import Boxes, Nms, Postprocess
+from halimede.api.processing import MAPS, Boxes, Nms, Postprocess
 from halimede.inference.boxes import Form, corners, suppress
+from halimede.inference.decoders.anchors import AnchorBoxes
+from halimede.inference.decoders.centers import read_maps
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
 from halimede.inference.postprocess import activate, label_of
-from halimede.messages import Box, Prediction
+from halimede.messages import Box, PicturePoint, Prediction
 
 BOX_COLUMNS = 6
 #: limit of a message (messages.samples); of more candidates only the best are used
@@ -33,26 +37,42 @@ AHEAD = {"yolo": 4, "yolov5": 5}
 
 
 class Candidates(NamedTuple):
-    """Candidates of one sample: ``[n, 4]`` numbers in the model's form, scores, class indices."""
+    """Candidates of one sample: ``[n, 4]`` numbers in the model's form, scores, class indices.
+
+    ``points``: landmarks ``[n, points, 2]`` in pixels of the model's input, if the model gives them.
+    """
 
     boxes: Array
     scores: Array
     classes: Array
+    points: Array | None = None
 
 
 class BoxReader:
-    """Reads the outputs of a detection model, one sample at a time. ``names``: score, box and class outputs."""
+    """Reads the outputs of a detection model, one sample at a time.
 
-    def __init__(self, names: Sequence[str], postprocess: Postprocess, labels: Sequence[str]) -> None:
+    ``names``: outputs of scores, and of boxes, classes and offsets. ``anchors``: for a model that needs them.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        postprocess: Postprocess,
+        labels: Sequence[str],
+        anchors: AnchorBoxes | None = None,
+    ) -> None:
         self.names: tuple[str, ...] = tuple(names)
         self._activation = postprocess.activation
         self._boxes = postprocess.boxes or Boxes()
+        self._anchors = anchors
         self._nms = postprocess.nms
         self._top = postprocess.top_k
         self._labels = tuple(labels)
 
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
         """Divide the outputs by samples. Models with built-in suppression often return one without a batch axis."""
+        if self._boxes.decode in MAPS:
+            return self._split_maps(outputs)
         boxes = outputs[-1 if len(outputs) == 1 else 1]
         if boxes.ndim == 4 and boxes.shape[2] == 1:
             boxes = boxes[:, :, 0]
@@ -63,9 +83,18 @@ class BoxReader:
         whole = (outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)
         return list(zip(*whole, strict=True))
 
+    def _split_maps(self, outputs: Sequence[Array]) -> list[tuple[Array, ...]]:
+        """Divide maps by samples. Raises SampleError."""
+        if any(output.ndim != 4 or len(output) != len(outputs[0]) for output in outputs):
+            shapes = ", ".join(str(list(output.shape)) for output in outputs)
+            raise SampleError(f"the model gives {shapes}, which are no maps [samples, channels, height, width]")
+        return list(zip(*outputs, strict=True))
+
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
         """Read one sample's part of the outputs. Raises SampleError."""
-        if not all(np.isfinite(array).all() for array in part):
+        if self._boxes.decode in MAPS:
+            self._check_maps(part)
+        elif not all(np.isfinite(array).all() for array in part):
             raise SampleError("the model gives boxes with NaN or infinity for this sample")
         found = self._checked(self._decode(part))
         form: Form = self._boxes.form or ("xyxy" if self._boxes.decode == "rows" else "cxcywh")
@@ -79,10 +108,30 @@ class BoxReader:
             raise SampleError("the model gives boxes beyond all measure for this sample")
         rows = np.column_stack([boxes, found.scores[kept], found.classes[kept]]).tolist()
         return Prediction(
-            boxes=[Box(x1, y1, x2, y2, score, self._label(int(kind))) for x1, y1, x2, y2, score, kind in rows]
+            boxes=[Box(x1, y1, x2, y2, score, self._label(int(kind))) for x1, y1, x2, y2, score, kind in rows],
+            landmarks=None if found.points is None else _landmarks(found.points[kept], geometry),
         )
 
+    def _check_maps(self, part: tuple[Array, ...]) -> None:
+        """Refuse maps with NaN or infinity. Raises SampleError."""
+        for name, values in zip(self.names, part, strict=True):
+            wrong = np.argwhere(~np.isfinite(values))
+            if len(wrong):
+                first = wrong[0].tolist()
+                raise SampleError(
+                    f"the model's output {name} has {values[tuple(first)]} at {first}, one of {len(wrong)} such values "
+                    "for this sample: check the range of spec.preprocess, or export the model in float32"
+                )
+
     def _decode(self, values: Sequence[Array]) -> Candidates:
+        if self._boxes.decode in MAPS:
+            scores, *maps = values
+            face = self._boxes.decode == "centerface"
+            return self._candidates(*read_maps(self._activated(scores), *maps, face=face))
+        if self._anchors:
+            scores, numbers = values
+            boxes, points = self._anchors.decode(numbers), self._anchors.points(numbers)
+            return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores, points=points)
         if len(values) == 1 and self._boxes.decode == "rows":
             (rows,) = values
             if rows.ndim != 2 or rows.shape[1] != BOX_COLUMNS:
@@ -116,7 +165,9 @@ class BoxReader:
             raise self._misfit(values)
         return self._best(rows[:, :4], rows[:, ahead:], self._activated(rows[:, 4]) if ahead == 5 else None)
 
-    def _best(self, boxes: Array, scores: Array, anything: Array | None = None) -> Candidates:
+    def _best(
+        self, boxes: Array, scores: Array, anything: Array | None = None, points: Array | None = None
+    ) -> Candidates:
         """Return the best class of each box. With one class more than labels (softmax), the last is the background."""
         if scores.ndim != 2 or not scores.shape[1]:
             raise SampleError(f"the model gives scores {list(scores.shape)}, which are no [boxes, classes]")
@@ -125,20 +176,25 @@ class BoxReader:
             if scores.shape[1] == len(self._labels) + 1 > 1:
                 scores = scores[:, :-1]
         best = self._activated(scores.max(axis=1))  # the sigmoid is monotonic, so it is applied only to the best
-        return self._candidates(boxes, best if anything is None else best * anything, scores)
+        return self._candidates(boxes, best if anything is None else best * anything, scores, points)
 
     def _activated(self, scores: Array) -> Array:
         """Apply the activation to each score."""
         return activate(scores.astype(np.float64), "sigmoid" if self._activation == "sigmoid" else "none")
 
-    def _candidates(self, boxes: Array, scores: Array, classes: Array) -> Candidates:
+    def _candidates(self, boxes: Array, scores: Array, classes: Array, points: Array | None = None) -> Candidates:
         """Remove low scores before any costly step: scores of 0 or less are the padding of a fixed output size.
 
         ``classes`` are class indices, or the scores of each class.
         """
         chosen = (scores > 0) & (scores >= (self._nms.score if self._nms else 0))
         classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
-        return Candidates(*(np.asarray(array, np.float64) for array in (boxes[chosen], scores[chosen], classes)))
+        return Candidates(
+            np.asarray(boxes[chosen], np.float64),
+            np.asarray(scores[chosen], np.float64),
+            np.asarray(classes, np.float64),
+            None if points is None else points[chosen],
+        )
 
     def _checked(self, found: Candidates) -> Candidates:
         """Refuse values that no message can hold, or that are invalid."""
@@ -180,6 +236,15 @@ class BoxReader:
             f"the model gives {list(values.shape)} for one sample, which are no [boxes, {self._columns()}] "
             f"of {self._boxes.decode}, either way round: check spec.labels and spec.postprocess.boxes.decode"
         )
+
+
+def _landmarks(points: Array, geometry: Geometry | None) -> list[list[PicturePoint]]:
+    """Return the points of each box in pixels of the frame. Raises SampleError."""
+    if not np.isfinite(points).all():
+        raise SampleError("the model gives landmarks beyond all measure for this sample")
+    if geometry:
+        points = geometry.back(points.reshape(-1, 2)).reshape(points.shape)
+    return [[PicturePoint(x, y) for x, y in rows] for rows in points.tolist()]
 
 
 def detect(rows: Array, labels: Sequence[str] = (), nms: Nms | None = None) -> Prediction:

@@ -18,23 +18,27 @@ from halimede.api.processing import (
     Boxes,
     Channels,
     Crop,
+    Fit,
     Grayscale,
     Letterbox,
     Postprocess,
     Resize,
     Script,
+    anchors_of,
     check_postprocess,
     scripts_of,
 )
 from halimede.inference import preprocess
 from halimede.inference.batching import BatchGain
+from halimede.inference.decoders.anchors import AnchorBoxes, anchor_boxes
+from halimede.inference.decoders.ctc import LoadedText, TextReader
 from halimede.inference.detection import BoxReader
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.postprocess import ClassReader, EmbeddingReader, FeaturedClassReader
 from halimede.inference.scripts import LoadedPostprocessScript, ScriptError, ScriptReader, ScriptSampleError, bind
 from halimede.inference.session import Declared, RuntimeSession, failure, open_session
-from halimede.inference.tensor_ports import InputPort, choose_input, choose_output, choose_outputs
+from halimede.inference.tensor_ports import InputPort, choose_input, choose_output, choose_outputs, picture_shape
 from halimede.messages import Prediction
 
 #: bytes of a blank frame for the check of the steps
@@ -107,7 +111,7 @@ class FileModel(Model):
             (part,) = self.run(self.fit(batch[0])[np.newaxis])
             return [read(part, geometry_of(batch[0]) if self._places else None)]
         samples = [self.fit(sample) for sample in batch]
-        alike = not self._late_steps or len({sample.shape for sample in samples}) == 1
+        alike = len({sample.shape for sample in samples}) == 1
         parts = self._run_several(samples) if self._batched and samples and alike else self._run_alone(samples)
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
 
@@ -176,7 +180,7 @@ def fit(session: RuntimeSession, spec: ModelSpec) -> FileModel:
     """Make a model from an opened file by its spec, whose scripts are loaded. Raises ModelError."""
     postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
-    reader = _reader(session.get_outputs(), spec)
+    reader = _reader(session.get_outputs(), spec, port)
     one_by_one = FileModel(session, port, reader, spec, batched=False)
     if one_by_one.ours:
         _check_steps(spec, port)
@@ -189,7 +193,7 @@ def fit(session: RuntimeSession, spec: ModelSpec) -> FileModel:
     return FileModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
 
 
-def _reader(outputs: Sequence[Declared], spec: ModelSpec) -> Reader:
+def _reader(outputs: Sequence[Declared], spec: ModelSpec, port: InputPort) -> Reader:
     """Return the reader of the outputs for the model's task. Raises ModelError."""
     postprocess, labels = spec.postprocess or Postprocess(), spec.labels
     if isinstance(postprocess.script, LoadedPostprocessScript):
@@ -199,9 +203,24 @@ def _reader(outputs: Sequence[Declared], spec: ModelSpec) -> Reader:
         return EmbeddingReader(choose_output(outputs, postprocess, ()))
     names = choose_outputs(outputs, postprocess, labels)
     if postprocess.task == "detection":
-        return BoxReader(names, postprocess, labels)
+        return BoxReader(names, postprocess, labels, _anchors(postprocess, port))
+    if isinstance(postprocess.text, LoadedText):
+        return TextReader(names[0], postprocess, postprocess.text)
     classes = ClassReader(names[0], postprocess, labels)
     return FeaturedClassReader(classes, postprocess.features) if postprocess.features else classes
+
+
+def _anchors(postprocess: Postprocess, port: InputPort) -> AnchorBoxes | None:
+    """Return the anchors of the model's boxes for the size of its input. Raises ModelError."""
+    anchors, picture = anchors_of(postprocess), picture_shape(port.shape)
+    if anchors is None:
+        return None
+    if picture is None or not picture.width or not picture.height:
+        raise ModelError(
+            f"spec.postprocess.boxes.decode ssd-anchors needs a picture of a fixed size, and the model's input "
+            f"{port.name} has the shape {list(port.shape or ())}: export it with its height and width"
+        )
+    return anchor_boxes(anchors, (picture.width, picture.height))
 
 
 def _needs_geometry(spec: ModelSpec) -> bool:
@@ -210,7 +229,7 @@ def _needs_geometry(spec: ModelSpec) -> bool:
         return True
     if not spec.postprocess or spec.postprocess.task != "detection":
         return False
-    moving = any(isinstance(step, Resize | Letterbox | Crop) for step in spec.preprocess)
+    moving = any(isinstance(step, Resize | Fit | Letterbox | Crop) for step in spec.preprocess)
     return moving or (spec.postprocess.boxes or Boxes()).normalized
 
 

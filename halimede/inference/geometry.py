@@ -12,8 +12,11 @@ from functools import singledispatch
 
 import numpy as np
 
-from halimede.api.processing import Crop, Letterbox, ProcessingStep, Resize
+from halimede.api.processing import Crop, Fit, Letterbox, ProcessingStep, Resize
 from halimede.inference.model import Array, SampleError
+
+#: most pixels of a side that a step with an open side makes
+MAX_SIDE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,13 @@ def _(step: Resize, geometry: Geometry) -> Geometry:
 
 
 @move.register
+def _(step: Fit, geometry: Geometry) -> Geometry:
+    x, y = geometry.x, geometry.y
+    width, height = fit_size(step, x.seen, y.seen)
+    return Geometry(x.then(width / x.seen, 0, width), y.then(height / y.seen, 0, height))
+
+
+@move.register
 def _(step: Letterbox, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
     width, height, left, top = fitted(step, x.seen, y.seen)
@@ -112,6 +122,20 @@ def _(step: Crop, geometry: Geometry) -> Geometry:
     x, y = geometry.x, geometry.y
     left, top = cut(step, x.seen, y.seen)
     return Geometry(x.then(1, -left, step.width), y.then(1, -top, step.height))
+
+
+def fit_size(step: Fit, width: int, height: int) -> tuple[int, int]:
+    """Return the width and height that a picture is scaled to. Raises SampleError for a side that is too long."""
+    share = step.height / height if step.height else (step.longest or max(width, height)) / max(width, height)
+    new_width, new_height = (max(1, round(side * share / step.multiple)) * step.multiple for side in (width, height))
+    if step.height:
+        new_height = step.height
+    if max(new_width, new_height) > MAX_SIDE:
+        raise SampleError(
+            f"the pre-processing step fit makes {new_width} x {new_height} pixels of a picture of {width} x {height}, "
+            f"more than {MAX_SIDE} a side: put a crop step before it, or lower its longest or height"
+        )
+    return new_width, new_height
 
 
 def fitted(step: Letterbox, width: int, height: int) -> tuple[int, int, int, int]:

@@ -1,4 +1,4 @@
-"""Reads the input of an ONNX file and the operators behind it, without ONNX Runtime and without its weights.
+"""Reads the input of an ONNX file, the operators behind it, and its metadata, without ONNX Runtime and weights.
 
 For a file that ``file_checks`` has accepted, or that its user wants to send: its fields are skipped through as there.
 """
@@ -9,11 +9,13 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
+from halimede.inference.file_metadata import MAX_TEXT, MAX_TEXTS, FileMetadata, class_names
 from halimede.inference.graph_input import GraphInput, first_operators
 from halimede.system.onnx_file import fields
 
 #: fields of onnx.proto: of ModelProto, GraphProto, NodeProto, ValueInfoProto, TypeProto, TensorProto
 GRAPH = 7
+PRODUCER, DESCRIPTION, METADATA, KEY, VALUE = 2, 6, 14, 1, 2
 NODE, INITIALIZER, INPUT = 1, 5, 11
 NODE_INPUT, NODE_OUTPUT, OPERATOR = 1, 2, 4
 VALUE_NAME, VALUE_TYPE, TENSOR_TYPE = 1, 2, 1
@@ -36,6 +38,18 @@ def graph_input(path: Path) -> GraphInput | None:
         ((name, declared),) = inputs.items()
         operators = first_operators(_nodes(content, graph), name)
         return GraphInput(name=name, floats=_takes_floats(content, declared), operators=operators)
+
+
+def metadata(path: Path) -> FileMetadata:
+    """Return the metadata of a file. Raises OSError, ValueError for a malformed file."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        whole = 0, len(content)
+        texts = {"producer": _text(content, whole, PRODUCER), "description": _text(content, whole, DESCRIPTION)}
+        for start, end in _parts(content, whole, METADATA)[:MAX_TEXTS]:
+            if end - start <= MAX_TEXT:
+                texts[_text(content, (start, end), KEY)] = _text(content, (start, end), VALUE)
+        labels = class_names(texts.get("names", ""))
+        return FileMetadata(texts={key: text for key, text in texts.items() if text}, labels=labels)
 
 
 def _nodes(content: mmap.mmap, graph: Span) -> Iterator[tuple[str, list[str], list[str]]]:

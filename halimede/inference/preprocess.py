@@ -19,6 +19,7 @@ from halimede.api.processing import (
     Cast,
     Channels,
     Crop,
+    Fit,
     Grayscale,
     Layout,
     Letterbox,
@@ -28,7 +29,7 @@ from halimede.api.processing import (
     Scale,
     each_channel,
 )
-from halimede.inference.geometry import cut, fitted
+from halimede.inference.geometry import cut, fit_size, fitted
 from halimede.inference.model import Array, SampleError
 
 #: ITU-R BT.601 luma of red, green and blue
@@ -124,6 +125,14 @@ def resize(step: Resize, image: Array) -> Array:
     return _resized(_picture("resize", image), step.width, step.height).reshape(
         step.height, step.width, *image.shape[2:]
     )
+
+
+@run.register
+def fit(step: Fit, image: Array) -> Array:
+    """Resize with the picture's proportions, as ``resize`` does."""
+    picture = _picture("fit", image)
+    width, height = fit_size(step, picture.shape[1], picture.shape[0])
+    return _resized(picture, width, height).reshape(height, width, *image.shape[2:])
 
 
 @run.register

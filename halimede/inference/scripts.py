@@ -25,10 +25,12 @@ import msgspec
 import numpy as np
 
 from halimede.api.model import ModelSpec
-from halimede.api.processing import PostprocessScript, Script, scripts_of
+from halimede.api.processing import Postprocess, PostprocessScript, ReadText, Script, scripts_of
 from halimede.errors import describe_exception, shorten_middle
 from halimede.inference import preprocess
 from halimede.inference.coordinates import map_coordinates
+from halimede.inference.decoders.anchors import load_anchors
+from halimede.inference.decoders.ctc import load_alphabet
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.session import import_runtime
@@ -142,9 +144,9 @@ class ScriptReader:
 
 
 def bind(spec: ModelSpec, model: Path, report: Report = lambda _: None) -> ModelSpec:
-    """Return a spec with its scripts loaded from the folder of its model's file, or its model's folder.
+    """Return a spec with its scripts, anchors and alphabet loaded from the folder of its model's file, or that file.
 
-    A file that several fields name is loaded once. ``report`` is called with the field of each script that runs.
+    A script that several fields name is loaded once. ``report`` is called with the field of each script that runs.
     Raises ModelError.
     """
     model = model.resolve()
@@ -173,7 +175,19 @@ def bind(spec: ModelSpec, model: Path, report: Report = lambda _: None) -> Model
         call = load("spec.postprocess.script", post.script)
         loaded = LoadedPostprocessScript(file=post.script.file, function=post.script.function, call=call)
         post = msgspec.structs.replace(post, script=loaded)
+    elif post:
+        post = _with_data(post, folder, model, spec.format)
     return msgspec.structs.replace(spec, preprocess=steps, postprocess=post)
+
+
+def _with_data(post: Postprocess, folder: Path, model: Path, file_format: str) -> Postprocess:
+    """Return a post-processing with its anchors and its alphabet read. Raises ModelError."""
+    if post.boxes and post.boxes.anchors:
+        anchors = load_anchors(post.boxes.anchors, folder)
+        post = msgspec.structs.replace(post, boxes=msgspec.structs.replace(post.boxes, anchors=anchors))
+    if post.task == "text":
+        post = msgspec.structs.replace(post, text=load_alphabet(post.text or ReadText(), model, file_format))
+    return post
 
 
 def confine(spec: ModelSpec) -> None:

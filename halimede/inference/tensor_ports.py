@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,20 @@ DTYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
 }
 FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
+#: a row of fewer values is no picture
+LEAST_SIDE = 4
+CHANNELS = frozenset({1, 3, 4})
 ZIPMAP = "scikit-learn: export with options={id(model): {'zipmap': False}}"
+
+
+@dataclass(frozen=True, slots=True)
+class PictureShape:
+    """A picture as a model's input: its size in pixels (0: open), and the order of its axes."""
+
+    height: int
+    width: int
+    channels: int
+    order: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +115,34 @@ def choose_input(inputs: Sequence[Declared]) -> InputPort:
     return InputPort(port.name, dtype, tuple(rest), batched=batch is None)
 
 
+def picture_shape(shape: Sequence[int | None] | None) -> PictureShape | None:
+    """Return how a picture has this shape, that of one sample; None if it is none."""
+    sizes = [size or 0 for size in shape or ()]
+    if len(sizes) == 3 and sizes[0] in CHANNELS:
+        return PictureShape(sizes[1], sizes[2], sizes[0], "chw")
+    if len(sizes) == 3 and sizes[2] in CHANNELS:
+        return PictureShape(sizes[0], sizes[1], sizes[2], "hwc")
+    if len(sizes) == 2:
+        return PictureShape(sizes[0], sizes[1], 1, "")
+    if len(sizes) == 1:
+        for channels in (1, 3):
+            side = math.isqrt(sizes[0] // channels)
+            if side >= LEAST_SIDE and side * side * channels == sizes[0]:
+                return PictureShape(side, side, channels, "flat")
+    return None
+
+
 def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> list[str]:
     """Return the names of the outputs to read: scores, and separate outputs: boxes and classes, or features."""
     apart = []
     boxes = postprocess.boxes or Boxes()
-    named = {"boxes.output": boxes.output, "boxes.classes": boxes.classes, "features": postprocess.features}
+    named = {
+        "boxes.output": boxes.output,
+        "boxes.classes": boxes.classes,
+        "boxes.offsets": boxes.offsets,
+        "boxes.landmarks": boxes.landmarks,
+        "features": postprocess.features,
+    }
     for field, name in named.items():
         if name and name not in {port.name for port in outputs}:
             listed = ", ".join(f"{port.name} {port.type}" for port in outputs)

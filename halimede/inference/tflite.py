@@ -7,10 +7,12 @@ used as numbers (float32), so that a quantized model is used like the model that
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import struct
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,10 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
+from flatbuffers import encode, number_types
+from flatbuffers.table import Table
 
+from halimede.inference.file_metadata import MAX_CLASSES, MAX_NAME, MAX_TEXT, FileMetadata
 from halimede.inference.graph_input import GraphInput, first_operators
 from halimede.inference.model import Array, ModelError, UnsafeModelError
 from halimede.inference.session import DeclaredTensor, reason, type_name
@@ -27,6 +32,15 @@ from halimede.inference.session import DeclaredTensor, reason, type_name
 MAGIC = b"TFL3"
 #: a quantized input that holds no higher number takes no picture of 0 to 255
 HALF_RANGE = 128
+#: the table of TensorFlow Lite Metadata (metadata_schema.fbs), by the positions of fields in its tables:
+#: ModelMetadata, SubGraphMetadata, TensorMetadata, ProcessUnit, NormalizationOptions
+METADATA = "TFLITE_METADATA"
+METADATA_MAGIC = b"M001"
+MODEL_TEXTS = {0: "name", 1: "description", 2: "version", 4: "author", 5: "license"}
+SUBGRAPHS, INPUTS, PROCESS_UNITS, OPTIONS_TYPE, OPTIONS = 3, 2, 4, 0, 1
+NORMALIZATION, MEAN, STD = 1, 0, 1
+#: numbers of a mean that are read
+MAX_CHANNELS = 16
 #: the signature that is used where a file has several
 SERVING = "serving_default"
 
@@ -158,6 +172,79 @@ def graph_input(path: Path) -> GraphInput | None:
         else:
             floats = tensor.Type() == schema.TensorType.FLOAT32
         return GraphInput(name=name, floats=floats, operators=first_operators(_nodes(model, graph), str(at)))
+
+
+def metadata(path: Path) -> FileMetadata:
+    """Return the metadata of a file. Raises OSError, ValueError, struct.error for a malformed one."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        labels = _label_lines(path)
+        table = _metadata_table(content)
+        if table is None:
+            return FileMetadata(labels=labels)
+        texts = {title: text for at, title in MODEL_TEXTS.items() if (text := _text_of(table, at))}
+        mean, std = next(_ranges(table), ((), ()))
+        return FileMetadata(texts=texts, labels=labels, mean=mean, std=std)
+
+
+def _metadata_table(content: mmap.mmap) -> Table | None:
+    """Return the table ModelMetadata, which is in a buffer of the file; None without it."""
+    model = schema.Model.GetRootAs(content)
+    for i in range(model.MetadataLength()):
+        entry = model.Metadata(i)
+        if bytes(entry.Name() or b"").decode() == METADATA:
+            buffer = model.Buffers(entry.Buffer())
+            data = bytes(buffer.DataAsNumpy()) if buffer.DataLength() else b""
+            if data[4:8] == METADATA_MAGIC:
+                return Table(data, encode.Get(number_types.UOffsetTFlags.packer_type, data, 0))
+    return None
+
+
+def _ranges(table: Table) -> Iterator[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Yield mean and std of the inputs of the first graph."""
+    for graph in list(_tables(table, SUBGRAPHS))[:1]:
+        for tensor in _tables(graph, INPUTS):
+            for unit in _tables(tensor, PROCESS_UNITS):
+                kind = _offset(unit, OPTIONS_TYPE)
+                options = _offset(unit, OPTIONS)
+                if not kind or not options or unit.Get(number_types.Uint8Flags, unit.Pos + kind) != NORMALIZATION:
+                    continue
+                normalization = Table(unit.Bytes, unit.Indirect(unit.Pos + options))
+                yield _numbers(normalization, MEAN), _numbers(normalization, STD)
+
+
+def _offset(table: Table, field: int) -> int:
+    """Return the offset of a field in a table; 0 if the table does not have it."""
+    return int(table.Offset(4 + 2 * field))
+
+
+def _text_of(table: Table, field: int) -> str:
+    at = _offset(table, field)
+    return bytes(table.String(table.Pos + at)).decode(errors="replace")[:MAX_TEXT] if at else ""
+
+
+def _tables(table: Table, field: int) -> Iterator[Table]:
+    at = _offset(table, field)
+    for i in range(min(table.VectorLen(at), MAX_CHANNELS) if at else 0):
+        yield Table(table.Bytes, table.Indirect(table.Vector(at) + 4 * i))
+
+
+def _numbers(table: Table, field: int) -> tuple[float, ...]:
+    at = _offset(table, field)
+    count = min(table.VectorLen(at), MAX_CHANNELS) if at else 0
+    return struct.unpack_from(f"<{count}f", table.Bytes, table.Vector(at)) if count else ()
+
+
+def _label_lines(path: Path) -> tuple[str, ...]:
+    """Return the lines of the only text file that is appended to the model."""
+    if not zipfile.is_zipfile(path):
+        return ()
+    with zipfile.ZipFile(path) as archive:
+        files = [entry for entry in archive.infolist() if entry.filename.endswith(".txt")]
+        if len(files) != 1 or files[0].file_size > MAX_TEXT:
+            return ()
+        with archive.open(files[0]) as file:
+            lines = io.TextIOWrapper(file, "utf-8", errors="replace").read(MAX_TEXT).splitlines()
+    return tuple(line[:MAX_NAME] for line in lines[:MAX_CLASSES])
 
 
 def _nodes(model: Any, graph: Any) -> Iterator[tuple[str, list[str], list[str]]]:

@@ -42,6 +42,7 @@ RUN = {
     "docs/commands.md": "tests/e2e/test_commands_documentation.py",
     "docs/datasets.md": "tests/e2e/test_documentation.py",
     "docs/deploy.md": "tests/kubernetes/test_deploy_documentation.py",
+    "docs/detectors-and-readers.md": "tests/e2e/test_detectors_and_readers.py",
     "docs/emqx.md": "tests/integration/test_security_documentation.py",
     "docs/first-steps.md": "tests/e2e/test_documentation.py",
     "docs/hard-samples.md": "tests/integration/test_hard_samples.py",

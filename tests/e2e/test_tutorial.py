@@ -25,10 +25,10 @@ AFTER_RUNNING = ("halimede publish", "halimede camera")
 NOT_TYPED = (". .venv", "make train")
 
 
-def steps() -> Iterator[tuple[str, str]]:
-    """Yield files to save (their path and text) and lines to type ("" and the line), in the order of the page."""
-    for language, body in re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE):
-        if language == "yaml":
+def steps(text: str) -> Iterator[tuple[str, str]]:
+    """Yield files to save (their path and text) and lines to type ("" and the line), in the order of a page."""
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if language in {"yaml", "python"}:
             yield body.splitlines()[0].removeprefix("# "), body
         elif language == "sh":
             yield from (("", line) for line in body.splitlines() if not line.startswith(NOT_TYPED))
@@ -69,7 +69,7 @@ async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Pa
     home, folder = tmp_path / "home", tmp_path / "clone"
     folder.mkdir()
     (folder / "examples").symlink_to(ROOT / "examples")
-    found = list(steps())
+    found = list(steps(TEXT))
     assert sum(bool(path) for path, _ in found) == 2
     assert len(found) >= 25
     answered, uploads = [], {}

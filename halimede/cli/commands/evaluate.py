@@ -18,6 +18,7 @@ from halimede.cli.runner import run
 from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
+    from halimede.evaluation.data import LabelledPicture
     from halimede.evaluation.evaluate import EvaluationReport, TierLink
 
 PLOT, PAGE, FIGURES = "evaluation.png", "evaluation.html", "evaluation.json"
@@ -73,15 +74,17 @@ def evaluate(
         except ModuleNotFoundError as error:
             raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
         given = {name: value for name, value in (("ms", link_ms), ("kbps", link_kbps)) if value is not None}
-        report = _evaluated(service, data, [name.strip() for name in rules.split(",") if name.strip()],
+        report, samples = _evaluated(service, data, [name.strip() for name in rules.split(",") if name.strip()],
                             TierLink(**given, assumed=not given))  # fmt: skip
-        _write(report, out)
+        _write(report, samples, out)
         _show(report, out, as_json=as_json)
 
     run(command)
 
 
-def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink) -> EvaluationReport:
+def _evaluated(
+    service: list[Path], data: Path, rules: list[str], link: TierLink
+) -> tuple[EvaluationReport, LabelledPicture]:
     """Read the data and evaluate, with progress."""
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.evaluate import evaluate as evaluated
@@ -90,17 +93,18 @@ def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink
     chain = read_chain(service)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
-        return evaluated(chain, samples, rules=rules, link=link, report=report)
+        return evaluated(chain, samples, rules=rules, link=link, report=report), samples
 
 
-def _write(report: EvaluationReport, out: Path) -> None:
+def _write(report: EvaluationReport, samples: LabelledPicture, out: Path) -> None:
     """Write all files. Without a plotting library, the plot is left out with a message."""
+    from halimede.evaluation.pictures import disagreements_section
     from halimede.evaluation.report import page, write_plot
 
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-        (out / PAGE).write_text(page(report), encoding="utf-8")
+        (out / PAGE).write_text(page(report, disagreements_section(report, samples)), encoding="utf-8")
         try:
             write_plot(report, out / PLOT)
         except ImportError as error:
@@ -125,5 +129,7 @@ def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:
     ):
         shown.print()
         shown.print(table(heading, rows))
+    for note in report.notes:
+        warn(f"Note: {note}")
     written = [str(out / name) for name in (PAGE, PLOT, FIGURES) if (out / name).exists()]
     shown.print(f"\nwritten: {', '.join(written)}", markup=False)

@@ -3,94 +3,91 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from halimede.api.base import SEDNA, convert
-from halimede.api.model import ModelSpec, in_force
-from halimede.api.model_formats import FORMATS, format_of
-from halimede.cli.manifests import SUFFIXES, load
-from halimede.cli.output import clean, console, fail, plain, table, to_yaml, warn
+from halimede.answer_text import describe_answer
+from halimede.api.model_formats import format_of
+from halimede.cli.drawings import JPEG_SUFFIXES, write_drawing
+from halimede.cli.manifests import SUFFIXES
+from halimede.cli.model_files import Inspection, inspect_file, inspect_manifest, needs_worker, write_manifest
+from halimede.cli.output import clean, clean_cell, console, plain, table, to_yaml, warn
 from halimede.cli.runner import FAILED, run
-from halimede.errors import DecodeError, HalimedeError, InvalidFieldError
+from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, shorten_middle
 
 if TYPE_CHECKING:
     from halimede.inference import Array, Model
-    from halimede.inference.session import Declared, RuntimeSession
+    from halimede.inference.session import Declared
     from halimede.messages import Prediction
 
 #: most bytes of a picture
 MAX_PICTURE = 64 * 1024**2
 #: classes and boxes of an answer that are shown
 SHOWN = 5
-PLURAL = "models"
-
-
-@dataclass(slots=True, kw_only=True)
-class Inspection:
-    """A model's file, its spec, and what is worth a note. ``proposed``: the spec is a proposal."""
-
-    path: Path
-    spec: ModelSpec
-    session: RuntimeSession
-    proposed: dict[str, Any] | None = None
-    notes: list[str] = field(default_factory=list)
+#: characters of a text of the file's metadata that are shown, and number of texts
+SHOWN_TEXT = 100
+SHOWN_TEXTS = 24
 
 
 def inspect(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL", help="An ONNX or .tflite file, a SavedModel's folder, an archive; or a Model's manifest."
+            metavar="MODEL", help="An ONNX or .tflite file, a SavedModel's folder, an archive; or a manifest of Models."
         ),
     ],
     picture: Annotated[Path | None, typer.Argument(metavar="[PICTURE]", help="A JPEG or PNG file to answer.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the proposed Model into this manifest.")
     ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option("--draw", metavar="FILE", help="Write the picture with the answer on it (JPEG)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
     """Show a model's inputs and outputs, propose a Model for it, and answer a picture with that.
 
     A file does not tell on which range of values and order of channels it was trained: check the notes. Given a
-    manifest, the command uses the Model in it: edit the steps, and inspect again until the answer is right.
+    manifest, the command uses the Models in it: edit the steps, and inspect again until the answer is right. For
+    outputs of no known form nothing is proposed: the command shows the beginning of a script that reads them.
 
     \b
     Examples:
       halimede inspect small.onnx
       halimede inspect small.onnx cat.jpg --out small.yaml
-      halimede inspect small.yaml cat.jpg
+      halimede inspect small.yaml cat.jpg --draw answer.jpg
     """
+    _check_drawing(draw, picture)
 
     async def command() -> int:
-        try:
-            from halimede.inference import open_model
-        except ModuleNotFoundError as error:
-            raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
+        needs_worker()
         image = _read(picture) if picture else None
-        found = _manifest(model) if model.suffix in SUFFIXES else _file(model, out)
-        if not as_json:
-            _show(model, found)
-        try:
-            with open_model(found.path, found.spec) as opened:
-                answered = _answer(opened, image) if image is not None else None
-        except HalimedeError as error:
-            fail(f"the model does not answer with this spec: {error}")
-            return FAILED
+        inspections = inspect_manifest(model) if model.suffix in SUFFIXES else [inspect_file(model, out)]
+        if draw and len(inspections) > 1:
+            raise InvalidFieldError("--draw", str(draw), f"{model} has {len(inspections)} Models: inspect one of them")
+        documents: list[dict[str, Any]] = []
+        for inspection in inspections:
+            if not as_json:
+                _show(model, inspection, several=len(inspections) > 1)
+            answered = None if inspection.unknown else _open_and_answer(inspection, image)
+            documents.append(_document(inspection, answered))
+            if answered and not as_json:
+                _show_answer(picture, *answered)
+            _draw(draw, image, answered, as_json=as_json)
         if as_json:
-            _dump(found, answered)
-        elif answered:
-            _show_answer(picture, *answered)
-        if out and found.proposed:
-            _write(out, found.proposed)
+            whole = documents[0] if len(documents) == 1 else documents
+            sys.stdout.write(json.dumps(whole, indent=1) + "\n")
+        if any(inspection.unknown for inspection in inspections) and (picture or out):
+            return FAILED
+        if out and inspections[0].proposed:
+            write_manifest(out, inspections[0].proposed)
             if not as_json:
                 console().print(clean(f"\nNext: halimede apply -f {shlex.quote(str(out))}"), markup=False)
         return 0
@@ -98,77 +95,18 @@ def inspect(
     run(command)
 
 
-def _file(model: Path, out: Path | None) -> Inspection:
-    """Open a model file and propose a spec for it."""
-    from halimede.inference.proposal import propose
-    from halimede.inference.session import open_session
+def _open_and_answer(inspection: Inspection, image: Array | None) -> tuple[Prediction, float] | None:
+    """Open a model by its spec, and answer the picture if there is one. Raises ModelError with what to do."""
+    from halimede.inference import ModelError, open_model
 
-    if not model.exists():
-        raise InvalidFieldError("MODEL", str(model), "there is no such file or folder")
-    path, name = _opened(model)
-    model = path if model.is_dir() else model
-    session = open_session(path, name, threads=1)
     try:
-        made = propose(session, path, name)
-    except HalimedeError:  # who opens the model reports it, after its inputs and outputs were shown
-        return Inspection(path=path, spec=ModelSpec(url=str(path), format=name), session=session)
-    written: dict[str, Any] = {"url": _url(model, out), "format": name}
-    if made.preprocess:
-        written["preprocess"] = made.preprocess
-    if made.postprocess:
-        written["postprocess"] = made.postprocess
-    called = re.sub(r"[^a-z0-9]+", "-", model.name.partition(".")[0].lower()).strip("-")[:63].strip("-") or "model"
-    manifest = {"apiVersion": SEDNA, "kind": "Model", "metadata": {"name": called}, "spec": written}
-    spec = convert({**written, "url": str(path)}, ModelSpec, "spec")
-    return Inspection(path=path, spec=spec, session=session, proposed=manifest, notes=made.notes)
-
-
-def _opened(model: Path) -> tuple[Path, str]:
-    """Return the file or folder of a model, which may be in an archive, and its format."""
-    from halimede.evaluation.service import file_of
-    from halimede.models.archive import format_at, kind_of, model_file
-
-    form = format_at(model)
-    try:
-        if model.is_dir():
-            return model_file(model, form), form.name
-        if not (model.is_file() and kind_of(model)):
-            return model, form.name
-    except OSError as error:
-        raise InvalidFieldError("MODEL", str(model), f"it cannot be read: {error.strerror}") from error
+        with open_model(inspection.path, inspection.spec) as opened:
+            return _answer(opened, image) if image is not None else None
     except HalimedeError as error:
-        raise InvalidFieldError("MODEL", str(model), str(error)) from error
-    refused: HalimedeError | None = None
-    for name in dict.fromkeys([form.name, *FORMATS]):
-        try:
-            return file_of(ModelSpec(url=str(model.resolve()), format=name)), name
-        except HalimedeError as error:
-            refused = refused or error
-    raise refused or InvalidFieldError("MODEL", str(model), "there is no model in this archive")
-
-
-def _manifest(path: Path) -> Inspection:
-    """Open the model of the one Model in a manifest."""
-    from halimede.evaluation.service import file_of
-    from halimede.inference.graph_input import unscaled
-    from halimede.inference.session import open_session
-
-    found = [each.resource.spec for each in load([str(path)]) if each.resource.kind.plural == PLURAL]
-    if len(found) != 1:
-        raise InvalidFieldError("MODEL", str(path), f"give a manifest with one Model: it has {len(found)}")
-    spec = in_force(found[0])
-    if format_of(spec.format) is None:
-        fix = f"only your own estimator reads it: halimede reads {', '.join(FORMATS)}"
-        raise InvalidFieldError("spec.format", spec.format, fix)
-    file = file_of(spec)
-    notes = list(filter(None, [unscaled(file, spec)]))
-    return Inspection(path=file, spec=spec, session=open_session(file, spec.format, threads=1), notes=notes)
-
-
-def _url(model: Path, out: Path | None) -> str:
-    """Return the model's path as its manifest has it: relative to the manifest if the model is below its folder."""
-    path, folder = model.resolve(), (out.parent if out else Path()).resolve()
-    return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
+        if inspection.opening:
+            warn("These lines open the axes (a Reshape in the model may still fix them). Then inspect the new file:\n")
+            warn(inspection.opening)
+        raise ModelError(f"the model does not answer with this spec: {error}") from error
 
 
 def _read(picture: Path) -> Array:
@@ -198,23 +136,35 @@ def _answer(model: Model, image: Array) -> tuple[Prediction, float]:
     return answer, (time.perf_counter() - began) * 1000
 
 
-def _dump(found: Inspection, answered: tuple[Prediction, float] | None) -> None:
-    """Print all as JSON."""
+def _document(inspection: Inspection, answered: tuple[Prediction, float] | None) -> dict[str, Any]:
+    """Return all as plain data."""
 
     def listed(ports: Sequence[Declared]) -> list[dict[str, Any]]:
-        return [{"name": each.name, "type": each.type, "shape": list(each.shape)} for each in ports]
+        return [{"name": port.name, "type": port.type, "shape": list(port.shape)} for port in ports]
 
     document: dict[str, Any] = {
-        "format": found.spec.format,
-        "inputs": listed(found.session.get_inputs()),
-        "outputs": listed(found.session.get_outputs()),
-        "notes": found.notes,
+        "format": inspection.spec.format,
+        "inputs": listed(inspection.session.get_inputs()),
+        "outputs": listed(inspection.session.get_outputs()),
+        "notes": inspection.notes,
     }
-    if found.proposed:
-        document["manifest"] = found.proposed
+    if inspection.metadata or inspection.labels:
+        document["metadata"] = {**_metadata(inspection), "labels": list(inspection.labels)}
+    if inspection.proposed:
+        document |= {"family": inspection.family, "manifest": inspection.proposed}
+    if inspection.unknown:
+        document |= {"unknown": inspection.unknown, "script": inspection.lines}
     if answered:
         document["answer"] = {**plain(answered[0]), "ms": round(answered[1], 2)}
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    return document
+
+
+def _metadata(inspection: Inspection) -> dict[str, str]:
+    """Return the texts of the file's metadata, long ones shortened, those with several lines as one."""
+    return {
+        key: shorten_middle(" ".join(text.split()), SHOWN_TEXT)
+        for key, text in list(inspection.metadata.items())[:SHOWN_TEXTS]
+    }
 
 
 def _row(port: Declared) -> tuple[str, str, str]:
@@ -222,17 +172,28 @@ def _row(port: Declared) -> tuple[str, str, str]:
     return port.name, port.type.removeprefix("tensor(").removesuffix(")"), f"[{shape}]"
 
 
-def _show(model: Path, found: Inspection) -> None:
-    shown, form = console(), format_of(found.spec.format)
-    size = f", {found.path.stat().st_size / 1024:,.0f} KiB" if found.path.is_file() else ""
-    shown.print(clean(f"{model}: {form.title if form else found.spec.format}{size}\n"), markup=False)
-    shown.print(table(("INPUT", "TYPE", "SHAPE"), map(_row, found.session.get_inputs())))
+def _show(model: Path, inspection: Inspection, *, several: bool) -> None:
+    shown, form = console(), format_of(inspection.spec.format)
+    path = inspection.path
+    size = f", {path.stat().st_size / 1024:,.0f} KiB" if path.is_file() else ""
+    title = f"{model}, model/{inspection.name}" if several else str(model)
+    shown.print(clean(f"{title}: {form.title if form else inspection.spec.format}{size}\n"), markup=False)
+    shown.print(table(("INPUT", "TYPE", "SHAPE"), map(_row, inspection.session.get_inputs())))
     shown.print()
-    shown.print(table(("OUTPUT", "TYPE", "SHAPE"), map(_row, found.session.get_outputs())))
-    if found.proposed:
-        shown.print("\nPROPOSED MODEL", style="bold")
-        shown.print(clean(to_yaml(found.proposed)), markup=False, end="")
-    for note in found.notes:
+    shown.print(table(("OUTPUT", "TYPE", "SHAPE"), map(_row, inspection.session.get_outputs())))
+    rows = list(_metadata(inspection).items())
+    if inspection.labels:
+        rows.append((f"{len(inspection.labels)} classes", shorten_middle(", ".join(inspection.labels), SHOWN_TEXT)))
+    if rows:
+        shown.print()
+        shown.print(table(("METADATA", "VALUE"), [(clean(key), clean(text)) for key, text in rows]))
+    if inspection.proposed:
+        shown.print(f"\nPROPOSED MODEL ({inspection.family})", style="bold", markup=False)
+        shown.print(clean(to_yaml(inspection.proposed)), markup=False, end="")
+    if inspection.unknown:
+        warn(inspection.unknown)
+        shown.print(clean(f"\n{inspection.lines}"), markup=False, end="")
+    for note in inspection.notes:
         warn(f"Note: {note}")
 
 
@@ -244,8 +205,11 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
             (str(box.label), f"{box.score:.3f}", f"{box.x1:.0f}, {box.y1:.0f}, {box.x2:.0f}, {box.y2:.0f}")
             for box in sorted(answer.boxes, key=lambda box: -box.score)[:SHOWN]
         ]
-        shown.print(f"{len(answer.boxes)} boxes, in pixels of the picture")
+        count = "1 box" if len(answer.boxes) == 1 else f"{len(answer.boxes)} boxes"
+        shown.print(f"{count}, in pixels of the picture")
         shown.print(table(("LABEL", "SCORE", "X1, Y1, X2, Y2"), rows))
+    elif answer.lines is not None:
+        shown.print(clean_cell(describe_answer(answer)), markup=False)
     elif answer.label is not None:
         score = f", score {answer.score:.3f}" if answer.score is not None else ""
         shown.print(clean(f"{answer.label}{score}"), markup=False)
@@ -254,11 +218,19 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
         shown.print(features, markup=False)
 
 
-def _write(out: Path, manifest: dict[str, Any]) -> None:
-    from halimede.system.files import write_atomic
+def _check_drawing(draw: Path | None, picture: Path | None) -> None:
+    if draw and not picture:
+        raise typer.BadParameter("give a PICTURE with --draw")
+    if draw and draw.suffix.lower() not in JPEG_SUFFIXES:
+        raise typer.BadParameter(f"--draw writes a JPEG: end its name with {' or '.join(JPEG_SUFFIXES)}")
 
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, to_yaml(manifest).encode())
-    except OSError as error:
-        raise InvalidFieldError("--out", str(out), f"cannot be written: {error.strerror}") from error
+
+def _draw(path: Path | None, image: Array | None, answered: tuple[Prediction, float] | None, *, as_json: bool) -> None:
+    """Write the picture with its answer, if there are a file for it, a picture and an answer."""
+    if path is None or image is None or answered is None:
+        return
+    from halimede.frames.drawing import draw_jpeg
+
+    write_drawing("--draw", path, draw_jpeg(image, answered[0]))
+    if not as_json:
+        console().print(clean(f"drawn: {path}"), markup=False)

@@ -26,6 +26,7 @@ from halimede.bus.port import Bus
 from halimede.bus.subscriber_return import FRAME_RETURN_S, SubscriberReturn
 from halimede.cli import images
 from halimede.cli import options as o
+from halimede.cli.answer_drawer import AnswerDrawer, SentFrame
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.images import InlineImage
@@ -105,13 +106,22 @@ def publish(
     ] = False,
     timeout: o.WaitTimeout = 120.0,
     return_timeout: o.ReturnTimeout = FRAME_RETURN_S,
+    draw: Annotated[
+        Path | None,
+        typer.Option(
+            "--draw",
+            metavar="DIR",
+            help="Draw the answers to the frames into this folder: a JPEG for each frame and service, at most 1000.",
+        ),
+    ] = None,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
     """Publish pictures, a video or a stream as a camera. All pictures are checked first.
 
-    The exit code is 1 if a frame had no subscriber. If workers go away, or the broker restarts, at most 20 frames are
-    in progress; they wait for the workers' return. A live source continues meanwhile: its older frames are skipped.
+    The exit code is 1 if a frame had no subscriber, or with --draw no answer. If workers go away, or the broker
+    restarts, at most 20 frames are in progress; they wait for the workers' return. A live source continues meanwhile:
+    its older frames are skipped.
 
     \b
     Examples:
@@ -120,6 +130,7 @@ def publish(
       halimede publish a.jpg b.png --camera cam0 --fps 5 --repeat 10
       halimede publish pictures/ --camera cam0 --loop --bare --qos 0
       halimede publish classes/ --camera cam0 --shuffle --seed 1
+      halimede publish pictures/ --camera cam0 --fps 5 --draw answers/
       halimede publish street.mp4 --camera cam0 --loop
       halimede publish rtsp://10.0.0.7/stream1 --camera cam0 --fps 10 --max-width 640
     """
@@ -132,6 +143,8 @@ def publish(
 
     if wait and not qos:
         raise typer.BadParameter("--wait needs --qos 1: with --qos 0 the broker does not report subscribers")
+    if draw and bare:
+        raise typer.BadParameter("give --draw or --bare, not both: only the id of a frame leads to its answer")
 
     async def command() -> int:
         plan = PublishPlan(
@@ -146,6 +159,7 @@ def publish(
             order=random.Random(seed) if shuffle else None,  # noqa: S311  # no secret
             wait_s=timeout if wait else 0.0,
             return_s=return_timeout,
+            draw=draw,
         )
         publish = publish_stream if is_stream(paths) else publish_pictures
         return await publish(o.address(broker, credentials), plan)
@@ -160,7 +174,7 @@ class PublishPlan:
     ``max_width``: wider frames of a video are scaled down to that; 0: none are. ``order``: shuffles pictures in each
     round; None: they keep the order of their names. ``wait_s``: seconds in which a worker must read the camera, before
     the first frame counts; 0: do not wait. ``return_s``: seconds for which frames wait until a worker reads the camera
-    again.
+    again. ``draw``: the folder for drawn answers; None: none are drawn.
     """
 
     paths: Sequence[str]
@@ -174,6 +188,7 @@ class PublishPlan:
     order: random.Random | None = None
     wait_s: float = 0.0
     return_s: float = FRAME_RETURN_S
+    draw: Path | None = None
 
 
 @dataclass(slots=True)
@@ -204,13 +219,25 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> int:
                 " takes their order for drift, and its budget does not fit: add --shuffle"
             )
         tally, loop = PublishSummary(), asyncio.get_running_loop()
+        drawer = await start_drawing(client.bus, plan)
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
             async with exporting("camera", names) as exporter:
-                await send_all(client, address, pictures, plan, tally, trace_buffer=TraceBuffer(exporter, size=WINDOW))
+                buffer = TraceBuffer(exporter, size=WINDOW)
+                await send_all(client, address, pictures, plan, tally, trace_buffer=buffer, drawer=drawer)
         finally:
             _report(address, plan, tally, loop.time() - tally.began if tally.began else 0.0)
-    return 1 if tally.unheard else 0
+        unanswered = await drawer.finish() if drawer else 0
+    return 1 if tally.unheard or unanswered else 0
+
+
+async def start_drawing(bus: Bus, plan: PublishPlan) -> AnswerDrawer | None:
+    """Return what draws the answers, if the plan has a folder for them. Raises HalimedeError."""
+    if plan.draw is None:
+        return None
+    drawer = AnswerDrawer(plan.draw, plan.namespace)
+    await drawer.start(bus)
+    return drawer
 
 
 async def send_all(
@@ -221,6 +248,7 @@ async def send_all(
     tally: PublishSummary,
     *,
     trace_buffer: TraceBuffer,
+    drawer: AnswerDrawer | None = None,
 ) -> None:
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
     bus, window = client.bus, asyncio.Semaphore(WINDOW)
@@ -228,6 +256,12 @@ async def send_all(
     subscribers = SubscriberReturn(bus, plan.return_s, only_after_reconnect=False)
     total = len(pictures) * plan.rounds or None
     fps = FPS if plan.fps is None else plan.fps
+
+    def encode(picture: InlineImage, sequence: int) -> tuple[bytes, bytes]:
+        id_ = secrets.token_bytes(16)
+        if drawer:
+            drawer.add(id_, SentFrame(sequence, picture.path.name, picture.path.read_bytes))
+        return id_, images.payload(picture, plan.camera, sequence, id_, bare=plan.bare)
 
     async def send(data: bytes, trace: FrameRecord | None) -> None:
         began = time.monotonic()
@@ -248,7 +282,7 @@ async def send_all(
         task = progress.add_task(str(address), total=total)
         frames = enumerate(_rounds(pictures, plan))
         if plan.wait_s:
-            first = images.payload(next(frames)[1], plan.camera, 0, secrets.token_bytes(16), bare=plan.bare)
+            _, first = encode(next(frames)[1], 0)
             progress.update(task, description=f"waiting for a subscriber of {address}")
             send_first = partial(send_frame, bus, address, first, plan.qos, subscribers)
             await wait_for_reader(client, plan.namespace, plan.camera, send_first, plan.wait_s)
@@ -260,8 +294,7 @@ async def send_all(
                 if fps:
                     await asyncio.sleep(max(0.0, started + sequence / fps - loop.time()))
                 await window.acquire()
-                id_ = secrets.token_bytes(16)
-                data = images.payload(picture, plan.camera, sequence, id_, bare=plan.bare)
+                id_, data = encode(picture, sequence)
                 group.create_task(send(data, None if plan.bare else trace_buffer.begin(id_)))
 
 
@@ -382,6 +415,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             max_bytes=images.limit(client.bus.max_packet, bare=plan.bare),
             window=LIVE_WINDOW if live else FILE_WINDOW,
         )
+        drawer = await start_drawing(client.bus, plan)
         publisher = CameraPublisher(
             client.bus,
             plan.namespace,
@@ -391,6 +425,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             patient=not live,
             stop=stop,
             return_s=plan.return_s,
+            on_frame=drawer.add_frame if drawer else None,
         )
         waiting = WaitingPublisher(publisher, client, plan)
         camera = Camera(settings, waiting.take)
@@ -401,7 +436,8 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             raise HalimedeError(f"{address.shown}: {error}") from None
         finally:
             _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - waiting.began)
-    return 1 if publisher.unheard else 0
+        unanswered = await drawer.finish() if drawer else 0
+    return 1 if publisher.unheard or unanswered else 0
 
 
 def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, seconds: float) -> None:

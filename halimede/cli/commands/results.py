@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from halimede import codec, topics
+from halimede.answer_text import describe_answer
 from halimede.api.placement import SERVICES
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, UnreachableError
+from halimede.cli.drawings import make_folder
 from halimede.cli.follow import follow
 from halimede.cli.options import Format
 from halimede.cli.output import clean, clean_cell, console, escape_json, warn
 from halimede.cli.runner import run
-from halimede.messages import Result
+from halimede.messages import HardSample, Result
 from halimede.offload.errors import OffloadReason
 from halimede.topic import Filter
+
+if TYPE_CHECKING:
+    from halimede.cli.preview_drawer import PreviewDrawer
 
 #: remembered ids, so that a repeated result is shown once
 REMEMBERED = 100_000
@@ -34,24 +40,31 @@ def results(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Stop after N results. Without -f: 10.", show_default=False)
     ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option("--draw", metavar="DIR", help="Draw the hard samples that workers publish into this folder."),
+    ] = None,
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
     """Show final answers as they arrive. An answer that is repeated after a lost connection is shown once.
 
-    It ends when the service is deleted.
+    It ends when the service is deleted. Results have no pictures: --draw draws the small pictures of hard samples, at
+    most one a second of each worker. `halimede publish --draw` draws the answers to all frames that it sends.
 
     \b
     Examples:
       halimede results -f digits
       halimede results digits --limit 1 -o json
+      halimede results -f digits --draw hard/
       halimede results -f digits -o json | jq .label
     """
 
     async def command() -> None:
         most = limit or (0 if follow else 10)
-        await show_results(o.address(broker, credentials), service, o.namespace_of(namespace), most, Format(output))
+        address, names = o.address(broker, credentials), (service, o.namespace_of(namespace))
+        await show_results(address, *names, most, Format(output), draw)
 
     run(command)
 
@@ -73,54 +86,75 @@ class Once:
         return True
 
 
-async def show_results(broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format) -> None:
-    """Show results until ``limit`` (0: no limit), Ctrl-C or the end of the service of that name, of any kind."""
+async def show_results(
+    broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format, draw: Path | None = None
+) -> None:
+    """Show results until ``limit`` (0: no limit), Ctrl-C or the end of the service of that name, of any kind.
+
+    ``draw``: a folder for the small pictures of hard samples.
+    """
+    drawer = _drawer(draw, service)
+    await _warn_if_unknown(broker, service, namespace)
+    out, shown = console(), 0
+    if form is not Format.JSON:
+        out.print(Text(HEADER, style="bold"))
+    try:
+        async for result in _results(broker, service, namespace, drawer):
+            if form is Format.JSON:
+                print(escape_json(codec.encode(topics.RESULT, result).decode()), flush=True)
+            else:
+                out.print(line(result))
+            shown += 1
+            if shown == limit:
+                return
+    finally:
+        if drawer:
+            drawer.report()
+
+
+def _drawer(folder: Path | None, service: str) -> PreviewDrawer | None:
+    if folder is None:
+        return None
+    make_folder("--draw", folder)
+    from halimede.cli.preview_drawer import PreviewDrawer
+
+    return PreviewDrawer(folder, service)
+
+
+async def _results(
+    broker: BrokerAddress, service: str, namespace: str, drawer: PreviewDrawer | None
+) -> AsyncIterator[Result]:
+    """Yield each result once, until the service is deleted; draw hard samples meanwhile."""
     filters: list[Filter[Any]] = [
         *(topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)),
         *(topics.STATUS.filter(ns=namespace, plural=plural, name=service) for plural in SERVICES),
     ]
-    await _warn_if_unknown(broker, service, namespace)
-    out = console()
-    once, shown, living = Once(), 0, set[str]()
-    if form is not Format.JSON:
-        out.print(Text(HEADER, style="bold"))
-    async for names, result in follow(broker, *filters):
+    if drawer:
+        filters.append(topics.HARD_SAMPLE.filter(ns=namespace, service=service))
+    once, living = Once(), set[str]()
+    async for names, body in follow(broker, *filters):
         if plural := names.get("plural"):
-            if result is not None:
+            if body is not None:
                 living.add(plural)
             elif living == {plural}:  # GM clears the status of a resource that is gone
                 warn(f"service {service} in namespace {namespace} was deleted: no more results")
                 return
             else:
                 living.discard(plural)
-            continue
-        if result is None or not once.new(result.id):
-            continue
-        if form is Format.JSON:
-            print(escape_json(codec.encode(topics.RESULT, result).decode()), flush=True)
-        else:
-            out.print(line(result))
-        shown += 1
-        if shown == limit:
-            return
+        elif drawer and isinstance(body, HardSample):
+            await drawer.draw(body)
+        elif isinstance(body, Result) and once.new(body.id):
+            yield body
 
 
 def line(result: Result) -> Text:
     """Return one result as a line of the table."""
     score = "-" if result.score is None else f"{result.score:.3f}"
-    label = clean(_label(result))
+    label = clean_cell(describe_answer(result.prediction) if result.label is None else result.label)
     shown = Text(f"{clean(result.camera):<12} {result.sequence:>7}  {label:<16} {score:>6}  ")
     shown.append(f"{result.by:<5}", style="cyan" if result.by in {"cloud", "joint"} else "")
     shown.append(f" {result.total_ms:>8.2f}  {clean_cell(result.file) or '-':<20}  ")
     return shown.append(", ".join(_notes(result)), style="yellow" if result.degraded else "")
-
-
-def _label(result: Result) -> str:
-    if result.label is not None:
-        return result.label
-    if result.prediction.boxes is not None:
-        return f"{len(result.prediction.boxes)} boxes"
-    return "-" if result.prediction.value is None else str(result.prediction.value)[:40]
 
 
 def _notes(result: Result) -> Iterator[str]:

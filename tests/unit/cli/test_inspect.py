@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 from ruamel.yaml import YAML
@@ -19,9 +22,11 @@ from examples.digits import train
 from halimede.api import admit
 from halimede.cli.app import app
 from halimede.cli.manifests import load
+from halimede.inference.proposals.proposal import PRESETS
 from tests.e2e.test_documentation import commands
 from tests.graphs import FLOAT, Node, write_graph
 from tests.lite_files import write_classifier
+from tests.waiting import patience
 
 #: answers with the mean of each channel; 0 to 1 in, nearly a probability out
 MEANS: list[Node] = [("Conv", ["x", "w"], ["c"], {}), ("Flatten", ["c"], ["y"], {})]
@@ -89,6 +94,33 @@ def test_the_order_of_channels_changes_the_answer(tmp_path: Path) -> None:
     assert said(out, red(tmp_path))["answer"]["label"] == "blue"
 
 
+def test_the_answer_is_drawn_on_the_picture(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "answer.jpg"
+    done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--draw", out)
+    assert done.exit_code == 0, done.output
+    assert f"drawn: {out}" in done.output
+    with Image.open(out) as drawn:
+        assert (drawn.format, drawn.size) == ("JPEG", (320, 240))
+        assert len(drawn.crop((0, 0, 80, 20)).getcolors(80 * 20) or []) > 20, "the class stands at the top"
+    assert said(means(tmp_path, softmax=True), red(tmp_path), "--draw", out)["answer"]["label"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "cause"),
+    [("answer.png", 2, "end its name with .jpg or .jpeg"), ("/proc/answer.jpg", 1, "cannot be written")],
+)
+def test_a_drawing_that_cannot_be_written(tmp_path: Path, file: str, code: int, cause: str) -> None:
+    done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--draw", file)
+    assert done.exit_code == code
+    assert cause in done.stderr
+
+
+def test_a_drawing_needs_a_picture(tmp_path: Path) -> None:
+    done = inspect(means(tmp_path), "--draw", "a.jpg")
+    assert done.exit_code == 2
+    assert "give a PICTURE with --draw" in done.stderr
+
+
 def test_a_model_of_which_pictures_are_not_scaled_is_warned_of_by_inspect_and_apply(tmp_path: Path) -> None:
     out = tmp_path / "model.yaml"
     assert inspect(means(tmp_path, softmax=True), "--out", out).exit_code == 0
@@ -153,7 +185,8 @@ def test_logits_become_probabilities(tmp_path: Path) -> None:
 
 
 def test_a_detector_of_the_form_of_yolov8_answers_with_boxes_of_the_picture(tmp_path: Path) -> None:
-    rows = np.array([[32, 32, 16, 16, 0.9, 0.1], [5, 5, 4, 4, 0.1, 0.1]] + [[0] * 6] * 6, np.float32)
+    # as many boxes as cells of 8, 16 and 32 pixels
+    rows = np.array([[32, 32, 16, 16, 0.9, 0.1], [5, 5, 4, 4, 0.1, 0.1]] + [[0] * 6] * 82, np.float32)
     constants = {
         "found": rows.T[np.newaxis],
         "zero": np.array(0, np.float32),
@@ -165,7 +198,7 @@ def test_a_detector_of_the_form_of_yolov8_answers_with_boxes_of_the_picture(tmp_
         ("Mul", ["m", "zero"], ["nothing"], {}),
         ("Add", ["found", "nothing"], ["output0"], {}),
     ]
-    ports = {"x": (FLOAT, [1, 3, 64, 64])}, {"output0": (FLOAT, [1, 6, 8])}
+    ports = {"x": (FLOAT, [1, 3, 64, 64])}, {"output0": (FLOAT, [1, 6, 84])}
     found = said(write_graph(tmp_path / "m.onnx", nodes, *ports, constants), red(tmp_path))
     assert [step["op"] for step in found["manifest"]["spec"]["preprocess"]] == ["letterbox", "normalize", "layout"]
     assert found["manifest"]["spec"]["postprocess"] == {
@@ -267,11 +300,11 @@ def test_the_lines_of_docs_processing_md(tmp_path: Path) -> None:
     if not (train.HERE / train.PICTURES / "camera.jpg").exists():
         train.main()
     lines = [line for line in commands("docs/processing.md") if line.startswith("halimede")]
-    assert len(lines) == 2
+    assert len(lines) == 4
     for line in lines:
-        done = inspect(*shlex.split(line.replace("build/", f"{tmp_path}/"))[2:])
+        done = CliRunner().invoke(app, shlex.split(line.replace("build/", f"{tmp_path}/"))[1:])
         assert done.exit_code == 0, done.output
-        assert "ANSWER TO" in done.output
+        assert ("Written: " if "models add" in line else "ANSWER TO") in done.output
 
 
 @pytest.mark.parametrize(("written", "warned"), [("onx", "did you mean onnx?"), ("pkl", ""), ("ONNX", "")])
@@ -286,3 +319,203 @@ def test_apply_warns_of_a_format_that_is_nearly_one_that_halimede_reads(
     assert checked.exit_code == 0, checked.output
     assert warned in checked.stderr
     assert bool(warned) == ("did you mean" in checked.stderr)
+
+
+UNKNOWN = "I do not know this output"
+
+
+def constant(folder: Path, outputs: dict[str, np.ndarray], side: int = 64) -> Path:
+    """Write a model of pictures of ``side`` pixels that gives these outputs, whatever the picture is."""
+    nodes: list[Node] = [("ReduceMax", ["x"], ["m"], {"keepdims": 0}), ("Mul", ["m", "zero"], ["nothing"], {})]
+    constants = {"zero": np.array(0, np.float32)}
+    for name, values in outputs.items():
+        constants[f"{name}_values"] = values.astype(np.float32)
+        nodes.append(("Add", [f"{name}_values", "nothing"], [name], {}))
+    ports = {name: (FLOAT, list(values.shape)) for name, values in outputs.items()}
+    return write_graph(folder / "m.onnx", nodes, {"x": (FLOAT, [1, 3, side, side])}, ports, constants)
+
+
+def described(path: Path, **metadata: str) -> Path:
+    """Add metadata to a file."""
+    file = onnx.load(path)
+    onnx.helper.set_model_props(file, metadata)
+    onnx.save(file, path)
+    return path
+
+
+def family(path: Path) -> str:
+    """Return the family of a file, or the text that there is none."""
+    document = said(path)
+    return str(document.get("family") or document["unknown"].partition(":")[0])
+
+
+ROWS = np.zeros((1, 300, 6))
+ROWS[0, 0] = [5, 5, 40, 50, 0.9, 3]
+RANDOM = np.random.default_rng(0)
+SPREAD = RANDOM.standard_normal((1, 99999))
+
+
+class TestFamilies:
+    @pytest.mark.parametrize(
+        ("outputs", "expected"),
+        [
+            ({"y": np.zeros((1, 6, 84))}, "yolo"),
+            ({"y": np.zeros((1, 252, 7))}, "yolov5"),
+            ({"y": np.zeros((1, 84, 7))}, UNKNOWN),  # cells first and one score more: YOLOX
+            ({"y": np.zeros((1, 6, 80))}, UNKNOWN),
+            ({"y": np.zeros((1, 116, 84)), "masks": np.zeros((1, 32, 16, 16))}, UNKNOWN),
+            ({"y": ROWS}, "rows"),
+            ({"y": ROWS[:, :, [4, 0, 1, 2, 3, 5]]}, UNKNOWN),
+            ({"y": ROWS[..., :5]}, UNKNOWN),
+            ({"boxes": ROWS[..., :4], "scores": ROWS[..., 4:]}, UNKNOWN),
+            ({"boxes": ROWS[..., :4], "scores": ROWS[..., 4:5]}, "pair"),
+            ({"boxes": -ROWS[..., :4], "scores": ROWS[..., 4:5]}, UNKNOWN),
+            (
+                {"heat": np.zeros((1, 1, 16, 16)), "s": np.zeros((1, 2, 16, 16)), "o": np.zeros((1, 2, 16, 16))},
+                "centernet",
+            ),
+            ({"heat": np.zeros((1, 1, 8, 8)), "s": np.zeros((1, 2, 8, 8)), "o": np.zeros((1, 2, 8, 8))}, UNKNOWN),
+            ({"y": np.full((1, 128), 128**-0.5)}, "embedding"),
+            ({"y": np.eye(1, 128)}, "classes"),
+            ({"y": SPREAD[:, :128]}, UNKNOWN),
+            ({"y": SPREAD[:, :1000]}, "classes"),
+            ({"y": SPREAD[:, :4].reshape(1, 1, 1, 4)}, UNKNOWN),
+            ({"y": np.full((1, 1), 7)}, UNKNOWN),
+            ({"y": SPREAD[:, :63], "score": np.zeros((1, 1))}, UNKNOWN),
+            ({"mask": np.zeros((1, 1, 64, 64))}, UNKNOWN),
+            ({"y": np.full((1, 10), 0.1), "features": SPREAD[:, :64]}, "classes"),
+        ],
+    )
+    def test_structure_and_values_show_the_family_or_that_there_is_none(
+        self, tmp_path: Path, outputs: dict[str, np.ndarray], expected: str
+    ) -> None:
+        assert family(constant(tmp_path, outputs)) == expected
+
+    @pytest.mark.parametrize(
+        ("metadata", "expected"),
+        [
+            ({"task": "detect", "names": "{0: 'cap', 1: 'helmet'}"}, "yolo"),
+            ({"task": "detect", "names": "{0: 'cap'}"}, UNKNOWN),
+            ({"task": "pose", "names": "{0: 'cap', 1: 'helmet'}"}, UNKNOWN),
+            ({"names": "__import__('os').system('true')"}, "yolo"),
+        ],
+    )
+    def test_metadata_of_ultralytics_are_used(self, tmp_path: Path, metadata: dict[str, str], expected: str) -> None:
+        path = described(constant(tmp_path, {"y": np.zeros((1, 6, 84))}), **metadata)
+        assert family(path) == expected
+        labels = said(path).get("manifest", {}).get("spec", {}).get("labels")
+        assert labels == (["cap", "helmet"] if expected == "yolo" and "task" in metadata else None)
+
+    def test_names_make_classes_of_numbers_that_may_be_features(self, tmp_path: Path) -> None:
+        path = described(constant(tmp_path, {"y": SPREAD[:, :64]}), names=str([f"c{n}" for n in range(64)]))
+        spec = said(path)["manifest"]["spec"]
+        assert (spec["postprocess"]["activation"], spec["labels"][63]) == ("softmax", "c63")
+
+    def test_rows_keep_the_pictures_proportions(self, tmp_path: Path) -> None:
+        spec = said(constant(tmp_path, {"y": ROWS}))["manifest"]["spec"]
+        assert spec["preprocess"][0] == {"op": "letterbox", "width": 64, "height": 64}
+        assert spec["postprocess"] == {"task": "detection"}
+
+
+def test_an_output_of_no_known_form_shows_its_shape_and_the_beginning_of_a_script(tmp_path: Path) -> None:
+    path = constant(tmp_path, {"mask": np.zeros((1, 1, 64, 64))})
+    done = inspect(path)
+    assert done.exit_code == 0
+    text = "I do not know this output: mask [1, 64, 64] (a map of the picture, as of a segmentation). Write a script"
+    assert text in done.stderr
+    assert "PROPOSED" not in done.output
+    source = done.stdout[done.stdout.index("import numpy") :]
+    assert "output0 = outputs['mask'][0]  # tensor(float) [1, 64, 64]" in source
+    compile(source, "postprocess.py", "exec")
+    out = tmp_path / "model.yaml"
+    assert inspect(path, "--out", out).exit_code == 1
+    assert inspect(path, red(tmp_path)).exit_code == 1
+    assert not out.exists()
+
+
+def test_the_lines_for_fixed_axes_open_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nodes: list[Node] = [
+        ("GlobalAveragePool", ["x"], ["p"], {}),
+        ("Flatten", ["p"], ["f"], {}),
+        ("Softmax", ["f"], ["y"], {}),
+    ]
+    path = write_graph(tmp_path / "ten.onnx", nodes, {"x": (FLOAT, [10, 3, 8, 8])}, {"y": (FLOAT, [10, 3])})
+    done = inspect(path)
+    assert done.exit_code == 1
+    assert "the model takes exactly 10 samples a run" in done.stderr
+    start, end = done.stderr.index("import onnx"), done.stderr.index("Error:")
+    subprocess.run([sys.executable, "-c", done.stderr[start:end]], check=True, timeout=patience(60))
+    opened = said(tmp_path / "ten-open.onnx", red(tmp_path))
+    assert opened["inputs"][0]["shape"] == ["x_0", 3, "x_2", "x_3"]
+    assert len(opened["answer"]["probabilities"]) == 3
+
+
+def test_metadata_are_shown_in_one_line_each(tmp_path: Path) -> None:
+    path = described(means(tmp_path, softmax=True), author="A\nB \x1b[31m", names="['red', 'green', 'blue']")
+    shown = inspect(path).output
+    assert "author" in shown
+    assert "A B \ufffd[31m" in shown
+    assert "red, green, blue" in shown
+    document = said(path, red(tmp_path))
+    assert document["metadata"]["labels"] == ["red", "green", "blue"]
+    assert document["answer"]["label"] == "red"
+
+
+def test_a_manifest_may_have_several_models(tmp_path: Path) -> None:
+    means(tmp_path, softmax=True)
+    texts = [
+        "apiVersion: sedna.io/v1alpha1\nkind: Model\n"
+        f"metadata: {{name: {name}}}\nspec: {{url: './Channel Means.onnx', format: onnx, labels: [{labels}],"
+        " preprocess: [{op: resize, width: 4, height: 4}, {op: normalize}, {op: layout, order: chw}]}\n"
+        for name, labels in (("second", "a, b, c"), ("first", "x, y, z"))
+    ]
+    manifest = tmp_path / "models.yaml"
+    manifest.write_text("---\n".join(texts))
+    assert [document["answer"]["label"] for document in said(manifest, red(tmp_path))] == ["a", "x"]
+    shown = inspect(manifest, red(tmp_path)).output
+    assert shown.index("model/second") < shown.index("model/first")
+    assert shown.count("ANSWER TO") == 2
+    refused = inspect(manifest, red(tmp_path), "--draw", tmp_path / "a.jpg")
+    assert refused.exit_code == 1
+    assert "has 2 Models: inspect one of them" in refused.output
+
+
+class TestModelsAdd:
+    def add(self, *arguments: object) -> Any:
+        return CliRunner().invoke(app, ["models", "add", *map(str, arguments)])
+
+    def test_it_writes_the_proposal_beside_nothing_else(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        done = self.add(means(tmp_path, softmax=True), "--name", "colours")
+        assert done.exit_code == 0, done.output
+        (manifest,) = load(["colours.yaml"], "", admit)
+        assert manifest.resource.metadata.name == "colours"
+        assert said("colours.yaml", red(tmp_path))["answer"]["label"] == "0"
+        again = self.add(means(tmp_path, softmax=True), "--name", "colours")
+        assert (again.exit_code, "it exists already: remove it" in again.output) == (1, True)
+
+    def test_a_preset_names_what_the_file_does_not_show(self, tmp_path: Path) -> None:
+        path, out = constant(tmp_path, {"y": SPREAD[:, :128]}), tmp_path / "out.yaml"
+        refused = self.add(path, "--out", out)
+        assert (refused.exit_code, out.exists()) == (1, False)
+        assert UNKNOWN in refused.output
+        for preset, task in (("embedding", "embedding"), ("imagenet", "classification")):
+            assert self.add(path, "--preset", preset, "--out", tmp_path / f"{preset}.yaml").exit_code == 0
+            assert YAML(typ="safe").load(tmp_path / f"{preset}.yaml")["spec"]["postprocess"]["task"] == task
+        steps = YAML(typ="safe").load(tmp_path / "imagenet.yaml")["spec"]["preprocess"]
+        assert steps[1] == {"op": "normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+    @pytest.mark.parametrize(
+        ("preset", "text"),
+        [("yolo", "the file's outputs do not fit it: they are y [128] a sample"), ("resnet", "use one of ctc, rows")],
+    )
+    def test_a_preset_that_does_not_fit_names_the_outputs(self, tmp_path: Path, preset: str, text: str) -> None:
+        path = constant(tmp_path, {"y": SPREAD[:, :128]})
+        done = self.add(path, "--preset", preset, "--out", tmp_path / "out.yaml")
+        assert done.exit_code == 1
+        assert text in done.output
+
+    def test_its_help_names_every_preset(self) -> None:
+        shown = " ".join(self.add("--help").output.replace("│", " ").split())
+        assert ", ".join(PRESETS[:-2]) + f", {PRESETS[-2]} or {PRESETS[-1]}" in shown

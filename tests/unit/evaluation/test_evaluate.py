@@ -174,7 +174,7 @@ def test_names_are_escaped_wherever_they_come_from(tmp_path: Path) -> None:
     report = evaluate(chain(tmp_path), data(), rules=["Margin"])
     nasty = "</script><b onload=x>&\"'$heading"
     report.service = report.operating_point.rule = report.tiers[0].name = report.tiers[0].model = nasty
-    report.left_out = {nasty: nasty}
+    report.left_out, report.notes = {nasty: nasty}, [nasty]
     report.curves = {nasty: report.curves["Margin"]}
     html = page(report)
     assert "<b onload" not in html

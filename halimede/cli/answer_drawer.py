@@ -1,0 +1,143 @@
+"""Draws the answers to the frames that ``halimede publish`` sends: it has each frame, and results name frames by id.
+
+A frame waits for its answers within limits of number and bytes. A result of any service of the namespace whose id is
+that of such a frame is drawn, once for each service, by one task in a thread, so that sending is not delayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from halimede import topics
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
+from halimede.cli.drawings import drawing_name, make_folder, write_drawing
+from halimede.cli.output import clean, console, warn
+from halimede.errors import DecodeError
+from halimede.messages import Frame, Prediction, Result
+
+OPTION = "--draw"
+#: most drawings of one command; most frames that wait for an answer, and bytes of those that are not on disk
+MAX_DRAWINGS, MAX_WAITING, MAX_BYTES = 1000, 1000, 128 * 1024 * 1024
+#: seconds without a new answer after which the command ends, once all frames are sent
+QUIET_S = 10.0
+
+
+@dataclass(slots=True)
+class SentFrame:
+    """A frame that was sent: ``read`` returns its file, ``size`` counts the bytes that it holds in memory."""
+
+    sequence: int
+    name: str
+    read: Callable[[], bytes]
+    size: int = 0
+    services: set[str] = field(default_factory=set)
+
+
+class AnswerDrawer:
+    """Draws answers into a folder: ``start``, ``add`` each frame before it is sent, and ``finish``."""
+
+    def __init__(self, folder: Path, namespace: str) -> None:
+        self._folder = folder
+        self._namespace = namespace
+        self._frames: OrderedDict[str, SentFrame] = OrderedDict()
+        self._bytes = 0
+        self._answers: asyncio.Queue[tuple[SentFrame, Result]] = asyncio.Queue(MAX_DRAWINGS)
+        self._task: asyncio.Task[None] | None = None
+        self._accepted = 0
+        self._arrival = asyncio.Event()
+        self._sent = 0
+        self._answered = 0
+        self._drawn = 0
+
+    async def start(self, bus: Bus) -> None:
+        """Subscribe to the results of the namespace. Raises InvalidFieldError, HalimedeError."""
+        await asyncio.to_thread(make_folder, OPTION, self._folder)
+        for topic in (topics.RESULT, topics.MULTI_RESULT):
+            await bus.subscribe_now(topic.filter(ns=self._namespace), self._answer)
+        self._task = asyncio.create_task(self._draw_all(), name="drawings")
+
+    def add(self, id_: bytes, sent: SentFrame) -> None:
+        """Note a frame, before it is sent."""
+        self._sent += 1
+        if self._sent > MAX_DRAWINGS:
+            return
+        self._frames[id_.hex()] = sent
+        self._bytes += sent.size
+        while len(self._frames) > MAX_WAITING or self._bytes > MAX_BYTES:
+            self._bytes -= self._frames.popitem(last=False)[1].size
+
+    def add_frame(self, frame: Frame) -> None:
+        """Note a frame that is not on disk: it stays in memory, within the limits."""
+        data = bytes(frame.data)
+        self.add(frame.id, SentFrame(frame.sequence, frame.camera, lambda: data, len(data)))
+
+    async def finish(self) -> int:
+        """Wait for missing answers, print the outcome, and return the number of frames without one."""
+        assert self._task  # noqa: S101  # it was started
+        while self._has_missing() and not self._task.done():
+            self._arrival.clear()
+            try:
+                async with asyncio.timeout(QUIET_S):
+                    await self._arrival.wait()
+            except TimeoutError:
+                break
+        drained = asyncio.create_task(self._answers.join())
+        await asyncio.wait({drained, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (drained, self._task):
+            if not task.done():
+                task.cancel()
+        for outcome in await asyncio.gather(drained, self._task, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+        console().print(
+            clean(f"{self._drawn} {'answer' if self._drawn == 1 else 'answers'} drawn in {self._folder}"), markup=False
+        )
+        watched = min(self._sent, MAX_DRAWINGS)
+        if watched < self._sent:
+            warn(f"only answers to the first {watched} of {self._sent} frames were drawn")
+        if unanswered := watched - self._answered:
+            warn(f"{unanswered} of {watched} frames had no answer within {QUIET_S:g} s of the last one")
+        return unanswered
+
+    def _has_missing(self) -> bool:
+        return self._answered < min(self._sent, MAX_DRAWINGS)
+
+    def _answer(self, delivery: Delivery[Result]) -> None:
+        result, service = delivery.body, delivery.names["service"]
+        sent = self._frames.get(result.id)
+        if sent is None or service in sent.services:
+            return
+        self._answered += not sent.services
+        sent.services.add(service)
+        self._arrival.set()
+        if self._accepted < MAX_DRAWINGS:
+            self._accepted += 1
+            self._answers.put_nowait((sent, result))
+
+    async def _draw_all(self) -> None:
+        while True:
+            sent, result = await self._answers.get()
+            path = self._folder / drawing_name(sent.sequence, sent.name, result.service)
+            if await asyncio.to_thread(_draw, path, sent.read, result.prediction):
+                self._drawn += 1
+            self._answers.task_done()
+
+
+def _draw(path: Path, read: Callable[[], bytes], answer: Prediction) -> bool:
+    """Write one drawing; return whether the frame could be read. Raises InvalidFieldError for a file not written."""
+    from halimede.frames import encodings
+    from halimede.frames.drawing import draw_jpeg
+    from halimede.frames.orientation import upright
+    from halimede.frames.payloads import open_payload
+
+    try:
+        pixels = encodings.decode(open_payload(upright(read()), ""))
+    except (DecodeError, OSError):
+        return False
+    write_drawing(OPTION, path, draw_jpeg(pixels, answer))
+    return True

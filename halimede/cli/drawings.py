@@ -1,0 +1,42 @@
+"""Files with drawn answers: their names, which stay in their folder whatever a frame or a service is called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.system.files import write_atomic
+
+JPEG_SUFFIXES = (".jpg", ".jpeg")
+#: most characters of a file's own name in the name of its drawing
+MAX_NAME = 80
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def drawing_name(sequence: int, name: str, service: str) -> str:
+    """Return the file name of a drawing. ``name`` is the frame's own; any text is allowed, only safe parts stay."""
+    stem = _UNSAFE.sub("_", name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0] or name)
+    parts = (f"{sequence:06d}", stem[:MAX_NAME].strip("._-"), _UNSAFE.sub("_", service).strip("._-"))
+    return "-".join(filter(None, parts)) + ".jpg"
+
+
+def write_drawing(option: str, path: Path, data: bytes) -> None:
+    """Write a drawing, and the folder that it is in. Raises InvalidFieldError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data)
+    except OSError as error:
+        raise InvalidFieldError(option, str(path), f"cannot be written: {error.strerror}") from error
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Make a folder for drawings, and check that what draws is installed. Raises InvalidFieldError, HalimedeError."""
+    try:
+        from halimede.frames import drawing  # noqa: F401  # numpy and Pillow, which the command does without
+    except ModuleNotFoundError as error:
+        raise HalimedeError(f"{option} needs {error.name}: pip install 'halimede[worker]'") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFieldError(option, str(folder), f"this folder cannot be made: {error.strerror}") from error

@@ -1,0 +1,64 @@
+"""Draws the small pictures of hard samples that workers publish: the only pictures that go with results on the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from halimede.cli.drawings import drawing_name, write_drawing
+from halimede.cli.output import clean, console, warn
+from halimede.errors import DecodeError
+from halimede.frames import decode, open_payload
+from halimede.frames.drawing import draw_jpeg
+from halimede.frames.encodings import Pixels
+from halimede.messages import Box, HardSample, Prediction
+
+OPTION = "--draw"
+#: most drawings of one command
+MAX_DRAWINGS = 1000
+
+
+class PreviewDrawer:
+    """Draws the final answers to hard samples into a folder."""
+
+    def __init__(self, folder: Path, service: str) -> None:
+        self._folder = folder
+        self._service = service
+        self._drawn = 0
+
+    async def draw(self, sample: HardSample) -> None:
+        """Draw a sample; an unreadable one is left out. Raises InvalidFieldError for a file that cannot be written."""
+        if self._drawn >= MAX_DRAWINGS:
+            return
+        path = self._folder / drawing_name(self._drawn, sample.file or f"{sample.camera}.", self._service)
+        try:
+            await asyncio.to_thread(_draw, path, sample)
+        except DecodeError as error:
+            warn(f"the picture of a hard sample is unreadable: {error}")
+        else:
+            self._drawn += 1
+
+    def report(self) -> None:
+        """Print how many were drawn, and why not all answers are."""
+        console().print(clean(f"{self._drawn} hard samples drawn in {self._folder}"), markup=False)
+        warn(
+            "Note: results have no pictures. Workers publish those of hard samples, at most one a second; "
+            "`halimede publish --draw` draws the answers to all frames that it sends"
+        )
+
+
+def _draw(path: Path, sample: HardSample) -> None:
+    pixels = decode(open_payload(sample.data, ""))
+    write_drawing(OPTION, path, draw_jpeg(pixels, answer_of(sample, pixels)))
+
+
+def answer_of(sample: HardSample, pixels: Pixels) -> Prediction:
+    """Return the final answer to a sample, in pixels of its small picture: its boxes are shares of width and height."""
+    height, width = pixels.shape[:2]
+    if sample.boxes is None:
+        return Prediction(label=sample.label or None, score=sample.score)
+    boxes = [
+        Box(box.x1 * width, box.y1 * height, box.x2 * width, box.y2 * height, box.score, box.label)
+        for box in sample.boxes
+    ]
+    return Prediction(boxes=boxes)

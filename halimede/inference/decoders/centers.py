@@ -1,0 +1,76 @@
+"""Reads boxes from maps of scores, sizes and offsets, each at a quarter of the input's width and height. Pure.
+
+Sources: CenterNet, Objects as Points (Zhou et al., 2019, arXiv 1904.07850), section 4: a middle is a score that is the
+highest of its eight neighbours, sizes and offsets are in cells, x before y. CenterFace (Xu et al., 2019, arXiv
+1911.03599), section 3.2: sizes are logarithms, y is before x, offsets count from the middle of a cell, and points are
+shares of the box.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from halimede.inference.model import Array, SampleError
+
+#: pixels of the input from cell to cell
+STRIDE = 4
+
+
+class Middles(NamedTuple):
+    """Boxes of one sample: middles and sizes in pixels ``[n, 4]``, scores, class indices, points ``[n, points, 2]``."""
+
+    boxes: Array
+    scores: Array
+    classes: Array
+    points: Array | None
+
+
+def read_maps(scores: Array, sizes: Array, offsets: Array, points: Array | None = None, *, face: bool) -> Middles:
+    """Return the boxes of maps ``[classes, h, w]``, ``[2, h, w]`` and ``[2, h, w]``. Raises SampleError.
+
+    A box stands at each peak of a class. ``points``: a map of landmarks ``[2 * points, h, w]``, in shares of the box
+    from its corner on. ``face``: by CenterFace's convention.
+    """
+    height, width = scores.shape[-2:] if scores.ndim == 3 else (0, 0)
+    if not scores.size or sizes.shape != (2, height, width) or offsets.shape != sizes.shape:
+        shapes = f"{list(scores.shape)}, {list(sizes.shape)} and {list(offsets.shape)}"
+        raise SampleError(
+            f"the model gives {shapes} for one sample, which are no maps of scores [classes, h, w], sizes [2, h, w] "
+            "and offsets [2, h, w]: check spec.postprocess.output, boxes.output and boxes.offsets"
+        )
+    kinds, rows, columns = np.nonzero(is_peak(scores))
+    size, offset = (np.asarray(values[:, rows, columns], np.float64) for values in (sizes, offsets))
+    if face:
+        with np.errstate(over="ignore"):  # an infinite size is refused below
+            size, offset = np.exp(size[::-1]), offset[::-1] + 0.5
+    middles = np.stack([columns, rows]) + offset
+    boxes = np.concatenate([middles, size]).T * STRIDE
+    if not np.isfinite(boxes).all():
+        raise SampleError("the model gives boxes beyond all measure for this sample")
+    landmarks = None if points is None else _points(points, boxes, (rows, columns), scores.shape[1:])
+    return Middles(boxes, scores[kinds, rows, columns], kinds, landmarks)
+
+
+def _points(values: Array, boxes: Array, cells: tuple[Array, Array], shape: tuple[int, ...]) -> Array:
+    """Return the landmarks of boxes in pixels. Raises SampleError."""
+    if values.ndim != 3 or len(values) % 2 or values.shape[1:] != shape:
+        raise SampleError(
+            f"the model gives landmarks {list(values.shape)} for one sample, which are no map [2 * points, h, w]: "
+            "check spec.postprocess.boxes.landmarks"
+        )
+    shares = np.asarray(values[(slice(None), *cells)], np.float64).T.reshape(len(boxes), len(values) // 2, 2)[..., ::-1]
+    corners = boxes[:, :2] - boxes[:, 2:] / 2
+    return np.asarray(corners[:, np.newaxis] + shares * boxes[:, np.newaxis, 2:])
+
+
+def is_peak(scores: Array) -> Array:
+    """Return which values of ``[classes, h, w]`` are above 0 and as high as each of their eight neighbours."""
+    padded = np.pad(scores, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    height, width = scores.shape[1:]
+    highest = scores
+    for y in range(3):
+        for x in range(3):
+            highest = np.maximum(highest, padded[:, y : y + height, x : x + width])
+    return np.asarray((scores == highest) & (scores > 0))

@@ -1,0 +1,150 @@
+"""Proposes the pre- and post-processing of a model file from the structure that it shows.
+
+A file shows shapes, types, its first operators, some metadata and the answer to a trial run. It seldom shows on which
+range, and which order of channels, it was trained: each such assumption is a note for the user. Outputs of no known
+family are not guessed: ``unknown`` says so, and ``skeleton`` is a script for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from halimede.errors import InvalidFieldError
+from halimede.inference.proposals.families import FAMILIES, OutputReading, recognise
+from halimede.inference.proposals.skeleton import not_known, script_skeleton
+from halimede.inference.proposals.structure import OPEN_SIDES, TEXT_SIDES, FileStructure, file_structure
+from halimede.inference.session import RuntimeSession
+
+#: longest side of a picture for a detector that leaves its size open, and the multiple of its sides
+LONGEST, MULTIPLE = 640, 32
+#: ImageNet's mean and standard deviation, as PyTorch's models of pictures are trained with
+IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+RANGES = (
+    "normalize makes 0 to 1 of a picture's 0 to 255. If the model was trained on -1 to 1, write"
+    " {op: normalize, mean: 0.5, std: 0.5}; on ImageNet with PyTorch, {op: normalize, mean: [0.485, 0.456, 0.406],"
+    " std: [0.229, 0.224, 0.225]}; on 0 to 255, {op: scale}"
+)
+ORDER = "pictures are RGB. If the model was trained on BGR, as with OpenCV, put {op: channels, format: bgr} first"
+#: classes with ImageNet's range
+IMAGENET_PRESET = "imagenet"
+PRESETS = (*FAMILIES, IMAGENET_PRESET)
+
+Steps = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """The fields of a Model as plain data, and what the user has to check.
+
+    ``family``: what the outputs are, by the name of its preset. ``unknown``: why they are none, with a ``skeleton``.
+    """
+
+    preprocess: Steps
+    postprocess: dict[str, Any] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    family: str = ""
+    unknown: str = ""
+    skeleton: str = ""
+
+
+def propose(session: RuntimeSession, path: Path, file_format: str, preset: str = "") -> Proposal:
+    """Return a proposal for an opened file. ``preset``: the family that the user names; empty: by the structure.
+
+    Raises ModelError for a model that cannot take a sample, InvalidFieldError for a preset that the file does not fit.
+    """
+    structure = file_structure(session, path, file_format)
+    reading = _chosen(structure, preset) if preset else recognise(structure)
+    proposal = _propose_steps(structure, reading, imagenet=preset == IMAGENET_PRESET)
+    if reading is None:
+        return Proposal([], unknown=not_known(structure), skeleton=script_skeleton(structure))
+    proposal.family, proposal.postprocess, proposal.labels = reading.family, reading.postprocess, reading.labels
+    proposal.notes = [*reading.notes, *proposal.notes]
+    return proposal
+
+
+def _chosen(structure: FileStructure, preset: str) -> OutputReading:
+    if preset not in PRESETS:
+        raise InvalidFieldError("--preset", preset, f"use one of {', '.join(PRESETS)}")
+    reading = FAMILIES["classes" if preset == IMAGENET_PRESET else preset](structure, chosen=True)
+    if reading is None:
+        shapes = ", ".join(f"{output.name} {list(structure.shape(output))}" for output in structure.outputs) or "none"
+        raise InvalidFieldError("--preset", preset, f"the file's outputs do not fit it: they are {shapes} a sample")
+    return reading
+
+
+def _propose_steps(structure: FileStructure, reading: OutputReading | None, *, imagenet: bool) -> Proposal:
+    picture = structure.picture
+    if picture is None:
+        return Proposal([], notes=["the input is no picture that halimede knows: send arrays, or add steps yourself"])
+    steps: Steps = []
+    notes: list[str] = []
+    if picture.channels == 1:
+        steps.append({"op": "grayscale"})
+    if picture.channels == 4:
+        notes.append("the model takes four channels, and pictures have three: send raw frames, or add a script step")
+    if reading and reading.bgr:
+        steps.append({"op": "channels", "format": "bgr"})
+    steps.append(_size(structure, reading, notes))
+    if structure.port.dtype.kind == "f" and (structure.graph is None or structure.graph.floats):
+        steps += _range(structure, reading, notes, imagenet=imagenet)
+    if picture.order in {"chw", "flat"}:
+        steps.append({"op": "layout", "order": picture.order})
+    if picture.channels == 3 and not (reading and (reading.bgr or reading.family == "centerface")):
+        notes.append(ORDER)
+    return Proposal(steps, notes=notes)
+
+
+def _size(structure: FileStructure, reading: OutputReading | None, notes: list[str]) -> dict[str, Any]:
+    """Return the step that gives a picture its size."""
+    picture, kind = structure.picture, reading.resize if reading else "resize"
+    width, height = (picture.width or OPEN_SIDES[0], picture.height or OPEN_SIDES[0]) if picture else (0, 0)
+    if not structure.open_sides:
+        step = {"op": "resize" if kind == "fit" else kind, "width": width, "height": height}
+        return step if reading is None or reading.fill is None else {**step, "fill": reading.fill}
+    if kind == "fit" and reading and reading.family == "ctc":
+        if TEXT_SIDES[0] == height:
+            notes.append(f"lines of text are scaled to a height of {height} pixels, and their width stays open")
+        return {"op": "fit", "height": height}
+    if kind == "fit":
+        notes.append(f"the longest side is {LONGEST} pixels: more finds smaller things, and takes longer")
+        return {"op": "fit", "longest": LONGEST, "multiple": MULTIPLE}
+    notes.append(f"the file leaves height or width open: write the size of its training, not {width} x {height}")
+    return {"op": kind, "width": width, "height": height}
+
+
+def _range(structure: FileStructure, reading: OutputReading | None, notes: list[str], *, imagenet: bool) -> Steps:
+    """Return the step that scales values: by the file's metadata, the family, or as most models are trained."""
+    metadata, graph = structure.metadata, structure.graph
+    if metadata.mean and len(metadata.mean) == len(metadata.std) and all(metadata.std):
+        notes.append(
+            f"the range is that of the file's metadata: mean {_list(metadata.mean)}, std {_list(metadata.std)}"
+        )
+        return [_normalize(metadata.mean, metadata.std)]
+    if imagenet:
+        return [{"op": "normalize", "mean": IMAGENET[0], "std": IMAGENET[1]}]
+    if reading and reading.mean is not None and reading.std is not None:
+        return [_normalize((reading.mean * 255,), (reading.std * 255,))]
+    if graph and graph.operators and graph.scales:
+        names = ", ".join(sorted(graph.operators))
+        notes.append(f"the model computes {names} first, so it may scale its input itself: no scaling is proposed")
+        return []
+    notes.append(RANGES)
+    return [{"op": "normalize"}]
+
+
+def _normalize(mean: tuple[float, ...], std: tuple[float, ...]) -> dict[str, Any]:
+    """Return the step for a mean and a standard deviation of values of 0 to 255."""
+    if set(mean) == {0.0} and set(std) == {1.0}:
+        return {"op": "scale"}
+    if set(mean) == {0.0} and set(std) == {255.0}:
+        return {"op": "normalize"}
+    shares = [[round(value / 255, 6) for value in values] for values in (mean, std)]
+    means, stds = (values[0] if len(set(values)) == 1 else values for values in shares)
+    return {"op": "normalize", "mean": means, "std": stds}
+
+
+def _list(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

