@@ -131,7 +131,7 @@ class Canvas:
 
     def draw_points(self, points: Sequence[PicturePoint]) -> None:
         """Draw landmarks as dots."""
-        radius = self._stroke
+        radius = self._stroke + 1
         for x, y in (self.point(point.x, point.y) for point in points):
             self._pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=POINT_COLOUR, outline=BORDER)
 
