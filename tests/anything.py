@@ -92,7 +92,8 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0912 (one lin
         case inspect.UnionType():
             return st.one_of([_of(kind) for kind in info.types])
         case inspect.ListType():
-            return st.lists(_of(info.item_type), min_size=info.min_length or 0, max_size=min(info.max_length or 2, 2))
+            least = info.min_length or 0
+            return st.lists(_of(info.item_type), min_size=least, max_size=max(least, min(info.max_length or 2, 2)))
         case inspect.DictType():
             most = min(info.max_length or 3, 3)
             return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=most)

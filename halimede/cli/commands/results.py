@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,13 +93,19 @@ async def show_results(
 
     ``draw``: a folder for the small pictures of hard samples.
     """
+    filters: list[Filter[Any]] = [
+        *(topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)),
+        *(topics.STATUS.filter(ns=namespace, plural=plural, name=service) for plural in SERVICES),
+    ]
     drawer = _drawer(draw, service)
+    if drawer:
+        filters.append(topics.HARD_SAMPLE.filter(ns=namespace, service=service))
     await _warn_if_unknown(broker, service, namespace)
     out, shown = console(), 0
     if form is not Format.JSON:
         out.print(Text(HEADER, style="bold"))
     try:
-        async for result in _results(broker, service, namespace, drawer):
+        async for result in _results(broker, filters, drawer):
             if form is Format.JSON:
                 print(escape_json(codec.encode(topics.RESULT, result).decode()), flush=True)
             else:
@@ -122,22 +128,16 @@ def _drawer(folder: Path | None, service: str) -> PreviewDrawer | None:
 
 
 async def _results(
-    broker: BrokerAddress, service: str, namespace: str, drawer: PreviewDrawer | None
+    broker: BrokerAddress, filters: Sequence[Filter[Any]], drawer: PreviewDrawer | None
 ) -> AsyncIterator[Result]:
     """Yield each result once, until the service is deleted; draw hard samples meanwhile."""
-    filters: list[Filter[Any]] = [
-        *(topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)),
-        *(topics.STATUS.filter(ns=namespace, plural=plural, name=service) for plural in SERVICES),
-    ]
-    if drawer:
-        filters.append(topics.HARD_SAMPLE.filter(ns=namespace, service=service))
     once, living = Once(), set[str]()
     async for names, body in follow(broker, *filters):
         if plural := names.get("plural"):
             if body is not None:
                 living.add(plural)
             elif living == {plural}:  # GM clears the status of a resource that is gone
-                warn(f"service {service} in namespace {namespace} was deleted: no more results")
+                warn(f"service {names['name']} in namespace {names['ns']} was deleted: no more results")
                 return
             else:
                 living.discard(plural)
