@@ -148,7 +148,10 @@ def on_plane(camera: Camera, corners: Corners) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Board:
-    """What fusion was worth: accuracy of each camera alone and of all together, over instants; and the instants."""
+    """What fusion was worth: accuracy of each camera alone and of all together, over instants that all saw in time.
+
+    ``incomplete`` counts the other ``instants``: on a slow machine a camera's answer comes too late to be fused.
+    """
 
     alone: Mapping[str, float]
     fused: float
@@ -167,7 +170,8 @@ def board(run: Run, fused: Sequence[Fused], shown: boards.Shown) -> Board:
     instants = [(i, each) for i, each in instants if 0 <= i < len(shown.labels)]
     right: dict[str, list[bool]] = {camera: [] for camera in boards.CAMERAS}
     together = []
-    for i, each in instants:
+    complete = [(i, each) for i, each in instants if not each.missing]
+    for i, each in complete:
         truth = str(shown.labels[i])
         together.append(each.label == truth)
         for source in each.sources:
@@ -176,7 +180,7 @@ def board(run: Run, fused: Sequence[Fused], shown: boards.Shown) -> Board:
         alone={camera: float(np.mean(said)) if said else 0.0 for camera, said in right.items()},
         fused=float(np.mean(together)) if together else 0.0,
         instants=instants,
-        incomplete=sum(bool(each.missing) for _, each in instants),
+        incomplete=len(instants) - len(complete),
     )
 
 

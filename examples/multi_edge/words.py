@@ -85,8 +85,8 @@ def gain(told: Told, found: Mapping[str, Any]) -> str:
     gain = told.board.fused - told.board.best
     wrong = (1 - told.board.fused) / max(1 - told.board.best, 1e-9)
     return (
-        f"<p>The best camera alone is right in <b>{told.board.best:.1%}</b> of {found['instants']} instants, all three "
-        f"together in <b>{told.board.fused:.1%}</b>: {gain:+.1%}. Of ten mistakes that the best one makes "
+        f"<p>The best camera alone is right in <b>{told.board.best:.1%}</b> of {found['complete_instants']} instants, "
+        f"all three together in <b>{told.board.fused:.1%}</b>: {gain:+.1%}. Of ten mistakes that the best one makes "
         f"{10 * wrong:.0f} are left.</p>"
     )
 
