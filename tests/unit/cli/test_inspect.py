@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shlex
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from examples.digits import train
 from halimede.api import admit
 from halimede.cli.app import app
 from halimede.cli.manifests import load
+from halimede.inference.file_metadata import FileMetadata
 from halimede.inference.proposals.proposal import PRESETS
 from tests.e2e.test_documentation import commands
 from tests.graphs import FLOAT, Node, write_graph
@@ -214,6 +217,22 @@ def test_a_lite_file_is_inspected_through_the_same_port(tmp_path: Path) -> None:
     found = said(path, red(tmp_path))
     assert found["format"] == found["manifest"]["spec"]["format"] == "tflite"
     assert found["answer"]["probabilities"] == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("damage", [b"PK\x01\x02", b"one name a line\n"], ids=["directory", "content"])
+def test_a_lite_file_with_a_damaged_archive_of_labels_is_inspected_without_them(tmp_path: Path, damage: bytes) -> None:
+    path = write_classifier(tmp_path / "lite.tflite", np.ones((16, 2), np.float32), np.zeros(2, np.float32))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("labels.txt", "one name a line\n")
+    assert said(path)["metadata"]["labels"] == ["one name a line"]
+    path.write_bytes(path.read_bytes().replace(damage, b"?" * len(damage)))
+    assert "metadata" not in said(path)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((math.nan,), (1.0,)), ((0.0,), (math.inf,)), ((0.0,), (0.0,)), ((), ())])
+def test_a_range_that_scales_to_no_numbers_is_not_proposed(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    assert FileMetadata(mean=(127.5,), std=(127.5,)).has_range
+    assert not FileMetadata(mean=mean, std=std).has_range
 
 
 @pytest.mark.parametrize("kind", ["onnx", "tflite"])
