@@ -158,7 +158,8 @@ def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | No
     if SSD_COLUMNS.get(columns):
         reading.mean = reading.std = 0.5
     reading.scaled = columns in SSD_COLUMNS
-    reading.labels = structure.metadata.labels if len(structure.metadata.labels) == structure.shape(scores)[1] else ()
+    (classes_count,) = structure.shape(scores)[1:] or (1,)
+    reading.labels = structure.metadata.labels if len(structure.metadata.labels) == classes_count else ()
     reading.notes = [f"the {count} boxes are those of a grid with strides {list(strides)}, as in MediaPipe's detectors"]
     return reading
 

@@ -394,6 +394,7 @@ class TestFamilies:
                 "centernet",
             ),
             ({"heat": np.zeros((1, 1, 8, 8)), "s": np.zeros((1, 2, 8, 8)), "o": np.zeros((1, 2, 8, 8))}, UNKNOWN),
+            ({"boxes": np.zeros((1, 256, 16)), "scores": np.zeros((1, 256))}, "ssd-anchors"),
             ({"y": np.full((1, 128), 128**-0.5)}, "embedding"),
             ({"y": np.eye(1, 128)}, "classes"),
             ({"y": SPREAD[:, :128]}, UNKNOWN),
@@ -513,6 +514,18 @@ class TestModelsAdd:
         assert said("colours.yaml", red(tmp_path))["answer"]["label"] == "0"
         again = self.add(means(tmp_path, softmax=True), "--name", "colours")
         assert (again.exit_code, "it exists already: remove it" in again.output) == (1, True)
+
+    @pytest.mark.parametrize("name", ["My Model", "../up", "a" * 300])
+    def test_a_name_that_no_model_may_have_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        folder = tmp_path / "inner"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        done = self.add(means(tmp_path, softmax=True), "--name", name)
+        assert (done.exit_code, list(folder.iterdir())) == (1, [])
+        assert "--name: " in done.output
+        assert not list(tmp_path.glob("*.yaml"))
 
     def test_a_preset_names_what_the_file_does_not_show(self, tmp_path: Path) -> None:
         path, out = constant(tmp_path, {"y": SPREAD[:, :128]}), tmp_path / "out.yaml"
