@@ -80,7 +80,8 @@ def add(
             with open_model(inspection.path, inspection.spec):
                 pass
         except HalimedeError as error:
-            raise InvalidFieldError("FILE", str(model), f"the model does not answer so: {error}") from error
+            lines = f". `halimede inspect {shlex.quote(str(model))}` prints lines that do" if inspection.opening else ""
+            raise InvalidFieldError("FILE", str(model), f"the model does not answer so: {error}{lines}") from error
         manifest = inspection.proposed or {}
         write_manifest(path, manifest)
         console().print(clean(to_yaml(manifest)), markup=False, end="")

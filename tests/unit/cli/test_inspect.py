@@ -538,6 +538,24 @@ class TestModelsAdd:
         steps = YAML(typ="safe").load(tmp_path / "imagenet.yaml")["spec"]["preprocess"]
         assert steps[1] == {"op": "normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
+    @pytest.mark.parametrize("preset", [(), ("--preset", "ctc")])
+    def test_a_reader_of_text_that_gives_logits_gets_a_softmax(self, tmp_path: Path, preset: tuple[str, ...]) -> None:
+        path, out = constant(tmp_path, {"y": 9 * SPREAD[:, :40].reshape(1, 10, 4)}), tmp_path / "out.yaml"
+        nameless = self.add(path, "--preset", "ctc", "--out", out)
+        assert (nameless.exit_code, out.exists()) == (1, False)
+        assert "spec.postprocess.text.alphabet: '' is empty" in " ".join(nameless.output.split())
+        done = self.add(described(path, character="a\nb\nc"), *preset, "--out", out)
+        assert done.exit_code == 0, done.output
+        assert YAML(typ="safe").load(out)["spec"]["postprocess"] == {"task": "text", "activation": "softmax"}
+
+    def test_fixed_axes_name_the_command_that_prints_lines_for_them(self, tmp_path: Path) -> None:
+        nodes: list[Node] = [("ReduceMean", ["x"], ["y"], {"axes": [2, 3], "keepdims": 0})]
+        path = write_graph(tmp_path / "ten.onnx", nodes, {"x": (FLOAT, [10, 3, 8, 8])}, {"y": (FLOAT, [10, 3])})
+        refused = self.add(path, "--out", tmp_path / "out.yaml")
+        assert refused.exit_code == 1
+        shown = "".join(refused.output.split())
+        assert f"`halimedeinspect{path}`printslinesthatdo" in shown
+
     @pytest.mark.parametrize(
         ("preset", "text"),
         [("yolo", "the file's outputs do not fit it: they are y [128] a sample"), ("resnet", "use one of ctc, rows")],
