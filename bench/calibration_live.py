@@ -228,7 +228,7 @@ async def measure(subject: Subject, budget: float, folder: Path, client: Client,
         await client.delete("jointinferenceservices", running.name, NAMESPACE)
     results = [running.results.get(frame.id.hex()) for frame in frames]
     teacher = [] if labelled.truths or labelled.boxes else await asyncio.to_thread(answers, chain.cloud, labelled)
-    data = referenced(labelled, teacher, is_text=reads_text(chain.cloud.spec.labels, teacher)) if teacher else labelled
+    data = referenced(labelled, teacher, is_text=reads_text(chain.cloud.spec, teacher)) if teacher else labelled
     final = [result.prediction if result else Prediction() for result in results]
     live_accuracy, low, high = accuracy(data, final)
     answered, figures = [result for result in results if result], report["figures"]

@@ -179,6 +179,8 @@ class MqttSettings:
     def _from_list(cls, brokers: re.Match[str], variable: str, credentials: str | Path | Credentials | None) -> Self:
         """Return the settings of an address with several hosts: each one is checked like an address of its own."""
         before, after = brokers["before"] or "", brokers["after"] or ""
+        if after.startswith("//"):  # of a second mqtt://, and there may be a password behind it
+            raise InvalidFieldError(variable, f"{brokers['hosts']}//...", FIX)
         first, *later = (
             cls.from_url(f"{before}{host}{after}", variable=variable, credentials=credentials)
             for host in brokers["hosts"].split(",")

@@ -88,7 +88,7 @@ def calibrated(
         configured=Candidate(mining.name, parameters_of(deferral)),
         labels=low.spec.labels,
         cloud_labels=high.spec.labels,
-        is_text=reads_text(high.spec.labels, answers_high.predictions),
+        is_text=reads_text(high.spec, answers_high.predictions),
         audit_share=audit_share,
     )
     if goal.target_upload is not None and audit_share > goal.target_upload:

@@ -46,6 +46,7 @@ class AnswerDrawer:
         self._namespace = namespace
         self._frames: OrderedDict[str, SentFrame] = OrderedDict()
         self._bytes = 0
+        self._last_id = ""
         self._answers: asyncio.Queue[tuple[SentFrame, Result]] = asyncio.Queue(MAX_DRAWINGS)
         self._task: asyncio.Task[None] | None = None
         self._accepted = 0
@@ -62,11 +63,17 @@ class AnswerDrawer:
         self._task = asyncio.create_task(self._draw_all(), name="drawings")
 
     def add(self, id_: bytes, sent: SentFrame) -> None:
-        """Note a frame, before it is sent."""
+        """Note a frame, before it is sent. It replaces the one before of its sequence, which had no subscriber."""
+        last = self._frames.get(self._last_id)
+        if last and last.sequence == sent.sequence:
+            del self._frames[self._last_id]
+            self._bytes -= last.size
+            self._sent -= 1
         self._sent += 1
         if self._sent > MAX_DRAWINGS:
             return
-        self._frames[id_.hex()] = sent
+        self._last_id = id_.hex()
+        self._frames[self._last_id] = sent
         self._bytes += sent.size
         while len(self._frames) > MAX_WAITING or self._bytes > MAX_BYTES:
             self._bytes -= self._frames.popitem(last=False)[1].size

@@ -39,7 +39,9 @@ async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tu
                 client = await connect_to_any(settings, partial(_connect, settings))
                 stack.push_async_exit(client)
                 for filter_ in filters:
-                    await client.subscribe(settings.prefix + filter_.text, qos=0)
+                    # the client's own time is that of one address of several
+                    text = settings.prefix + filter_.text
+                    await client.subscribe(text, qos=0, timeout=settings.connect_timeout_s)
                 once, away = True, False
                 async for message in client.messages:
                     text, payload = str(message.topic).removeprefix(settings.prefix), message.payload

@@ -134,7 +134,7 @@ def evaluate(
     _check_calibrations(chain)
     said = [answered(tier, data, _part(report, tier)) for tier in chain.tiers]
     answers = said[-1].predictions
-    known = referenced(data, answers, is_text=reads_text(chain.cloud.spec.labels, answers))
+    known = referenced(data, answers, is_text=reads_text(chain.cloud.spec, answers))
     hard, reached = _decisions(chain, data, said)
     sent = [_sent(chain, tier, data, each.predictions) for tier, each in zip(chain.tiers, said, strict=True)]
     onward = _onward(chain, said, hard, sent, link)

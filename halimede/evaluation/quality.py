@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.evaluation import curves
 from halimede.evaluation.curves import Point
@@ -158,9 +159,14 @@ def quality(data: LabelledPicture, low: Sequence[Prediction], up: Sequence[Predi
     return (Reading if data.is_text else Classification)(data.truths or [], low, up)
 
 
-def reads_text(labels: Sequence[str], answers: Sequence[Prediction]) -> bool:
-    """Whether a model's labels are texts: it has no list of classes, and answers neither numbers of them nor boxes."""
-    return not labels and all(
+def reads_text(spec: ModelSpec, answers: Sequence[Prediction]) -> bool:
+    """Whether a model's labels are texts: by its task, or by its answers if it has no list of classes.
+
+    These are neither numbers of classes, nor probabilities, nor boxes.
+    """
+    if spec.postprocess and spec.postprocess.task == "text":
+        return True
+    return not spec.labels and all(
         answer.boxes is None and answer.probabilities is None and not (answer.label or "").isdigit()
         for answer in answers
     )

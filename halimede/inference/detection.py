@@ -131,6 +131,9 @@ class BoxReader:
         if self._anchors:
             scores, numbers = values
             boxes, points = self._anchors.decode(numbers), self._anchors.points(numbers)
+            if scores.shape[:1] != boxes.shape[:1]:
+                shapes = f"scores {list(scores.shape)} for {len(boxes)} boxes"
+                raise SampleError(f"the model gives {shapes} of one sample: check spec.postprocess.output")
             return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores, points=points)
         if len(values) == 1 and self._boxes.decode == "rows":
             (rows,) = values

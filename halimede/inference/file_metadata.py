@@ -7,7 +7,10 @@ files that are appended to it as a zip archive. Neither is checked by a runtime,
 from __future__ import annotations
 
 import ast
+import math
 import struct
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -34,6 +37,12 @@ class FileMetadata:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
+    @property
+    def has_range(self) -> bool:
+        """Whether values can be scaled by ``mean`` and ``std``: as many finite numbers, none of which divides by 0."""
+        are_finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        return 0 < len(self.mean) == len(self.std) and are_finite and all(self.std)
+
 
 def read_metadata(path: Path, file_format: str) -> FileMetadata:
     """Return the metadata of a file; nothing if it has none, or cannot be read so. The file was checked before."""
@@ -44,6 +53,8 @@ def read_metadata(path: Path, file_format: str) -> FileMetadata:
         metadata: FileMetadata = import_module(READERS[form]).metadata(path)
     except (ImportError, ModelError, OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
         return FileMetadata()  # who opens the file reports it
+    except (EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):  # a damaged or encrypted archive
+        return FileMetadata()
     return metadata
 
 

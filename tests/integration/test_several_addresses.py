@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiomqtt
 import pytest
 
 from halimede import topics
@@ -196,6 +197,34 @@ async def test_a_command_that_follows_a_topic_continues_at_the_second_broker(
             await asyncio.wait_for(publish_until(bus, 2), patience(30))
         watching.cancel()
         await asyncio.wait([watching])
+
+
+async def test_a_command_that_follows_subscribes_in_the_time_of_all_addresses(
+    mosquitto: MosquittoProcess, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[object] = []
+    subscribe = aiomqtt.Client.subscribe
+
+    async def recorded(client: aiomqtt.Client, *arguments: Any, timeout: float | None = None, **options: Any) -> object:  # noqa: ASYNC109 (aiomqtt's)
+        times.append(timeout or client.timeout)
+        return await subscribe(client, *arguments, timeout=timeout, **options)
+
+    monkeypatch.setattr(aiomqtt.Client, "subscribe", recorded)
+    settings = listed(mosquitto.port, free_port(), timeout_s=patience(10))
+
+    async def first() -> Synced | None:
+        async for _, body in follow(BrokerAddress(settings, "the test"), topics.SYNCED.filter(node=unique)):
+            return body
+        return None
+
+    async with asyncio.timeout(patience(30)), MqttBus(unique, settings) as bus:
+        await bus.wait_connected(patience(5))
+        following = asyncio.create_task(first())
+        while not following.done():
+            await bus.publish(topics.SYNCED.at(node=unique), Synced(epoch=0, count=1))
+            await asyncio.sleep(0.05)
+        assert await following
+    assert times == [patience(10)]
 
 
 async def test_doctor_examines_each_broker_of_a_list_and_whether_their_clients_reach_one_another(

@@ -183,7 +183,8 @@ def _show(model: Path, inspection: Inspection, *, several: bool) -> None:
     shown.print(table(("OUTPUT", "TYPE", "SHAPE"), map(_row, inspection.session.get_outputs())))
     rows = list(_metadata(inspection).items())
     if inspection.labels:
-        rows.append((f"{len(inspection.labels)} classes", shorten_middle(", ".join(inspection.labels), SHOWN_TEXT)))
+        count = "1 class" if len(inspection.labels) == 1 else f"{len(inspection.labels)} classes"
+        rows.append((count, shorten_middle(", ".join(inspection.labels), SHOWN_TEXT)))
     if rows:
         shown.print()
         shown.print(table(("METADATA", "VALUE"), [(clean(key), clean(text)) for key, text in rows]))

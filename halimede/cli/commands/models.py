@@ -12,6 +12,7 @@ from halimede.cli.model_files import inspect_file, needs_worker, write_manifest
 from halimede.cli.output import clean, console, to_yaml, warn
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.names import check_name
 
 models = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich")
 
@@ -69,7 +70,7 @@ def add(
         needs_worker()
         from halimede.inference import open_model
 
-        inspection = inspect_file(model, out, preset, name)
+        inspection = inspect_file(model, out, preset, check_name("--name", name) if name else "")
         if inspection.unknown:
             raise InvalidFieldError("FILE", str(model), inspection.unknown)
         path = out or Path(f"{inspection.name}.yaml")
@@ -79,7 +80,8 @@ def add(
             with open_model(inspection.path, inspection.spec):
                 pass
         except HalimedeError as error:
-            raise InvalidFieldError("FILE", str(model), f"the model does not answer so: {error}") from error
+            lines = f". `halimede inspect {shlex.quote(str(model))}` prints lines that do" if inspection.opening else ""
+            raise InvalidFieldError("FILE", str(model), f"the model does not answer so: {error}{lines}") from error
         manifest = inspection.proposed or {}
         write_manifest(path, manifest)
         console().print(clean(to_yaml(manifest)), markup=False, end="")

@@ -106,12 +106,11 @@ def load_anchors(anchors: Anchors, folder: Path) -> Anchors:
             raise FileNotFoundError
         if path.stat().st_size > MAX_BYTES:
             raise ModelError(f"{field}: {path.name} has more than {MAX_BYTES} bytes: is it a file of anchors?")
-        numbers = path.suffix == ".npy"
-        values = np.load(path, allow_pickle=False) if numbers else np.loadtxt(path, delimiter=",", ndmin=2)
+        values = _read_numbers(path)
     except OSError as error:
         text = f"{field}: there is no readable file {path.name} in the model's folder"
         raise ModelError(f"{text}: pack it into one archive (tar, tar.gz, zip) with the model") from error
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:  # the latter: a header with a shape that does not fit in memory
         raise ModelError(f"{field}: {path.name} holds no numbers [boxes, 4]: {str(error).splitlines()[0]}") from error
     if values.ndim != 2 or values.shape[1] != 4 or values.dtype.kind not in "uif" or not np.isfinite(values).all():
         text = f"{field}: {path.name} holds {values.dtype} {list(values.shape)}, which are no finite numbers [boxes, 4]"
@@ -119,3 +118,13 @@ def load_anchors(anchors: Anchors, folder: Path) -> Anchors:
     return LoadedAnchors(
         strides=anchors.strides, file=anchors.file, log=anchors.log, values=np.asarray(values, np.float64)
     )
+
+
+def _read_numbers(path: Path) -> Array:
+    """Return the numbers of a file of NumPy's format or of text. Raises OSError, ValueError, MemoryError."""
+    if path.suffix == ".npy":
+        with path.open("rb") as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+    if not path.stat().st_size:
+        raise ValueError("it is empty")
+    return np.loadtxt(path, delimiter=",", ndmin=2)

@@ -78,17 +78,17 @@ def ctc(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
     """Recognise a reader of text by the alphabet in its metadata, as long as its classes."""
     characters = lines_of(structure.metadata.texts.get(CHARACTERS, ""))
     outputs = [output for output in structure.outputs if len(structure.shape(output)) == 2]
-    if (
-        not characters
-        or len(outputs) != 1
-        or structure.shape(outputs[0])[1] not in {len(characters) + n for n in (1, 2)}
-    ):
+    if len(outputs) != 1 or not (characters or chosen):
+        return None
+    if characters and structure.shape(outputs[0])[1] not in {len(characters) + n for n in (1, 2)}:
         return None
     reading = OutputReading(
         "ctc", _output(structure, outputs[0], task="text"), resize="fit", bgr=True, mean=0.5, std=0.5
     )
-    if not is_probabilities(structure.sample(outputs[0])) and not chosen:
+    steps = structure.sample(outputs[0])
+    if steps is not None and not is_probabilities(steps):
         reading.postprocess["activation"] = "softmax"
+    # without an alphabet the model cannot be opened, and that error names the field
     reading.notes.append(
         f"the alphabet of {len(characters)} characters is that of the file's metadata; range and order of channels are"
         " those of PaddleOCR. Send one line of text a picture"
@@ -158,7 +158,8 @@ def ssd_anchors(structure: FileStructure, *, chosen: bool) -> OutputReading | No
     if SSD_COLUMNS.get(columns):
         reading.mean = reading.std = 0.5
     reading.scaled = columns in SSD_COLUMNS
-    reading.labels = structure.metadata.labels if len(structure.metadata.labels) == structure.shape(scores)[1] else ()
+    (classes_count,) = structure.shape(scores)[1:] or (1,)
+    reading.labels = structure.metadata.labels if len(structure.metadata.labels) == classes_count else ()
     reading.notes = [f"the {count} boxes are those of a grid with strides {list(strides)}, as in MediaPipe's detectors"]
     return reading
 

@@ -118,7 +118,7 @@ def _size(structure: FileStructure, reading: OutputReading | None, notes: list[s
 def _range(structure: FileStructure, reading: OutputReading | None, notes: list[str], *, imagenet: bool) -> Steps:
     """Return the step that scales values: by the file's metadata, the family, or as most models are trained."""
     metadata, graph = structure.metadata, structure.graph
-    if metadata.mean and len(metadata.mean) == len(metadata.std) and all(metadata.std):
+    if metadata.has_range:
         notes.append(
             f"the range is that of the file's metadata: mean {_list(metadata.mean)}, std {_list(metadata.std)}"
         )

@@ -39,9 +39,9 @@ class Replay:
     cut: float | None
 
     def typical(self) -> Decisions:
-        """Return the escalated samples of the round whose share is nearest to the mean of all rounds."""
-        shares = self.up.mean(axis=1)
-        typical: Decisions = self.up[np.abs(shares - shares.mean()).argmin()]
+        """Return the escalated samples of the round whose number of them is nearest to the mean of all rounds."""
+        counts = self.up.sum(axis=1)
+        typical: Decisions = self.up[np.abs(counts - counts.mean()).argmin()]
         return typical
 
 

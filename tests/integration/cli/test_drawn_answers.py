@@ -15,13 +15,14 @@ from halimede import codec, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli import answer_drawer
+from halimede.cli.answer_drawer import AnswerDrawer
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.commands import publish, results
 from halimede.cli.commands.publish import PublishPlan
 from halimede.cli.drawings import drawing_name
 from halimede.cli.output import Format
 from halimede.errors import InvalidFieldError
-from halimede.messages import Box, HardSample, Prediction, Result
+from halimede.messages import Box, Frame, HardSample, Prediction, Result
 from services.broker import MosquittoProcess
 from tests.cameras import video
 from tests.typed import halimede
@@ -111,6 +112,31 @@ async def test_frames_of_a_video_are_drawn(broker: BrokerAddress, silent: set[in
     assert plan.draw
     assert len(list(plan.draw.iterdir())) == 10
     assert all(Image.open(io.BytesIO(path.read_bytes())).format == "JPEG" for path in plan.draw.iterdir())
+
+
+async def test_the_first_frame_that_waits_for_a_worker_is_one_frame(
+    broker: BrokerAddress, mosquitto: MosquittoProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    add_frame = AnswerDrawer.add_frame
+
+    def recorded(drawer: AnswerDrawer, frame: Frame) -> None:
+        attempts.append(frame.sequence)
+        add_frame(drawer, frame)
+
+    monkeypatch.setattr(AnswerDrawer, "add_frame", recorded)
+    path = video(tmp_path / "film.mkv", frames=3)
+    plan = PublishPlan([str(path)], "cam0", "default", 0.0, 1, 1, bare=False, wait_s=60.0, draw=tmp_path / "drawn")
+    published = asyncio.create_task(publish.publish_stream(broker, plan))
+    async with asyncio.timeout(patience(30)):
+        while len(attempts) < 3:
+            await asyncio.sleep(0.05)
+        async with MqttBus("edge", mosquitto.url) as bus:
+            await bus.wait_connected(patience(5))
+            await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), Answerer(bus, set()))
+            assert await published == 0
+    assert plan.draw
+    assert len(list(plan.draw.iterdir())) == 6
 
 
 async def test_a_folder_that_cannot_be_made_is_refused_before_a_frame_is_sent(

@@ -90,6 +90,7 @@ NONSENSE = [
     "a,,b",
     "a:1,b:0",
     "mqtt://a,mqtt://b",
+    "a,mqtt://b",
     "a/x,b/x",
     "",
     "://",

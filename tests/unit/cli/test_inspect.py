@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shlex
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from examples.digits import train
 from halimede.api import admit
 from halimede.cli.app import app
 from halimede.cli.manifests import load
+from halimede.inference.file_metadata import FileMetadata
 from halimede.inference.proposals.proposal import PRESETS
 from tests.e2e.test_documentation import commands
 from tests.graphs import FLOAT, Node, write_graph
@@ -216,6 +219,22 @@ def test_a_lite_file_is_inspected_through_the_same_port(tmp_path: Path) -> None:
     assert found["answer"]["probabilities"] == pytest.approx([0.5, 0.5])
 
 
+@pytest.mark.parametrize("damage", [b"PK\x01\x02", b"one name a line\n"], ids=["directory", "content"])
+def test_a_lite_file_with_a_damaged_archive_of_labels_is_inspected_without_them(tmp_path: Path, damage: bytes) -> None:
+    path = write_classifier(tmp_path / "lite.tflite", np.ones((16, 2), np.float32), np.zeros(2, np.float32))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("labels.txt", "one name a line\n")
+    assert said(path)["metadata"]["labels"] == ["one name a line"]
+    path.write_bytes(path.read_bytes().replace(damage, b"?" * len(damage)))
+    assert "metadata" not in said(path)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((math.nan,), (1.0,)), ((0.0,), (math.inf,)), ((0.0,), (0.0,)), ((), ())])
+def test_a_range_that_scales_to_no_numbers_is_not_proposed(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    assert FileMetadata(mean=(127.5,), std=(127.5,)).has_range
+    assert not FileMetadata(mean=mean, std=std).has_range
+
+
 @pytest.mark.parametrize("kind", ["onnx", "tflite"])
 def test_the_model_in_an_archive_is_inspected_whatever_its_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -375,6 +394,7 @@ class TestFamilies:
                 "centernet",
             ),
             ({"heat": np.zeros((1, 1, 8, 8)), "s": np.zeros((1, 2, 8, 8)), "o": np.zeros((1, 2, 8, 8))}, UNKNOWN),
+            ({"boxes": np.zeros((1, 256, 16)), "scores": np.zeros((1, 256))}, "ssd-anchors"),
             ({"y": np.full((1, 128), 128**-0.5)}, "embedding"),
             ({"y": np.eye(1, 128)}, "classes"),
             ({"y": SPREAD[:, :128]}, UNKNOWN),
@@ -495,6 +515,18 @@ class TestModelsAdd:
         again = self.add(means(tmp_path, softmax=True), "--name", "colours")
         assert (again.exit_code, "it exists already: remove it" in again.output) == (1, True)
 
+    @pytest.mark.parametrize("name", ["My Model", "../up", "a" * 300])
+    def test_a_name_that_no_model_may_have_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        folder = tmp_path / "inner"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        done = self.add(means(tmp_path, softmax=True), "--name", name)
+        assert (done.exit_code, list(folder.iterdir())) == (1, [])
+        assert "--name: " in done.output
+        assert not list(tmp_path.glob("*.yaml"))
+
     def test_a_preset_names_what_the_file_does_not_show(self, tmp_path: Path) -> None:
         path, out = constant(tmp_path, {"y": SPREAD[:, :128]}), tmp_path / "out.yaml"
         refused = self.add(path, "--out", out)
@@ -505,6 +537,24 @@ class TestModelsAdd:
             assert YAML(typ="safe").load(tmp_path / f"{preset}.yaml")["spec"]["postprocess"]["task"] == task
         steps = YAML(typ="safe").load(tmp_path / "imagenet.yaml")["spec"]["preprocess"]
         assert steps[1] == {"op": "normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+    @pytest.mark.parametrize("preset", [(), ("--preset", "ctc")])
+    def test_a_reader_of_text_that_gives_logits_gets_a_softmax(self, tmp_path: Path, preset: tuple[str, ...]) -> None:
+        path, out = constant(tmp_path, {"y": 9 * SPREAD[:, :40].reshape(1, 10, 4)}), tmp_path / "out.yaml"
+        nameless = self.add(path, "--preset", "ctc", "--out", out)
+        assert (nameless.exit_code, out.exists()) == (1, False)
+        assert "spec.postprocess.text.alphabet: '' is empty" in " ".join(nameless.output.split())
+        done = self.add(described(path, character="a\nb\nc"), *preset, "--out", out)
+        assert done.exit_code == 0, done.output
+        assert YAML(typ="safe").load(out)["spec"]["postprocess"] == {"task": "text", "activation": "softmax"}
+
+    def test_fixed_axes_name_the_command_that_prints_lines_for_them(self, tmp_path: Path) -> None:
+        nodes: list[Node] = [("ReduceMean", ["x"], ["y"], {"axes": [2, 3], "keepdims": 0})]
+        path = write_graph(tmp_path / "ten.onnx", nodes, {"x": (FLOAT, [10, 3, 8, 8])}, {"y": (FLOAT, [10, 3])})
+        refused = self.add(path, "--out", tmp_path / "out.yaml")
+        assert refused.exit_code == 1
+        shown = "".join(refused.output.split())
+        assert f"`halimedeinspect{path}`printslinesthatdo" in shown
 
     @pytest.mark.parametrize(
         ("preset", "text"),

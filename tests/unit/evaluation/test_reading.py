@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import read_labelled
 from halimede.evaluation.quality import Reading, edits, reads_text
@@ -42,11 +44,13 @@ def test_a_point_has_exact_matches_and_wrong_characters_of_all_true_ones() -> No
 
 
 def test_labels_are_texts_where_a_script_answers_them_without_a_list_of_classes() -> None:
-    assert reads_text([], [Prediction(label="EXIT 12"), Prediction(label="")])
-    assert not reads_text(["EXIT"], [Prediction(label="EXIT")])
-    assert not reads_text([], [Prediction(label="7")])
-    assert not reads_text([], [Prediction(label="a", probabilities=[0.5, 0.5])])
-    assert not reads_text([], [Prediction(boxes=[Box(0, 0, 1, 1, 1.0, "a")])])
+    assert reads_text(ModelSpec(format="onnx"), [Prediction(label="EXIT 12"), Prediction(label="")])
+    assert not reads_text(ModelSpec(format="onnx", labels=["EXIT"]), [Prediction(label="EXIT")])
+    assert not reads_text(ModelSpec(format="onnx"), [Prediction(label="7")])
+    reader = ModelSpec(format="onnx", postprocess=Postprocess(task="text"))
+    assert reads_text(reader, [Prediction(label="7")])
+    assert not reads_text(ModelSpec(format="onnx"), [Prediction(label="a", probabilities=[0.5, 0.5])])
+    assert not reads_text(ModelSpec(format="onnx"), [Prediction(boxes=[Box(0, 0, 1, 1, 1.0, "a")])])
 
 
 def signs(folder: Path, table: str) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Anchors
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model
-from halimede.inference.decoders.anchors import anchor_boxes, cell_middles
+from halimede.inference.decoders.anchors import anchor_boxes, cell_middles, load_anchors
 from tests.graphs import FLOAT, Node, write_graph
 
 SIDE = 16
@@ -47,6 +49,13 @@ def spec(anchors: dict[str, object], **fields: object) -> ModelSpec:
         ModelSpec,
         "spec",
     )
+
+
+def vast_array() -> bytes:
+    """Return a file of NumPy's whose header claims more numbers than any memory holds."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**14, 4)})
+    return file.getvalue()
 
 
 GRID = {"strides": [8, 8], "perCell": 2}
@@ -133,11 +142,25 @@ class TestMistakes:
             open_model(path, spec({"file": "anchors.npy"}))
         assert str(caught.value).startswith("spec.postprocess.boxes.anchors.file: ")
 
-    def test_a_text_that_is_no_table_is_refused(self, tmp_path):
-        (tmp_path / "anchors.csv").write_text("a,b\n")
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", vast_array()])
+    def test_a_damaged_file_of_numbers_names_the_field(self, tmp_path, content):
+        (tmp_path / "anchors.npy").write_bytes(content)
+        with pytest.raises(ModelError, match=r"anchors\.file: anchors\.npy holds no numbers \[boxes, 4\]: "):
+            load_anchors(Anchors(file="anchors.npy"), tmp_path)
+
+    @pytest.mark.parametrize("text", ["a,b\n", ""])
+    def test_a_text_that_is_no_table_is_refused(self, tmp_path, text):
+        (tmp_path / "anchors.csv").write_text(text)
         path = model(tmp_path, np.zeros((3, 4)), np.zeros((3, 1)))
         with pytest.raises(ModelError, match=r"anchors\.csv holds no numbers"):
             open_model(path, spec({"file": "anchors.csv"}))
+
+    @pytest.mark.parametrize("shape", [(COUNT - 1, 1), (COUNT - 1,), (1, COUNT)])
+    def test_another_number_of_scores_than_boxes_names_both(self, tmp_path, shape):
+        path = model(tmp_path, np.zeros((COUNT, 4)), np.zeros(shape))
+        text = re.escape(f"scores {list(shape)} for 16 boxes of one sample: check spec.postprocess.output")
+        with pytest.raises(ModelError, match=text):
+            open_model(path, spec(GRID))
 
     def test_an_open_size_has_no_grid(self, tmp_path):
         path = model(tmp_path, np.zeros((COUNT, 4)), np.zeros((COUNT, 1)), (1, "H", "W", 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -43,5 +45,8 @@ def test_yes_or_no_is_held_to_the_budget_and_the_typical_round_is_near_the_mean(
 
 
 def test_no_samples_are_no_decisions() -> None:
-    assert replay([], target=0.2, cut=0.5).up.shape[1] == 0
+    played = replay([], target=0.2, cut=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert played.typical().shape == (0,)
     assert np.isfinite(replay([graded(0.1)], target=0.2, cut=0.5).sent).all()
