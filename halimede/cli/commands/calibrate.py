@@ -74,11 +74,11 @@ def calibrate(
 ) -> None:
     """Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.
 
-    Give at least 72 samples that the models were not trained on. Without labels the answers of the big model count as true. Writes
-    SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models: `halimede apply -f`
-    applies it. The figures are measured on 30 % of the samples, which the calibration does not use, with the uploads
-    that a worker's budget makes. If the joint answers are not above those of as many random uploads, by the 95 %
-    interval, nothing is written and the exit code is 1.
+    Give at least 72 samples that the models were not trained on. Without labels the answers of the big model count as
+    true. Writes SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models:
+    `halimede apply -f` applies it. The figures are measured on 30 % of the samples, which the calibration does not
+    use, with the uploads that a worker's budget makes. If the joint answers are not above those of as many random
+    uploads, by the 95 % interval, nothing is written and the exit code is 1.
 
     \b
     Examples:
