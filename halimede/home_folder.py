@@ -11,6 +11,8 @@ from pathlib import Path
 
 from halimede.errors import HalimedeError
 
+#: the folder where HALIMEDE_HOME and --home are not given
+DEFAULT_HOME = "~/.local/state/halimede"
 LOCK = "lock"
 #: what halimede makes in it
 NAMES = frozenset({LOCK, "run.json", "site", "clients", "broker", "gm", "nodes", "logs", "evaluation", "services.log"})

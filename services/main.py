@@ -11,13 +11,13 @@ from pathlib import Path
 
 from halimede import log
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.home_folder import DEFAULT_HOME
 from halimede.models.address_policy import VARIABLE, AddressPolicy
 from services.broker import find_mosquitto
 from services.site import Security
 from services.system import DEFAULT_NODES, SystemLayout, parse_nodes, run
 
 FAILED, USER_ERROR = 1, 2
-DEFAULT_HOME = "~/.local/state/halimede"
 #: a user with a whole system on one machine keeps models there and near by
 DEFAULT_ALLOW = "loopback,private"
 EXAMPLES = """\

@@ -349,7 +349,7 @@ class System:
             ),
             ("run file", str(self._run_file.path)),
             ("logs", str(home / "logs")),
-            *_example(),
+            *example(home),
             ("stop", "Ctrl-C"),
         ]
         return "halimede is up\n" + "\n".join(f"  {name:<9} {value}" for name, value in rows)
@@ -361,13 +361,19 @@ def earlier(home: Path, nodes: Collection[str]) -> list[tuple[str, str]]:
     return [("earlier", f"{name} does not run now; to forget it: halimede delete node {name}") for name in names]
 
 
-def _example() -> list[tuple[str, str]]:
-    """Return the commands that run the example: in a checkout it is there, an installed wheel writes it."""
+def example(home: Path) -> list[tuple[str, str]]:
+    """Return the commands that run the example in another terminal, where only the default home is known.
+
+    In a checkout the example is there, an installed wheel writes it.
+    """
     folder, first = (
         ("examples/digits", "make train") if programs.CHECKOUT else ("digits", "halimede demo --files digits")
     )
     applied, published = f"halimede apply -f {folder} --wait", f"halimede publish {folder}/pictures --camera cam0"
-    return [("try", first), ("", applied), ("", published)]
+    is_default = home == Path(home_folder.DEFAULT_HOME).expanduser()
+    exported = [] if is_default else [f"export HALIMEDE_HOME={shlex.quote(str(home))}"]
+    commands = [*exported, first, applied, published]
+    return [("" if i else "try", command) for i, command in enumerate(commands)]
 
 
 def _credentials(folder: Path | None) -> list[str]:

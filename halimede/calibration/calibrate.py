@@ -145,11 +145,10 @@ def fit(
     labelled = data.truths is not None or data.boxes is not None
     samples = Samples(referenced(data, cloud, is_text=is_text), edge, cloud)
     order = np.random.default_rng(seed).permutation(len(samples))
+    if shortage := describe_shortage(len(samples), held_out):
+        raise InvalidFieldError("--data", len(samples), shortage)
     tested = round(len(samples) * held_out)
     learning, testing = samples.part(order[tested:]), samples.part(order[:tested])
-    if len(learning) < LEAST:
-        fix = f"samples are too few: with {held_out:.0%} held out give at least {math.ceil(LEAST / (1 - held_out))}"
-        raise InvalidFieldError("--data", len(samples), fix)
     if rule.lower() == LEARNED.lower() and mode != AFTER:
         fix = f"it looks at what the small model answers: set mode to {AFTER}, or choose one that looks at samples"
         raise InvalidFieldError("--rule", LEARNED, fix)
@@ -191,6 +190,14 @@ def fit(
         tried=len(fitted),
         notes=[*_notes(tested, goal, np.concatenate([best.deciding, unseen]), labelled=labelled), *notes],
     )
+
+
+def describe_shortage(number: int, held_out: float = HELD_OUT) -> str:
+    """Return why so many samples are too few for a calibration, and how many are enough; empty: they are enough."""
+    if number - round(number * held_out) >= LEAST:
+        return ""
+    least = math.ceil(LEAST / (1 - held_out))
+    return f"{number} samples are too few: with {100 * held_out:.0f} % held out give at least {least}"
 
 
 def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:

@@ -14,10 +14,15 @@ from pathlib import Path
 from halimede.bus.credentials import Credentials
 from halimede.bus.settings import MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.home_folder import DEFAULT_HOME
 
 DEFAULT_HOST = "localhost"
 RUN_FILE = "run.json"
 START_IT = "start a system here with `halimede up`, or give a broker with --broker host:port"
+DEFAULT_SOURCE = (
+    "default, because --broker and HALIMEDE_BROKER are not set and there is no {file}; if the system was started with"
+    " --home DIR, first run `export HALIMEDE_HOME=DIR`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class BrokerAddress:
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder with all files of a local system."""
-    return Path(environment.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
+    return Path(environment.get("HALIMEDE_HOME") or DEFAULT_HOME).expanduser()
 
 
 def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> BrokerAddress:
@@ -55,7 +60,7 @@ def find(option: str = "", environment: Mapping[str, str] = os.environ, *, crede
         theirs = Credentials.at(run["credentials"], str(file)) if "credentials" in run else None
         return _read(str(file), run["broker"], shown or theirs)
     except FileNotFoundError:
-        return _read("default, because --broker, HALIMEDE_BROKER and a run file are not set", DEFAULT_HOST, shown)
+        return _read(DEFAULT_SOURCE.format(file=file), DEFAULT_HOST, shown)
     except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise InvalidFieldError(str(file), str(error), "remove the file, or give --broker host:port") from error
 

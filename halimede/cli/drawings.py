@@ -8,7 +8,8 @@ from pathlib import Path
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.system.files import write_atomic
 
-JPEG_SUFFIXES = (".jpg", ".jpeg")
+#: endings of a drawing's file: JPEG, PNG
+JPEG_SUFFIXES, PNG_SUFFIX = (".jpg", ".jpeg"), ".png"
 #: most characters of a file's own name in the name of its drawing
 MAX_NAME = 80
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -91,6 +91,11 @@ def draw_jpeg(
     return draw_jpeg(pixels, answer, truth, side=side // 2, max_bytes=max_bytes) if smaller else data
 
 
+def draw_png(pixels: Pixels, answer: Prediction) -> bytes:
+    """Return the drawing as a PNG, without loss."""
+    return encode_image(np.asarray(draw(pixels, answer)), "png")
+
+
 class Canvas:
     """A picture to draw on, at its size in the drawing. Places are pixels of the drawing."""
 

@@ -140,6 +140,7 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
         "halimede is up",
         str(up.home / "run.json"),
         "mosquitto_sub",
+        f"export HALIMEDE_HOME={up.home}",
         "halimede apply",
         "all processes have ended",
     ):

@@ -18,6 +18,7 @@ from PIL import Image
 
 from halimede import topics
 from halimede.messages import Box, CameraStatus, HardSample, TaskInfo
+from halimede.mining.scores import HARDEST
 from halimede.names import Key
 from services.gm.dashboard.feed import MOST_WATCHERS
 from services.gm.dashboard.routes import DashboardRoutes
@@ -188,13 +189,15 @@ async def test_boxes_of_both_answers_are_drawn_over_the_preview_and_a_click_enla
         topic = topics.HARD_SAMPLE.at(ns="default", service="faces")
         kept = {"by": "edge", "degraded": True, "reason": "no-cloud", "count": 1, "boxes": boxes(1)}
         outside = {"boxes": [Box(-5, 0.5, 1e300, 9, 0.5, 3)], "count": 10_000, "file": ""}
+        outside |= {"edge_boxes": [], "edge_count": 0, "hardness": HARDEST}
         for number, changes in enumerate(({}, kept, outside), 1):
             await w.operator.publish(topic, glimpse(number, **(DETECTION | changes)))
         async with browser(tmp_path / "profile") as tab:
             await tab.open(url)
             await tab.until("document.querySelectorAll('.sample').length == 3")
             cards = await tab.evaluate("[...document.querySelectorAll('.sample')].map((card) => card.innerText)")
-            assert "1 → 10,000 boxes" in cards[0]
+            assert "0 → 10,000 boxes" in cards[0]
+            assert "no box, cut\u00a00.500" in cards[0]
             assert "1 box\n" in cards[1]
             assert "no-cloud" in cards[1]
             for fact in (
@@ -206,7 +209,7 @@ async def test_boxes_of_both_answers_are_drawn_over_the_preview_and_a_click_enla
             ):
                 assert fact in cards[2], fact
             drawn = "[...document.querySelectorAll('.sample')].map((card) => card.querySelectorAll('rect{}').length)"
-            assert await tab.evaluate(drawn.format(".edge")) == [1, 1, 1]
+            assert await tab.evaluate(drawn.format(".edge")) == [0, 1, 1]
             assert await tab.evaluate(drawn.format(".final")) == [1, 0, 8]
             sides = (
                 "['x', 'y', 'width', 'height'].map((name) => Number(document.querySelector('{}').getAttribute(name)))"

@@ -22,7 +22,7 @@ from services.lc.paths import NodePaths
 from services.lc.supervisor.linux_process import MARK
 from services.main import main
 from services.processes import Child, Exit
-from services.system import RunFile, System, SystemLayout, earlier, labels, parse_nodes
+from services.system import RunFile, System, SystemLayout, earlier, example, labels, parse_nodes
 from tests.waiting import patience
 
 NEVER = asyncio.Event
@@ -41,6 +41,17 @@ def test_nodes_of_an_earlier_run_are_named_with_the_command_that_forgets_them(tm
     ((_, text),) = earlier(tmp_path, ["edge0", "cloud0"])
     assert text.endswith("halimede delete node edge1")
     assert earlier(tmp_path / "new", ["edge0"]) == []
+
+
+def test_the_first_command_to_try_exports_a_home_that_is_not_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (title, exported), *rows = example(tmp_path / "my system")
+    assert (title, exported) == ("try", f"export HALIMEDE_HOME='{tmp_path}/my system'")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    of_default = example(tmp_path / ".local" / "state" / "halimede")
+    assert [command for _, command in of_default] == [command for _, command in rows]
+    assert [title for title, _ in of_default] == ["try", "", ""]
 
 
 def test_nodes_get_the_label_of_the_role_in_their_name() -> None:

@@ -19,7 +19,7 @@ from halimede.cli.options import check_finite
 from halimede.cli.output import clean, console, to_yaml, warn
 from halimede.cli.progress import stages
 from halimede.cli.runner import FAILED, run
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
 
 if TYPE_CHECKING:
     from halimede.calibration.calibrate import Calibrated, Goal
@@ -74,11 +74,11 @@ def calibrate(
 ) -> None:
     """Calibrate which samples go to the cloud, for an upload share, a risk, or a deadline.
 
-    Give samples that the models were not trained on. Without labels the answers of the big model count as true. Writes
-    SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models: `halimede apply -f`
-    applies it. The figures are measured on 30 % of the samples, which the calibration does not use, with the uploads
-    that a worker's budget makes. If the joint answers are not above those of as many random uploads, by the 95 %
-    interval, nothing is written and the exit code is 1.
+    Give at least 72 samples that the models were not trained on. Without labels the answers of the big model count as
+    true. Writes SERVICE.calibration and SERVICE.calibration.yaml, which has the service and all its Models:
+    `halimede apply -f` applies it. The figures are measured on 30 % of the samples, which the calibration does not
+    use, with the uploads that a worker's budget makes. If the joint answers are not above those of as many random
+    uploads, by the 95 % interval, nothing is written and the exit code is 1.
 
     \b
     Examples:
@@ -115,6 +115,7 @@ def calibrate(
 
 def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> Found:
     """Read the data and calibrate, with progress."""
+    from halimede.calibration.calibrate import describe_shortage
     from halimede.calibration.service import calibrated, tier_index
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.service import read_chain
@@ -123,6 +124,8 @@ def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: st
     at = tier_index(chain, tier)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
+        if shortage := describe_shortage(len(samples)):  # before a model is opened
+            raise HalimedeError(f"--data {data}: {shortage}")
         return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, report=report)
 
 

@@ -14,7 +14,7 @@ import typer
 
 from halimede.answer_text import describe_answer
 from halimede.api.model_formats import format_of
-from halimede.cli.drawings import JPEG_SUFFIXES, write_drawing
+from halimede.cli.drawings import JPEG_SUFFIXES, PNG_SUFFIX, write_drawing
 from halimede.cli.manifests import SUFFIXES
 from halimede.cli.model_files import Inspection, inspect_file, inspect_manifest, needs_worker, write_manifest
 from halimede.cli.output import clean, clean_cell, console, plain, table, to_yaml, warn
@@ -48,7 +48,7 @@ def inspect(
     ] = None,
     draw: Annotated[
         Path | None,
-        typer.Option("--draw", metavar="FILE", help="Write the picture with the answer on it (JPEG)."),
+        typer.Option("--draw", metavar="FILE", help="Write the picture with the answer on it: .jpg, .jpeg or .png."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
@@ -222,16 +222,17 @@ def _show_answer(picture: Path | None, answer: Prediction, ms: float) -> None:
 def _check_drawing(draw: Path | None, picture: Path | None) -> None:
     if draw and not picture:
         raise typer.BadParameter("give a PICTURE with --draw")
-    if draw and draw.suffix.lower() not in JPEG_SUFFIXES:
-        raise typer.BadParameter(f"--draw writes a JPEG: end its name with {' or '.join(JPEG_SUFFIXES)}")
+    if draw and draw.suffix.lower() not in {*JPEG_SUFFIXES, PNG_SUFFIX}:
+        raise typer.BadParameter(f"end the name of --draw with {', '.join(JPEG_SUFFIXES)} or {PNG_SUFFIX}")
 
 
 def _draw(path: Path | None, image: Array | None, answered: tuple[Prediction, float] | None, *, as_json: bool) -> None:
     """Write the picture with its answer, if there are a file for it, a picture and an answer."""
     if path is None or image is None or answered is None:
         return
-    from halimede.frames.drawing import draw_jpeg
+    from halimede.frames.drawing import draw_jpeg, draw_png
 
-    write_drawing("--draw", path, draw_jpeg(image, answered[0]))
+    encode = draw_png if path.suffix.lower() == PNG_SUFFIX else draw_jpeg
+    write_drawing("--draw", path, encode(image, answered[0]))
     if not as_json:
         console().print(clean(f"drawn: {path}"), markup=False)

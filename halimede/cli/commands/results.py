@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 #: remembered ids, so that a repeated result is shown once
 REMEMBERED = 100_000
-HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS':>8}  {'FILE':<20}  NOTE"
+#: cells of the column LABEL: two boxes with their scores
+LABEL_WIDTH = 30
+HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<{LABEL_WIDTH}} {'SCORE':>6}  {'BY':<5} {'MS':>8}  {'FILE':<20}  NOTE"
 
 
 def results(
@@ -149,9 +151,11 @@ async def _results(
 
 def line(result: Result) -> Text:
     """Return one result as a line of the table."""
-    score = "-" if result.score is None else f"{result.score:.3f}"
-    label = clean_cell(describe_answer(result.prediction) if result.label is None else result.label)
-    shown = Text(f"{clean(result.camera):<12} {result.sequence:>7}  {label:<16} {score:>6}  ")
+    best = max((box.score for box in result.prediction.boxes or ()), default=result.score)
+    score = "-" if best is None else f"{best:.3f}"
+    label = Text(clean_cell(describe_answer(result.prediction) if result.label is None else result.label))
+    label.truncate(LABEL_WIDTH, overflow="ellipsis", pad=True)
+    shown = Text.assemble(f"{clean(result.camera):<12} {result.sequence:>7}  ", label, f" {score:>6}  ")
     shown.append(f"{result.by:<5}", style="cyan" if result.by in {"cloud", "joint"} else "")
     shown.append(f" {result.total_ms:>8.2f}  {clean_cell(result.file) or '-':<20}  ")
     return shown.append(", ".join(_notes(result)), style="yellow" if result.degraded else "")

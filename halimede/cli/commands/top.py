@@ -340,8 +340,15 @@ def _rate(key: str) -> Callable[[Row], str]:
     return lambda row: f"{row[key]:.1f}"
 
 
+def milliseconds(value: float | None) -> str:
+    """Return three significant digits, and all digits of a large value; ``-`` for none."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _ms(*keys: str) -> Callable[[Row], str]:
-    return lambda row: "/".join("-" if row[key] is None else f"{row[key]:.3g}" for key in keys)
+    return lambda row: "/".join(milliseconds(row[key]) for key in keys)
 
 
 SERVICE_COLUMNS = (
@@ -363,7 +370,7 @@ WORKER_COLUMNS = (
     ScreenColumn("CLOUD WORKER", lambda row: row["worker"]),
     ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
     ScreenColumn("CREDITS", _count("credits")),
-    ScreenColumn("MS A SAMPLE", lambda row: f"{row['serviceMs']:.3g}"),
+    ScreenColumn("MS A SAMPLE", _ms("serviceMs")),
 )
 PEER_COLUMNS = (
     ScreenColumn("EDGE WORKER", lambda row: row["worker"]),

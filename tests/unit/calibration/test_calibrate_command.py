@@ -132,6 +132,20 @@ def test_a_rule_that_is_not_above_chance_is_not_written_unless_it_is_accepted(pi
     assert (tmp_path / "out" / "digits.calibration.yaml").exists()
 
 
+def test_too_few_samples_are_refused_before_a_model_is_opened(pictures, tmp_path, monkeypatch):
+    def answer(*_: object, **__: object) -> None:
+        raise AssertionError("a model was asked")
+
+    monkeypatch.setattr("halimede.calibration.service.answered", answer)
+    few = tmp_path / "few.npz"
+    with np.load(pictures) as arrays:
+        np.savez(few, x=arrays["x"][:43], y=arrays["y"][:43])
+    refused = calibrate("--data", few, "--target-upload", 0.2, "--out", tmp_path / "out")
+    assert refused.exit_code == 1
+    shortage = "43 samples are too few: with 30 % held out give at least 72"
+    assert f"--data {few}: {shortage}" in " ".join(refused.output.split())
+
+
 def test_a_limit_on_the_risk_leaves_no_budget_to_move_its_cut(pictures, tmp_path):
     done = calibrate("--data", pictures, "--max-risk", 0.05, "--rule", "margin", "--out", tmp_path, "--json")
     assert done.exit_code == 0, done.output

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from halimede.cli.broker_address import find
+from halimede.cli.client import not_let_in
 from halimede.errors import HalimedeError, InvalidFieldError
 
 
@@ -50,6 +51,15 @@ def test_the_run_file_of_a_killed_system_is_not_followed(tmp_path: Path) -> None
 
 def test_without_any_of_them_it_is_the_usual_port_here(tmp_path: Path) -> None:
     assert where(find("", environment(tmp_path))) == "localhost:1883"
+
+
+def test_the_default_names_the_absent_run_file_and_the_export_for_another_home(tmp_path: Path) -> None:
+    address = find("", environment(tmp_path))
+    refused = str(not_let_in(address, PermissionError("Not authorized")))
+    for text in (str(address), refused):
+        assert f"there is no {tmp_path / 'run.json'}" in text
+        assert "`export HALIMEDE_HOME=DIR`" in text
+    assert "HALIMEDE_HOME" not in str(find("here:2000", environment(tmp_path)))
 
 
 @pytest.mark.parametrize(

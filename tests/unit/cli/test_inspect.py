@@ -97,20 +97,24 @@ def test_the_order_of_channels_changes_the_answer(tmp_path: Path) -> None:
     assert said(out, red(tmp_path))["answer"]["label"] == "blue"
 
 
-def test_the_answer_is_drawn_on_the_picture(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "answer.jpg"
+@pytest.mark.parametrize(("file", "form"), [("answer.jpg", "JPEG"), ("answer.JPEG", "JPEG"), ("answer.png", "PNG")])
+def test_the_answer_is_drawn_on_the_picture(tmp_path: Path, file: str, form: str) -> None:
+    out = tmp_path / "new" / file
     done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--draw", out)
     assert done.exit_code == 0, done.output
     assert f"drawn: {out}" in done.output
     with Image.open(out) as drawn:
-        assert (drawn.format, drawn.size) == ("JPEG", (320, 240))
+        assert (drawn.format, drawn.size) == (form, (320, 240))
         assert len(drawn.crop((0, 0, 80, 20)).getcolors(80 * 20) or []) > 20, "the class stands at the top"
     assert said(means(tmp_path, softmax=True), red(tmp_path), "--draw", out)["answer"]["label"] == "0"
 
 
 @pytest.mark.parametrize(
     ("file", "code", "cause"),
-    [("answer.png", 2, "end its name with .jpg or .jpeg"), ("/proc/answer.jpg", 1, "cannot be written")],
+    [
+        ("answer.gif", 2, "end the name of --draw with .jpg, .jpeg or .png"),
+        ("/proc/answer.jpg", 1, "cannot be written"),
+    ],
 )
 def test_a_drawing_that_cannot_be_written(tmp_path: Path, file: str, code: int, cause: str) -> None:
     done = inspect(means(tmp_path, softmax=True), red(tmp_path), "--draw", file)

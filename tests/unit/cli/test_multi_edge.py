@@ -6,15 +6,16 @@ import io
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from halimede.api import kind_of, parse
 from halimede.cli import completion, tables
 from halimede.cli.commands.describe import render
 from halimede.cli.commands.logs import workers
-from halimede.cli.commands.results import line
+from halimede.cli.commands.results import HEADER, line
 from halimede.cli.commands.top import TopState, screen
-from halimede.messages import Load, NodeInfo, Peer, Prediction, Result
+from halimede.messages import Box, Load, NodeInfo, Peer, Prediction, Result
 from tests.integration.gm_world import multi_edge
 from tests.unit.cli.test_top import document
 
@@ -95,6 +96,19 @@ def test_a_result_says_who_gave_it(by: Any) -> None:
         node="edge0",
     )  # fmt: skip
     assert by in line(result).plain
+
+
+def test_the_columns_of_results_stay_below_their_titles_whatever_the_answer_is() -> None:
+    palms = [Box(0, 0, 9, 9, score, "palm") for score in (0.661, 0.718)]
+    answers = [
+        Result(id="0" * 32, service="s", worker="w", by="edge", prediction=prediction, label=prediction.label)
+        for prediction in (Prediction(boxes=palms), Prediction(boxes=palms * 9), Prediction(label="漢" * 99))
+    ]
+    two, many, wide = (line(answer) for answer in answers)
+    assert "2 boxes: palm 0.72, palm 0.66 " in two.plain
+    ends = {cell_len(row.plain.partition(" edge ")[0]) for row in (two, many, wide)}
+    assert ends == {HEADER.index("BY") - 1}
+    assert [row.plain.partition(" edge ")[0].split()[-1] for row in (two, many, wide)] == ["0.718", "0.718", "-"]
 
 
 def test_the_kind_is_offered() -> None:

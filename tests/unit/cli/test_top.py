@@ -10,7 +10,7 @@ from rich.console import Console
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.cli.commands.top import WINDOW_S, TopState, listen, screen
+from halimede.cli.commands.top import WINDOW_S, TopState, listen, milliseconds, screen
 from halimede.messages import (
     Condition,
     GmPresence,
@@ -104,6 +104,13 @@ def printed(width: int, rows: int, services: int = 1) -> list[str]:
     out.print(screen(view(services), width, rows=rows))
     assert isinstance(out.file, io.StringIO)
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.1234, "0.123"), (39.84, "39.8"), (999.7, "1000"), (1210.4, "1210")]
+)
+def test_times_of_a_second_and_more_have_no_exponent(value: float | None, text: str) -> None:
+    assert milliseconds(value) == text
 
 
 def test_a_wide_terminal_shows_everything() -> None:

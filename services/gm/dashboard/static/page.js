@@ -128,10 +128,15 @@ function answers(row) {
   ];
 }
 
+// the hardness of a frame without boxes, positive or negative
+const EMPTY_HARDNESS = 1e6;
+
 // why the sample was sent: the numbers that the mining rule compared
 function why(row) {
   if (row.hardness === null) return "";
-  return row.cut === null ? `hardness ${digits(row.hardness)}` : `hardness ${digits(row.hardness)}, cut\u00a0${digits(row.cut)}`;
+  const isEmpty = row.edgeBoxes && !row.edgeCount && Math.abs(row.hardness) === EMPTY_HARDNESS;
+  const hardness = isEmpty ? "no box" : `hardness ${digits(row.hardness)}`;
+  return row.cut === null ? hardness : `${hardness}, cut\u00a0${digits(row.cut)}`;
 }
 
 function picture(row) {
