@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from halimede.api.class_names import describe_difference
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.box_convention import find_convention
 from halimede.evaluation.curves import Point
@@ -186,11 +187,7 @@ def _notes(chain: Chain, said: Sequence[Answered]) -> list[str]:
     notes = [convention.describe(chain.edge.model, chain.cloud.model)] if convention else []
     own, reference = _labels(edge), _labels(cloud)
     if own and reference and not own & reference:
-        listed = [", ".join(sorted(labels)[:5]) for labels in (own, reference)]
-        notes.append(
-            f"{chain.edge.model} answers {listed[0]}, and {chain.cloud.model} {listed[1]}: no answer of one counts as "
-            "right for the other. If these are the same things, set spec.labels of both Models to the same names"
-        )
+        notes.append(describe_difference(chain.edge.model, own, chain.cloud.model, reference))
     return notes
 
 
