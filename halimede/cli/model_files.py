@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from halimede.api.base import SEDNA, convert
+from halimede.api.class_names import unnamed_classes
 from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import FORMATS, ONNX, format_of
 from halimede.cli.manifests import load
@@ -90,6 +91,7 @@ def inspect_file(model: Path, out: Path | None, preset: str = "", name: str = ""
         metadata_field = {"name": inspection.name}
         inspection.proposed = {"apiVersion": SEDNA, "kind": "Model", "metadata": metadata_field, "spec": written}
         inspection.spec = convert({**written, "url": str(path)}, ModelSpec, "spec")
+        inspection.notes += filter(None, [unnamed_classes(inspection.spec)])
     return inspection
 
 
@@ -163,7 +165,7 @@ def _inspect_spec(name: str, model: ModelSpec) -> Inspection:
         name=name,
         metadata=metadata.texts,
         labels=metadata.labels,
-        notes=list(filter(None, [unscaled(file, spec)])),
+        notes=list(filter(None, [unscaled(file, spec), unnamed_classes(spec)])),
     )
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from halimede.api.class_names import describe_difference
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.box_convention import find_convention
-from halimede.evaluation.curves import Point
+from halimede.evaluation.curves import Point, at
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.disagreement import Disagreement, most_different
 from halimede.evaluation.quality import Quality, quality, reads_text, referenced
@@ -29,6 +30,8 @@ from halimede.mining.mixture import mix
 
 #: most characters of a label in a note
 MAX_LABEL = 40
+#: the rule that chooses by chance: its samples are below the mean of random uploads as often as above
+RANDOM = "Random"
 #: called with the name of the stage, the finished samples, and all samples
 StageReport = Callable[[str, int, int], None]
 
@@ -155,6 +158,7 @@ def evaluate(
         )
         for tier, each, came in zip(chain.tiers, said, reached, strict=True)
     ]
+    operating = _operating(chain.edge, measure, hard[0], onward, sent[0], edge_ms=said[0].ms, asked=asked)
     return EvaluationReport(
         edge_only=tiers[0].measures["accuracy"],
         cloud_only=tiers[-1].measures["accuracy"],
@@ -168,10 +172,10 @@ def evaluate(
         reference="labels" if known is data else "cloud",
         fusion="mixture" if calibration_of(chain.edge) else "cloud",
         tiers=tiers,
-        operating_point=_operating(chain.edge, measure, hard[0], onward, sent[0], edge_ms=said[0].ms, asked=asked),
+        operating_point=operating,
         costs={name: _costs(curves[name], order, sent[0], said[0].ms, asked) for name, order in found.items()},
         left_out=left_out,
-        notes=_notes(chain, said),
+        notes=[*_notes(chain, said), *filter(None, [_below_chance(operating, chance)])],
         disagreements=most_different(data.names, low, said[-1].predictions),
         link=link,
         bytes_cloud_only=round(float(sent[0].mean()), 1),
@@ -186,12 +190,17 @@ def _notes(chain: Chain, said: Sequence[Answered]) -> list[str]:
     notes = [convention.describe(chain.edge.model, chain.cloud.model)] if convention else []
     own, reference = _labels(edge), _labels(cloud)
     if own and reference and not own & reference:
-        listed = [", ".join(sorted(labels)[:5]) for labels in (own, reference)]
-        notes.append(
-            f"{chain.edge.model} answers {listed[0]}, and {chain.cloud.model} {listed[1]}: no answer of one counts as "
-            "right for the other. If these are the same things, set spec.labels of both Models to the same names"
-        )
+        notes.append(describe_difference(chain.edge.model, own, chain.cloud.model, reference))
     return notes
+
+
+def _below_chance(point: Operating, chance: Sequence[Point]) -> str:
+    """Return the note that the configured rule chooses worse than as many random uploads; empty if two digits agree."""
+    expected = at(chance, point.upload_ratio)
+    if point.rule == RANDOM or round(point.accuracy, 2) >= round(expected, 2):
+        return ""
+    figures = f"{point.accuracy:.2f}, {expected:.2f}"
+    return f"at {point.upload_ratio:.0%} {point.rule} is below random ({figures}): halimede calibrate chooses a rule"
 
 
 def _labels(answers: Sequence[Prediction]) -> set[str]:

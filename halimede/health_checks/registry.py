@@ -18,6 +18,7 @@ CHECKS: tuple[tuple[Examine, tuple[CheckRule, ...]], ...] = (
     (clocks.examine_clock, (clocks.NO_TIME, clocks.OFF, clocks.DAYS_OFF, clocks.DAYS_OFF_TLS)),
     (resources.examine_resources, (*resources.FAILED, *resources.UNFINISHED)),
     (resources.examine_conditions, (*resources.CONDITIONS.values(), *dict.fromkeys(resources.NOTED.values()))),
+    (resources.examine_classes, (resources.CLASSES,)),
     (workers.examine_answers, (workers.DEGRADED, workers.MOSTLY_DEGRADED)),
     (
         nodes.examine_nodes,

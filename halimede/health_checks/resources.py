@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, get_args
 
+from halimede.api.base import convert
+from halimede.api.class_names import different_names
+from halimede.api.jointinference import JointInferenceServiceSpec
+from halimede.api.model import ModelSpec
+from halimede.errors import InvalidFieldError
 from halimede.health_checks.check import Check, CheckRule, ok
 from halimede.health_checks.facts import SystemFacts
 from halimede.health_checks.resource_fields import condition, current, dig, phase, reason
@@ -134,6 +140,15 @@ NOTED = {
 }
 
 
+CLASSES = CheckRule(
+    "services",
+    "warning",
+    "the Models of a service name their classes differently, or one has no `labels`",
+    "`results` mixes both names, and no answer of one model counts as right for the other",
+    "set `spec.labels` of both Models to the same names: docs/processing.md, Names of classes",
+)
+
+
 def phase_rank(phase: str) -> int:
     """Return a sort key of phases: the worst first, with unknown ones."""
     return WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
@@ -168,6 +183,20 @@ def examine_conditions(facts: SystemFacts) -> Iterator[Check]:
                 if rule and fact.get("status", "True") == "True":
                     what = f"{fact.get('reason')}: {fact.get('message')}"
                     yield rule.row(what, about, str(fact.get("lastTransitionTime") or ""))
+
+
+def examine_classes(facts: SystemFacts) -> Iterator[Check]:
+    """Check whether the Models of each service have a name of a class in common."""
+    models: dict[str, dict[str, ModelSpec]] = {}
+    for body in facts.resources.get("model", ()):
+        with suppress(InvalidFieldError):  # of another version of GM
+            spec = convert(dig(body, "spec"), ModelSpec, "spec")
+            models.setdefault(str(dig(body, "metadata", "namespace")), {})[str(dig(body, "metadata", "name"))] = spec
+    for body in facts.resources.get("ji", ()):
+        with suppress(InvalidFieldError):
+            service = convert(dig(body, "spec"), JointInferenceServiceSpec, "spec")
+            if doubt := different_names(service, models.get(str(dig(body, "metadata", "namespace")), {})):
+                yield CLASSES.row(doubt, f"ji/{dig(body, 'metadata', 'name')}")
 
 
 def examine_kind(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Check]:

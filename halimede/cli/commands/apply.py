@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,9 +11,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from halimede.api import Resource, admit, kind_of
+from halimede.api import Resource, admit, kind_of, parse
+from halimede.api.class_names import different_names, model_names
+from halimede.api.jointinference import JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
-from halimede.api.model import in_force
+from halimede.api.model import ModelSpec, in_force
 from halimede.api.model_formats import FORMATS, format_of
 from halimede.api.processing import keeps_range
 from halimede.cli import options as o
@@ -119,6 +121,8 @@ async def apply_manifests(
         for manifest in manifests:
             console().print(f"{named(manifest.resource.key)} valid (dry run)")
             _warn(manifest)
+        for service in _services(manifests):
+            _warn_of_classes(service, _models(manifests, service))
         return 0
     applied: list[tuple[Key, int]] = []
     async with Client.to(broker) as client:
@@ -126,6 +130,9 @@ async def apply_manifests(
             generation = await _apply_one(client, manifest, dry=dry_run is DryRun.SERVER)
             if generation is not None:
                 applied.append((manifest.resource.key, generation))
+        for service in _services(manifests):
+            models = _models(manifests, service)
+            _warn_of_classes(service, {**await _stored_models(client, service, models), **models})
         not_ready = await _wait_all(client, applied, wait_s) if wait_s else 0
     return 1 if not_ready or len(applied) < len(manifests) else 0
 
@@ -187,6 +194,40 @@ def _warn(manifest: Manifest, problem: str = "") -> None:
         warn(f"{manifest.source}: {manifest.missing} is not on this machine: it must exist on the nodes that use it")
     for doubt in filter(None, (problem, _unscaled(resource), _misspelled_format(resource))):
         warn(f"{manifest.source}: {named(resource.key)}: {doubt}")
+
+
+def _services(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return the services that have a model at the edge and one in the cloud."""
+    return [manifest for manifest in manifests if isinstance(manifest.resource.spec, JointInferenceServiceSpec)]
+
+
+def _models(manifests: Iterable[Manifest], service: Manifest) -> dict[str, ModelSpec]:
+    """Return the Models of manifests that are in the namespace of a service, by name."""
+    resources = [manifest.resource for manifest in manifests]
+    namespace = service.resource.metadata.namespace
+    return {
+        resource.metadata.name: resource.spec
+        for resource in resources
+        if resource.kind.plural == MODELS and resource.metadata.namespace == namespace
+    }
+
+
+async def _stored_models(client: Client, service: Manifest, models: Collection[str]) -> dict[str, ModelSpec]:
+    """Return the Models that a service names and that are not among ``models``, as far as GM has them."""
+    stored: dict[str, ModelSpec] = {}
+    for name in model_names(service.resource.spec) - set(models):
+        try:
+            body = await client.get(MODELS, name, service.resource.metadata.namespace)
+            stored[name] = parse(body).spec
+        except (ApiRefusedError, InvalidFieldError):
+            continue  # the service waits for a Model that is missing, and its status names it
+    return stored
+
+
+def _warn_of_classes(service: Manifest, models: Mapping[str, ModelSpec]) -> None:
+    """Warn of a service whose Models name their classes differently."""
+    if doubt := different_names(service.resource.spec, models):
+        warn(f"{service.source}: {named(service.resource.key)}: {doubt}")
 
 
 def _unscaled(resource: Resource[Any]) -> str:

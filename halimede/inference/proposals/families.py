@@ -246,9 +246,6 @@ def classes(structure: FileStructure, *, chosen: bool) -> OutputReading | None:
         reading.notes.append("the scores do not sum to 1, as if several classes may be true at a time")
     if len(structure.metadata.labels) == count:
         reading.labels = structure.metadata.labels
-    else:
-        note = f"name the {count} classes in spec.labels, in the model's order; without names they are numbers"
-        reading.notes.append(note)
     return reading
 
 

@@ -67,7 +67,7 @@ def test_it_shows_inputs_outputs_a_model_and_what_it_has_assumed(tmp_path: Path)
     assert "OUTPUT TYPE SHAPE p float [N, 3]" in shown
     assert "pictures are RGB. If the model was trained on BGR" in shown
     assert "{op: normalize, mean: 0.5, std: 0.5}" in shown
-    assert "name the 3 classes in spec.labels" in shown
+    assert "Note: there are no names of classes, so classes are numbered: write spec.labels" in shown
 
 
 def test_what_it_writes_is_a_model_that_apply_takes_and_that_answers(tmp_path: Path) -> None:

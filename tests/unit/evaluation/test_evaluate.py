@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_the_configured_point_is_what_the_rule_itself_decides(tmp_path: Path) ->
     wire_ms = 10 + report.bytes_cloud_only  # 8 kbit/s: a byte a millisecond
     both = report.tiers[0].model_ms + point.upload_ratio * (wire_ms + report.tiers[1].model_ms)
     assert point.latency_ms == pytest.approx(both, rel=0.02)
+
+
+def test_a_rule_below_random_uploads_is_a_note(tmp_path: Path) -> None:
+    service = chain(tmp_path, targetUploadRatio=0.25)
+    assert not [note for note in evaluate(service, data()).notes if "below random" in note]
+    truths = ["b" if truth == "a" else "a" for truth in data().truths or ()]
+    opposite = replace(data(), truths=truths)  # the surest answers are wrong
+    note = "at 25% Margin is below random (0.15, 0.45): halimede calibrate chooses a rule"
+    assert note in evaluate(service, opposite).notes
+    by_chance = chain(tmp_path, joint(mining="Random", seed="1"), targetUploadRatio=0.25)
+    for samples in (data(), opposite):  # one of the two is below the mean
+        assert not [note for note in evaluate(by_chance, samples).notes if "below random" in note]
 
 
 def test_a_budget_is_met_by_the_hardest(tmp_path: Path) -> None:

@@ -84,6 +84,19 @@ class Case:
     texts: tuple[str, ...] = field(default=())
 
 
+def model(name: str, *labels: str, **spec: Any) -> dict[str, Any]:
+    spec = {"url": "/m.onnx", "format": "onnx", "labels": list(labels), "postprocess": {"task": "detection"}, **spec}
+    return {"metadata": {"namespace": "default", "name": name}, "spec": spec, "status": {"phase": "Ready"}}
+
+
+def with_models(*models: dict[str, Any]) -> SystemFacts:
+    """Return a service with the Models small and big, and these Models."""
+    template = {"spec": {"containers": [{"name": "worker"}]}}
+    edge = {"model": {"name": "small"}, "hardExampleMining": {"name": "BoxCount"}, "template": template}
+    service = body(edgeWorker=edge, cloudWorker={"model": {"name": "big"}, "template": template})
+    return replace(WELL, resources={"ji": [service], "model": models})
+
+
 READER = body(edgeWorker={"source": {"cameras": ["a"]}})
 LETTER = DeadLetter(client="c", topic="a/b", reason="nonsense", size=3)
 UNREADY = "Kubernetes takes it as not ready (NodeStatusUnknown: Kubelet stopped posting node status.)"
@@ -191,6 +204,15 @@ CASES = {
     "a dataset without a sample": Case(
         with_body("dataset", phase="Ready", reason="NoSamples"), "datasets", "warning", False, ("NoSamples",)
     ),
+    "models with different classes": Case(
+        with_models(model("small", "palm"), model("big")),
+        "services",
+        "warning",
+        False,
+        ("ji/helmet: small answers palm, and big numbers of classes", "set `spec.labels` of both"),
+    ),
+    "models with the same classes": Case(with_models(model("small", "palm"), model("big", "palm"))),
+    "a model of another version of GM": Case(with_models(model("small", "palm"), model("big", newer=1))),
     "a model waits": Case(with_body("model", phase="Pending"), "models", "warning", True, ("model/helmet",)),
     "a dataset failed": Case(with_body("dataset", phase="Failed"), "datasets", "problem", True, ("dataset/helmet",)),
     "a dataset waits": Case(with_body("dataset", phase="Pending"), "datasets", "warning", True, ("dataset/helmet",)),
