@@ -101,7 +101,7 @@ async def test_fault_05_uploads_adapt_and_presence_is_unaffected(tmp_path: Path)
         await start(plane, proxy, edge, tmp_path / "pictures")
         await edge.put(5)
         await plane.until(lambda: [result.by for result in edge.results.values()] == ["cloud"] * 5)
-        connections, before = proxy.accepted, [each for each in plane.presences if each.node == "edge0"]
+        connections, birth = proxy.accepted, next(p for p in reversed(plane.presences) if p.node == "edge0")
 
         async with narrow(proxy):
             await edge.put(NARROW)
@@ -112,7 +112,8 @@ async def test_fault_05_uploads_adapt_and_presence_is_unaffected(tmp_path: Path)
             assert status.phase == "Running" or status.conditions[-1].reason == "WorkerSilent"
             assert (await plane.node()).online
         assert proxy.accepted == connections, "somebody's connection was taken for a dead one"
-        assert [each for each in plane.presences if each.node == "edge0"] == before
+        # a client repeats its birth some seconds after it has connected
+        assert all(presence == birth for presence in plane.presences if presence.node == "edge0")
 
         await plane.until(lambda: len(edge.results) == 5 + NARROW)
         meanwhile = list(edge.results.values())[5:]
