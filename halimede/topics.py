@@ -152,7 +152,7 @@ HARD_SAMPLE = Topic(
     qos=0,
     publishers=(Role.EDGE,),
     subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER),
-    doc="A thumbnail of a hard sample: at most one a second from each edge worker.",
+    doc="A small picture of a hard sample: at most one a second from each edge worker.",
 )
 
 EDGE_PEER = Topic(

@@ -29,23 +29,27 @@ PLURAL = "models"
 
 @dataclass(slots=True, kw_only=True)
 class Inspection:
-    """A model's file, its spec, and what is worth a note. ``proposed``: the spec is a proposal.
+    """A model's file, its spec, and what is worth a note.
 
-    ``unknown``: why none is proposed, with ``lines`` of a script for the outputs. ``opening``: lines that open axes.
+    ``proposal``: what the file shows, None for a Model of a manifest and a file that takes no sample. ``manifest``: the
+    proposed Model. ``opening``: lines that open fixed axes.
     """
 
     path: Path
     spec: ModelSpec
     session: RuntimeSession
     name: str = ""
-    proposed: dict[str, Any] | None = None
-    family: str = ""
+    proposal: Proposal | None = None
+    manifest: dict[str, Any] | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
-    unknown: str = ""
-    lines: str = ""
     opening: str = ""
+
+    @property
+    def unknown(self) -> str:
+        """Why nothing is proposed for the outputs; empty if something is, or nothing had to be."""
+        return self.proposal.unknown if self.proposal else ""
 
 
 def needs_worker() -> None:
@@ -84,12 +88,11 @@ def inspect_file(model: Path, out: Path | None, preset: str = "", name: str = ""
     except HalimedeError:  # who opens the model reports it, after its inputs and outputs were shown
         inspection.opening = opening_lines(session, model) if form == ONNX.name and fixed_axes(session) else ""
         return inspection
-    inspection.notes, inspection.family = proposal.notes, proposal.family
-    inspection.unknown, inspection.lines = proposal.unknown, proposal.skeleton
+    inspection.proposal, inspection.notes = proposal, proposal.notes
     if not proposal.unknown:
         written = _fields(proposal, _url(model, out), form)
         metadata_field = {"name": inspection.name}
-        inspection.proposed = {"apiVersion": SEDNA, "kind": "Model", "metadata": metadata_field, "spec": written}
+        inspection.manifest = {"apiVersion": SEDNA, "kind": "Model", "metadata": metadata_field, "spec": written}
         inspection.spec = convert({**written, "url": str(path)}, ModelSpec, "spec")
         inspection.notes += filter(None, [unnamed_classes(inspection.spec)])
     return inspection

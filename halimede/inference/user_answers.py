@@ -12,11 +12,10 @@ from halimede.inference.detection import MAX_BOXES
 from halimede.inference.model import SampleError
 from halimede.inference.postprocess import classify, label_of
 from halimede.messages import Box, Prediction
+from halimede.messages.samples import MAX_LABEL_TEXT
 
 FIELDS = ("label", "score", "probabilities", "boxes", "landmarks", "lines")
 BOX_LENGTHS = {5, 6}
-#: limit of a message (messages.samples)
-MAX_LABEL = 1024
 SUM_SLACK = 0.01
 
 
@@ -102,8 +101,10 @@ def _box(row: Any, labels: Sequence[str]) -> Box:
         label = int(label)  # arrays have one type, so class indices arrive as floats
     if not isinstance(label, str | int):
         raise SampleError(f"the user's code returned {label!r:.80} as a box's label: use text or a class index")
-    if isinstance(label, str) and len(label) > MAX_LABEL:
-        raise SampleError(f"the user's code returned a box's label of {len(label)} characters: use up to {MAX_LABEL}")
+    if isinstance(label, str) and len(label) > MAX_LABEL_TEXT:
+        raise SampleError(
+            f"the user's code returned a box's label of {len(label)} characters: use up to {MAX_LABEL_TEXT}"
+        )
     if isinstance(label, int) and labels:
         label = label_of(label, labels)
     x1, y1, x2, y2, score = map(float, row[:5])

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from halimede.messages.base import FileName, Finite, Message, Name, NonNegative, Short, Text
-from halimede.messages.samples import Prediction, Result
+from halimede.messages.samples import MAX_LABEL_TEXT, LabelText, Prediction, Result
 
 FrameId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-Said = Annotated[str, Meta(max_length=1024)]
 #: most entries of one page
 PAGE = 256
 #: most persons that label one sample
@@ -34,7 +33,7 @@ class KeptImage(Message, kw_only=True):
 class PersonLabel(Message, kw_only=True):
     """The label that a person gave a stored sample; ``by`` names the person."""
 
-    label: Annotated[str, Meta(min_length=1, max_length=1024)]
+    label: Annotated[str, Meta(min_length=1, max_length=MAX_LABEL_TEXT)]
     by: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -70,8 +69,8 @@ class KeptEntry(Message, kw_only=True):
     camera: Short = ""
     by: Short = ""
     reason: Short = ""
-    edge_label: Said = ""
-    label: Said = ""
+    edge_label: LabelText = ""
+    label: LabelText = ""
     degraded: bool = False
     hardness: Finite | None = None
     cut: Finite | None = None
@@ -96,7 +95,7 @@ class KeptRequest(Message, kw_only=True):
     worker: Short = ""
     node: Short = ""
     camera: Short = ""
-    label: Said = ""
+    label: LabelText = ""
     by: Short = ""
     reason: Short = ""
     disagree: bool = False

@@ -9,7 +9,9 @@ from msgspec import Meta
 from halimede.messages.base import FileName, Finite, Message, Millis, Name, NonNegative, Short, Text
 
 Vector = Annotated[list[Finite], Meta(max_length=100_000)]
-LabelText = Annotated[str, Meta(max_length=1024)]
+#: most characters of an answer's label
+MAX_LABEL_TEXT = 1024
+LabelText = Annotated[str, Meta(max_length=MAX_LABEL_TEXT)]
 
 
 class Box(Message, array_like=True):

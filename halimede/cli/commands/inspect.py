@@ -86,8 +86,8 @@ def inspect(
             sys.stdout.write(json.dumps(whole, indent=1) + "\n")
         if any(inspection.unknown for inspection in inspections) and (picture or out):
             return FAILED
-        if out and inspections[0].proposed:
-            write_manifest(out, inspections[0].proposed)
+        if out and inspections[0].manifest:
+            write_manifest(out, inspections[0].manifest)
             if not as_json:
                 console().print(clean(f"\nNext: halimede apply -f {shlex.quote(str(out))}"), markup=False)
         return 0
@@ -150,10 +150,10 @@ def _document(inspection: Inspection, answered: tuple[Prediction, float] | None)
     }
     if inspection.metadata or inspection.labels:
         document["metadata"] = {**_metadata(inspection), "labels": list(inspection.labels)}
-    if inspection.proposed:
-        document |= {"family": inspection.family, "manifest": inspection.proposed}
-    if inspection.unknown:
-        document |= {"unknown": inspection.unknown, "script": inspection.lines}
+    if (proposal := inspection.proposal) and inspection.manifest:
+        document |= {"family": proposal.family, "manifest": inspection.manifest}
+    elif proposal:
+        document |= {"unknown": proposal.unknown, "script": proposal.skeleton}
     if answered:
         document["answer"] = {**plain(answered[0]), "ms": round(answered[1], 2)}
     return document
@@ -188,12 +188,12 @@ def _show(model: Path, inspection: Inspection, *, several: bool) -> None:
     if rows:
         shown.print()
         shown.print(table(("METADATA", "VALUE"), [(clean(key), clean(text)) for key, text in rows]))
-    if inspection.proposed:
-        shown.print(f"\nPROPOSED MODEL ({inspection.family})", style="bold", markup=False)
-        shown.print(clean(to_yaml(inspection.proposed)), markup=False, end="")
-    if inspection.unknown:
-        warn(inspection.unknown)
-        shown.print(clean(f"\n{inspection.lines}"), markup=False, end="")
+    if (proposal := inspection.proposal) and inspection.manifest:
+        shown.print(f"\nPROPOSED MODEL ({proposal.family})", style="bold", markup=False)
+        shown.print(clean(to_yaml(inspection.manifest)), markup=False, end="")
+    elif proposal:
+        warn(proposal.unknown)
+        shown.print(clean(f"\n{proposal.skeleton}"), markup=False, end="")
     for note in inspection.notes:
         warn(f"Note: {note}")
 

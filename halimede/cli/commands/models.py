@@ -82,7 +82,7 @@ def add(
         except HalimedeError as error:
             lines = f". `halimede inspect {shlex.quote(str(model))}` prints lines that do" if inspection.opening else ""
             raise InvalidFieldError("FILE", str(model), f"the model does not answer so: {error}{lines}") from error
-        manifest = inspection.proposed or {}
+        manifest = inspection.manifest or {}
         write_manifest(path, manifest)
         console().print(clean(to_yaml(manifest)), markup=False, end="")
         for note in inspection.notes:

@@ -17,12 +17,11 @@ from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.postprocess import activate
 from halimede.messages import Prediction
+from halimede.messages.samples import MAX_LABEL_TEXT
 
 FIELD = "spec.postprocess.text.alphabet"
 #: the entry of a file's metadata with one character a line, as PaddleOCR's exporters write it
 METADATA_KEY = "character"
-#: characters of a label (messages.samples)
-MAX_LABEL = 1024
 #: tolerance by which rounding may raise a probability above 1
 SCORE_SLACK = 1e-3
 
@@ -85,8 +84,10 @@ class TextReader:
         blank = 0 if self._blank == "first" else len(names) - 1
         chosen = (classes != blank) & np.concatenate([[True], classes[1:] != classes[:-1]])
         label = "".join(names[index] for index in classes[chosen])
-        if len(label) > MAX_LABEL:
-            raise SampleError(f"the model reads {len(label)} characters, more than {MAX_LABEL}: send a line at a time")
+        if len(label) > MAX_LABEL_TEXT:
+            raise SampleError(
+                f"the model reads {len(label)} characters, more than {MAX_LABEL_TEXT}: send a line at a time"
+            )
         score = float(scores[chosen].mean() if chosen.any() else scores.mean())
         return Prediction(label=label, score=min(score, 1.0))
 
