@@ -26,7 +26,8 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 class WorkerLoad:
     """The known load of a worker. ``queued``: samples before the next one; ``in_flight``: sent from here, not answered.
 
-    ``places``: the most samples that it queues now; infinite if unknown.
+    ``confirmed_ms``: the lower of its last two advertised service times; 0: it has advertised less than two. The first
+    call of a model may be slower by far. ``places``: the most samples that it queues now; infinite if unknown.
     ``network_ms``: round trip without the worker's queue and compute time, if measured. ``advertised``,
     ``last_answer``: times of the worker's last advertisement, and of its last answer to this client.
     """
@@ -37,6 +38,7 @@ class WorkerLoad:
     advertised: float
     in_flight: int = 0
     places: float = math.inf
+    confirmed_ms: float = 0.0
     network_ms: float | None = None
     last_answer: float = -math.inf
 
@@ -74,6 +76,7 @@ class LoadBalancer:
         if gone:
             known.in_flight = 0
         coming = max(0, known.in_flight - load.queued)  # in flight: the worker has not counted them
+        known.confirmed_ms = min(known.service_ms, load.service_ms)
         known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
         known.service_ms, known.advertised, known.places = load.service_ms, now, load.places or math.inf
         return gone
@@ -113,11 +116,11 @@ class LoadBalancer:
         for entry in self._workers.values():
             if self._is_stale(entry, now):
                 continue
-            if not entry.service_ms:
+            if not entry.confirmed_ms:
                 return None
             share = min(1.0, (entry.in_flight + 1) / (entry.queued + 1))
-            slots_per_s += share * 1000 / entry.service_ms
-            answer_s = min(answer_s, entry.service_ms / 1000)
+            slots_per_s += share * 1000 / entry.confirmed_ms
+            answer_s = min(answer_s, entry.confirmed_ms / 1000)
         return SlotForecast(1 / slots_per_s, answer_s) if slots_per_s else None
 
     def sent(self, worker: str) -> None:

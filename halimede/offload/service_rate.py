@@ -49,9 +49,17 @@ class ServiceRate:
         self.places = min(queue, UNKNOWN * lanes)
 
     def learn(self, samples: int, ms: float) -> None:
-        """Record one call of the model: number of samples, milliseconds."""
-        each = ms / samples
-        self.service_ms = each if not self.service_ms else self.service_ms + NEWEST * (each - self.service_ms)
+        """Record one call of the model: number of samples, milliseconds.
+
+        The first call includes what a model does once: a faster second one replaces it.
+        """
+        sample_ms = ms / samples
+        if not self.service_ms:
+            self.service_ms = sample_ms
+        elif len(self._calls) == 1:
+            self.service_ms = min(self.service_ms, sample_ms)
+        else:
+            self.service_ms += NEWEST * (sample_ms - self.service_ms)
         self._calls.append(ms)
         if self.service_ms * self._queue * SHORT <= min(self._horizon_s, self._wanted_s) * 1000:
             self.places, self._fixed_ms, self._each_ms = self._queue, 0.0, self.service_ms

@@ -17,6 +17,23 @@ def test_before_the_first_call_few_places_are_offered_and_it_goes_alone() -> Non
     assert not pace.late(UNKNOWN, 0.1), "how long it takes is not known"
 
 
+def test_a_faster_second_call_replaces_the_first_one() -> None:
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
+    pace.learn(1, 3000)
+    assert pace.service_ms == 3000
+    pace.learn(1, 2)
+    assert pace.service_ms == 2
+    pace.learn(1, 12)
+    assert pace.service_ms == pytest.approx(5), "from then on the mean of calls"
+
+
+def test_a_slower_second_call_does_not_replace_the_first_one() -> None:
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
+    pace.learn(1, 2)
+    pace.learn(1, 3000)
+    assert pace.service_ms == 2
+
+
 def test_places_and_batches_follow_the_models_speed() -> None:
     pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     for samples in (1, 2, 3, 2, 1):

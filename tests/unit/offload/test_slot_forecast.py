@@ -80,9 +80,11 @@ def full(service_ms: float, queued: int, *, places: int = 0) -> Load:
 def test_slots_of_all_workers_count_by_the_share_that_this_requester_has() -> None:
     table = LoadBalancer()
     assert table.forecast(0) is None
-    table.update("a", full(500, 0), 0)
+    for _ in range(2):
+        table.update("a", full(500, 0), 0)
     assert table.forecast(0) == SlotForecast(slot_s=0.5, answer_s=0.5)
-    table.update("b", full(250, 3), 0)  # all three are of other requesters: one of four with the next one
+    for _ in range(2):
+        table.update("b", full(250, 3), 0)  # all three are of other requesters: one of four with the next one
     both = table.forecast(0)
     assert both
     assert (1 / both.slot_s, both.answer_s) == (pytest.approx(2 + 1), 0.25)
@@ -91,6 +93,19 @@ def test_slots_of_all_workers_count_by_the_share_that_this_requester_has() -> No
     table.remove("c")
     table.update("a", full(500, 0), STALE_S)
     assert table.forecast(STALE_S + 1) == SlotForecast(slot_s=0.5, answer_s=0.5), "the silent one does not count"
+
+
+def test_the_time_of_a_models_first_call_alone_forecasts_nothing() -> None:
+    table = LoadBalancer()
+    table.update("a", full(0, 0), 0)
+    table.update("a", full(3000, 0), 3)
+    assert table.forecast(3) is None
+    table.update("a", full(2, 0), 3.1)
+    assert table.forecast(3.1) == SlotForecast(slot_s=0.002, answer_s=0.002)
+    table.update("a", full(500, 0), 4)
+    assert table.forecast(4) == SlotForecast(slot_s=0.002, answer_s=0.002), "the lower of the last two"
+    table.update("a", full(500, 0), 5)
+    assert table.forecast(5) == SlotForecast(slot_s=0.5, answer_s=0.5)
 
 
 def test_a_worker_that_has_more_samples_than_places_gets_none_for_each_answer() -> None:
