@@ -75,7 +75,9 @@ async def test_fault_34_a_hostile_script_ends_and_the_rounds_go_on(
                 await eventually(lambda n=name: states[world.name(n)].reason == "TrainerFails", 60)
                 assert reason in states[world.name(name)].message
             assert list(Path(elsewhere).iterdir()) == []
-            assert set(done.dropped) <= {"TrainingTooSlow", "OutOfMemory", "TrainingFailed", "TrainerFails"}
+            # a round is repeated where a slow machine makes the good trainer too slow as well
+            reasons = {"TrainingTooSlow", "OutOfMemory", "TrainingFailed", "TrainerFails", "RoundRepeated"}
+            assert set(done.dropped) <= reasons
             policies = {body.metrics.get("policy") for body in world.states.values() if body.metrics}
             assert policies <= {float(os.SCHED_IDLE), float(os.SCHED_BATCH)}, "they go after others"
             refused = {body.metrics.get("refused") for body in world.states.values() if body.metrics}

@@ -203,7 +203,10 @@ async def longest_pause_s(stop: asyncio.Event) -> float:
 
 
 async def test_doctor_finds_the_missing_nodelay(slow: int) -> None:
-    """Linux acknowledges at once, without the delay, what comes after a pause of 200 ms (tcp_event_data_recv)."""
+    """Linux acknowledges at once, without the delay, what comes after a pause of 200 ms (tcp_event_data_recv).
+
+    That pause is the sum of this process's and the broker's: a machine that pauses this one for 30 ms is starved.
+    """
     deadline = time.monotonic() + patience(30)
     while time.monotonic() < deadline:
         stop = asyncio.Event()
@@ -213,7 +216,7 @@ async def test_doctor_finds_the_missing_nodelay(slow: int) -> None:
         if found["round trip"].level == "warning":
             assert "set_tcp_nodelay true" in found["round trip"].do
             return
-        assert await pause > 0.1, f"no pause of this process explains it: {found['round trip']}"
+        assert await pause > 0.03, f"no pause of this process explains it: {found['round trip']}"
     pytest.skip("this machine paused the process in each try: the delay cannot be seen on it")
 
 
