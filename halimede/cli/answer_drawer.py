@@ -18,7 +18,7 @@ from halimede.bus.port import Bus
 from halimede.cli.drawings import drawing_name, make_folder, write_drawing
 from halimede.cli.output import clean, console, warn
 from halimede.errors import DecodeError
-from halimede.messages import Frame, Prediction, Result
+from halimede.messages import Frame, Result
 
 OPTION = "--draw"
 #: most drawings of one command; most frames that wait for an answer, and bytes of those that are not on disk
@@ -130,15 +130,15 @@ class AnswerDrawer:
         while True:
             sent, result = await self._answers.get()
             path = self._folder / drawing_name(sent.sequence, sent.name, result.service)
-            if await asyncio.to_thread(_draw, path, sent.read, result.prediction):
+            if await asyncio.to_thread(_draw, path, sent.read, result):
                 self._drawn += 1
             self._answers.task_done()
 
 
-def _draw(path: Path, read: Callable[[], bytes], answer: Prediction) -> bool:
+def _draw(path: Path, read: Callable[[], bytes], result: Result) -> bool:
     """Write one drawing; return whether the frame could be read. Raises InvalidFieldError for a file not written."""
     from halimede.frames import encodings
-    from halimede.frames.drawing import draw_jpeg
+    from halimede.frames.drawing import draw_jpeg, result_layers
     from halimede.frames.orientation import upright
     from halimede.frames.payloads import open_payload
 
@@ -146,5 +146,5 @@ def _draw(path: Path, read: Callable[[], bytes], answer: Prediction) -> bool:
         pixels = encodings.decode(open_payload(upright(read()), ""))
     except (DecodeError, OSError):
         return False
-    write_drawing(OPTION, path, draw_jpeg(pixels, answer))
+    write_drawing(OPTION, path, draw_jpeg(pixels, result_layers(result.prediction, result.by, result.edge)))
     return True
