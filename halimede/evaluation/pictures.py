@@ -10,7 +10,7 @@ from halimede.evaluation.disagreement import Disagreement
 from halimede.evaluation.evaluate import EvaluationReport
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR, Layer, draw_jpeg, truth_layer
 from halimede.frames.encodings import is_picture
-from halimede.html_report.page import keys, picture
+from halimede.html_report.page import picture
 from halimede.messages import Box, Prediction
 
 #: pixels of the longer side of a drawing, and most bytes of its JPEG: 48 of them are in a page
@@ -32,10 +32,13 @@ def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> st
     if not pairs:
         return ""
     dashed = " Dashed boxes are the truth." if data.boxes is not None else ""
+    keys = [
+        f'<span class="key" style="border-color:{colour}"></span> {escape(name)}'
+        for name, colour in zip(names, COLOURS, strict=True)
+    ]
     return (
         "<h2>Where both models differ most</h2>"
-        f"<p>The first picture has the answer of {escape(names[0])}, the second one that of {escape(names[1])}."
-        f"{dashed}</p>{keys(dict(zip(names, COLOURS, strict=True)))}{pairs}"
+        f"<p>The first picture has the answer of {keys[0]}, the second one that of {keys[1]}.{dashed}</p>{pairs}"
     )
 
 

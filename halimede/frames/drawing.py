@@ -40,8 +40,10 @@ EDGE_COLOUR, FINAL_COLOUR = "#4aa8ff", "#ff9a1f"
 TRUTH_COLOUR, POINT_COLOUR, LINE_COLOUR, BORDER = "#ffffff", "#ff4fd8", "#56b4e9", "#000000"
 #: length of a dash, in widths of its line
 DASH = 6
-#: sides of the picture for one pixel of a line, and for one of the letters' height; least of the letters' height
-STROKE_SIDES, LETTER_SIDES, MIN_LETTERS = 400, 64, 11
+#: least width of the landmarks of an object, in radii of one
+DOTS = 8
+#: sides of the picture for one pixel of a line, and for one of the letters; least of both, in pixels
+STROKE_SIDES, LETTER_SIDES, MIN_STROKE, MIN_LETTERS = 400, 64, 2, 11
 #: characters of a label whose plate would cover too much
 SHORT_CHARACTERS = 8
 #: what a plate costs: for each pixel of another plate, for a line that it covers from its top to its bottom, for each
@@ -166,7 +168,7 @@ class Canvas:
         resampling = Image.Resampling.NEAREST if self._factor > 1 else Image.Resampling.LANCZOS
         self.image = Image.fromarray(pixels).convert("RGB").resize(size, resampling)
         longest = min(max(size), 3 * min(size))  # of a long strip the shorter side counts
-        self._stroke: int = max(1, round(longest / STROKE_SIDES))
+        self._stroke: int = max(MIN_STROKE, round(longest / STROKE_SIDES))
         self._letters: int = max(MIN_LETTERS, round(longest / LETTER_SIDES))
         self._padding: int = max(2, self._letters // 6)
         self._plate_height = float(round(1.2 * self._letters) + self._padding)
@@ -183,11 +185,8 @@ class Canvas:
             self._outline(_corners(self._rectangle(box)), layer.colour or _colour(str(box.label)), dashed=layer.dashed)
         for _, corners in _placed_lines(layer):
             self._outline(self._points(corners), layer.colour or LINE_COLOUR)
-        radius = self._stroke + 1
-        for x, y in itertools.chain.from_iterable(map(self._points, _landmarks(layer.answer, order))):
-            dot = (x - radius, y - radius, x + radius, y + radius)
-            self._pen.ellipse(dot, fill=POINT_COLOUR, outline=BORDER)
-            self._obstacles.add(dot, self._line_cost)
+        for points in filter(None, map(self._points, _landmarks(layer.answer, order))):
+            self._draw_points(points)
 
     def write_rows(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write rows of text with their colours, one below the other, in the corner where they cover least."""
@@ -264,6 +263,16 @@ class Canvas:
             self._pen.line(part, fill=BORDER, width=stroke + 2)
         for part in parts:
             self._pen.line(part, fill=colour, width=stroke)
+
+    def _draw_points(self, points: Sequence[Corner]) -> None:
+        """Draw the landmarks of one object as dots, which are smaller where the points are close together."""
+        left, top, right, bottom = _around(points)
+        widest = self._stroke + 1
+        radius = max(1.0, min(widest, max(right - left, bottom - top) / DOTS)) if len(points) > 1 else widest
+        for x, y in points:
+            dot = (x - radius, y - radius, x + radius, y + radius)
+            self._pen.ellipse(dot, fill=POINT_COLOUR, outline=BORDER)
+            self._obstacles.add(dot, self._line_cost)
 
     def _rectangle(self, box: Box) -> Rectangle:
         (x1, y1), (x2, y2) = self._point(box.x1, box.y1), self._point(box.x2, box.y2)
