@@ -48,7 +48,7 @@ demo: setup-demo $(MODELS) ## Answer handwritten digits on two edge nodes and on
 demo-multi-edge: setup-run $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
 	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)
 
-demo-loop: setup-demo ## A stream drifts, and the service learns it; a bad candidate is refused; ends with a page
+demo-loop: setup-run ## A stream drifts, and the service learns it; a bad candidate is refused; ends with a page
 	@$(BIN)/python -m examples.learning_loop.demo $(ARGS)
 
 demo-federated: setup-demo ## Five nodes with two digits each train one model; with drop-outs and compression; ends with a page
