@@ -38,12 +38,16 @@ COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#d55e00", "#cc79a7", "#0
 #: of the first model and of the one that gave the final answer, as on GM's page
 EDGE_COLOUR, FINAL_COLOUR = "#4aa8ff", "#ff9a1f"
 TRUTH_COLOUR, POINT_COLOUR, LINE_COLOUR, BORDER = "#ffffff", "#ff4fd8", "#56b4e9", "#000000"
+#: rows of text that take more than this part of the height go to the emptiest corner: the picture may be a line of text
+STRIP = 8
 #: length of a dash, in widths of its line
 DASH = 6
 #: least width of the landmarks of an object, in radii of one
 DOTS = 8
 #: sides of the picture for one pixel of a line, and for one of the letters; least of both, in pixels
-STROKE_SIDES, LETTER_SIDES, MIN_STROKE, MIN_LETTERS = 400, 64, 2, 11
+STROKE_SIDES, LETTER_SIDES, MIN_STROKE, MIN_LETTERS = 400, 64, 2, 12
+#: between a label and its score: with one space of the font, `2 0.98` is read as 20.98
+GAP = "  "
 #: characters of a label whose plate would cover too much
 SHORT_CHARACTERS = 8
 #: what a plate costs: for each pixel of another plate, for a line that it covers from its top to its bottom, for each
@@ -195,11 +199,20 @@ class Canvas:
         if not rows:
             return
         wide, high = max(self._plate_width(text) for text, _ in rows), len(rows) * self._plate_height
-        left, top, right, _ = self._cheapest([(x, y) for y in (0, height) for x in (0, width)], wide, high)[0]
+        corners = [(x, y) for y in (0, height) for x in (0, width)]
+        if high > height / STRIP:
+            corners.sort(key=lambda corner: self._contrast(corner, wide, high))
+        left, top, right, _ = self._cheapest(corners, wide, high)[0]
         for number, (text, colour) in enumerate(rows):
             own, at = self._plate_width(text), top + number * self._plate_height
             x = left if left <= 0 else right - own
             self._write((x, at, x + own, at + self._plate_height), text, colour)
+
+    def _contrast(self, corner: Corner, wide: float, high: float) -> float:
+        """Return how different the pixels in a corner of this size are: high where there is a text."""
+        width, height = self.image.size
+        left, top = min(corner[0], max(0.0, width - wide)), min(corner[1], max(0.0, height - high))
+        return float(np.asarray(self.image.crop((int(left), int(top), int(left + wide), int(top + high)))).std())
 
     def write_labels(self, layer: Layer) -> None:
         """Write the labels of boxes and of lines of text."""
@@ -312,7 +325,7 @@ def _rows(layer: Layer) -> list[tuple[str, str]]:
         head, colour = f"{MAX_BOXES} of {count} boxes", layer.colour or TRUTH_COLOUR
     elif layer.name and answer.boxes is not None:
         head = count_text(count, "box", "boxes")
-    rows = [(f"{layer.name} {head}".strip(), colour)] if layer.name or head else []
+    rows = [(f"{layer.name}{GAP}{head}".strip(), colour)] if layer.name or head else []
     lines = [line for line in (answer.lines or ())[:MAX_BOXES] if not line.corners]
     return rows + [(_scored(line.text, line.score), layer.colour or LINE_COLOUR) for line in lines]
 
@@ -363,7 +376,7 @@ def _ink(colour: str) -> str:
 
 def _scored(label: str, score: float | None, characters: int = TEXT_CHARACTERS) -> str:
     text = _plain(label, characters)
-    return text if score is None else f"{text} {score_text(score)}"
+    return text if score is None else f"{text}{GAP}{score_text(score)}"
 
 
 def _plain(text: str, characters: int) -> str:

@@ -34,8 +34,8 @@ def plain(level: int, height: int = 400, width: int = 400) -> Any:
 
 def changed(pixels: Any, answer: Prediction, **options: Any) -> Any:
     """Return which pixels the drawing changes."""
-    drawn = np.asarray(draw(pixels, [Layer(answer, **options)])).astype(int)
-    return np.abs(drawn - pixels.astype(int)).max(axis=2) > 16
+    drawn, bare = (np.asarray(draw(pixels, [Layer(shown, **options)])).astype(int) for shown in (answer, Prediction()))
+    return np.abs(drawn - bare).max(axis=2) > 16
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])
@@ -59,7 +59,7 @@ def test_lines_and_letters_grow_with_the_picture() -> None:
         rows = changed(plain(200, side, side), Prediction(label="cat", score=0.7)).any(axis=1)
         return int(rows.sum())
 
-    assert height(400) < height(800) < height(1600)
+    assert height(400) < height(1000) < height(2000)
 
 
 def test_equal_input_gives_equal_bytes_and_a_label_has_one_colour() -> None:
@@ -124,6 +124,14 @@ def test_an_array_that_is_no_picture_is_refused(array: Any) -> None:
         draw(array, [Layer(FACE)])
 
 
+def test_the_text_of_a_reader_does_not_cover_the_line_that_it_reads() -> None:
+    pixels = plain(255, 48, 260)
+    pixels[2:46, 5:120:4] = 0
+    marks = changed(pixels, Prediction(lines=[TextLine(text="EXIT", score=0.9)]))
+    assert marks.any()
+    assert not marks[:, : marks.shape[1] // 2].any()
+
+
 class Plates:
     """The texts of a drawing, and where their plates are."""
 
@@ -137,7 +145,7 @@ class Plates:
             rectangle(pen, place, **options)
 
         def draw_text(pen: ImageDraw.ImageDraw, corner: Any, words: str, *options: Any, **more: Any) -> None:
-            self.texts.append(words)
+            self.texts.append(" ".join(words.split()))
             text(pen, corner, words, *options, **more)
 
         monkeypatch.setattr(ImageDraw.ImageDraw, "rectangle", draw_plate)
