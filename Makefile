@@ -19,9 +19,9 @@ BUILD ?= docker build
 IMAGES = $(shell sed -n 's/^\#   docker build --target \([^ ]*\) .*/\1/p' Dockerfile)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup setup-demo up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup setup-demo setup-run up demo demo-multi-edge demo-federated demo-loop test test-all test-kubernetes test-cluster faults fuzz mutations mutations-random check check-wheels images contract docs licences model train clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-copies bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
-# the set-up has two sizes, and both write .venv
+# the set-up has three sizes, and all write .venv
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -36,19 +36,22 @@ setup: ## Set up this machine: .venv with the pinned packages, and Mosquitto
 setup-demo: ## Set up what `make demo` needs: a third of the packages, in the same .venv
 	@scripts/setup.sh demo
 
-up: setup $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edge0,cloud0")
+setup-run: ## Set up what `make up` needs: also cameras, TensorFlow Lite, identities and traces
+	@scripts/setup.sh run
+
+up: setup-run $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edge0,cloud0")
 	@exec $(BIN)/halimede up $(ARGS)
 
 demo: setup-demo $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
 	@exec $(BIN)/halimede demo --out build/demo $(ARGS)
 
-demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
+demo-multi-edge: setup-run $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
 	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)
 
-demo-loop: setup ## A stream drifts, and the service learns it; a bad candidate is refused; ends with a page
+demo-loop: setup-run ## A stream drifts, and the service learns it; a bad candidate is refused; ends with a page
 	@$(BIN)/python -m examples.learning_loop.demo $(ARGS)
 
-demo-federated: setup ## Five nodes with two digits each train one model; with drop-outs and compression; ends with a page
+demo-federated: setup-demo ## Five nodes with two digits each train one model; with drop-outs and compression; ends with a page
 	@$(BIN)/python -m examples.federated.demo $(ARGS)
 
 # hundreds of processes start: none compiles again what it imports, or reads the authorities of the internet, where no
@@ -188,7 +191,7 @@ docs: setup ## Build the documents as a site into build/pages, and check all lin
 licences: setup ## Write docs/licences.md, after a change of constraints.txt (downloads TensorFlow)
 	@$(BIN)/python scripts/licences.py --write
 
-train: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
+train: $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
 
 # both come from one run
 $(MODELS) &: examples/digits/train.py examples/digits/data.py | setup-demo
@@ -196,12 +199,12 @@ $(MODELS) &: examples/digits/train.py examples/digits/data.py | setup-demo
 	@$(BIN)/python -m examples.digits.train
 	@touch $(MODELS)
 
-$(MULTI) &: $(addprefix examples/multi_edge/,train.py boards.py pictures.py) examples/digits/data.py | setup
+$(MULTI) &: $(addprefix examples/multi_edge/,train.py boards.py pictures.py) examples/digits/data.py | setup-demo
 	@echo '==> training the models of the multi-edge demo'
 	@$(BIN)/python -m examples.multi_edge.train
 	@touch $(MULTI)
 
-$(SCENES) &: $(addprefix examples/detection/,train.py detector.py scenes.py) | setup
+$(SCENES) &: $(addprefix examples/detection/,train.py detector.py scenes.py) | setup-demo
 	@echo '==> training the detectors of the detection example'
 	@$(BIN)/python -m examples.detection.train
 	@touch $(SCENES)

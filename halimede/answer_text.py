@@ -32,9 +32,14 @@ def describe_boxes(boxes: Sequence[Box]) -> str:
 
 def _listed(one: str, many: str, total: int, items: Sequence[tuple[str, float | None]]) -> str:
     cells = [text[:LABEL_CHARACTERS] + (f" {score_text(score)}" if score is not None else "") for text, score in items]
-    count = f"1 {one}" if total == 1 else f"{total} {many}"
+    count = count_text(total, one, many)
     more = [".."] if total > len(items) else []
     return f"{count}: {', '.join([*cells, *more])}" if total else count
+
+
+def count_text(total: int, one: str, many: str) -> str:
+    """Return a number with its noun: ``1 box``, ``2 boxes``."""
+    return f"1 {one}" if total == 1 else f"{total} {many}"
 
 
 def score_text(score: float) -> str:

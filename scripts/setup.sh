@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that the make targets need, on a fresh Debian machine: a virtual environment in .venv with the pinned
 # packages, and Mosquitto. Does nothing, at once, when all is there. Without root it never installs system packages:
-# it says exactly what to install. `setup.sh demo` installs only the packages of `halimede demo`, and `setup.sh` adds
-# those of all other targets to the same .venv. `setup.sh browser` brings Chromium too, in which the web page is tested.
+# it says exactly what to install. `setup.sh demo` installs only the packages of `halimede demo`, `setup.sh run` adds
+# those of what a system here may run, and `setup.sh` those of development, to the same .venv. `setup.sh browser` brings
+# Chromium too, in which the web page is tested.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -11,8 +12,12 @@ export PATH="$PATH:/usr/sbin:/sbin"
 readonly VENV=.venv
 readonly STAMP=$VENV/.halimede-setup
 readonly OLDEST="3.11"
-readonly DEMO_EXTRAS="gm,lc,worker,cli,demo"
 readonly STAGE=${1:-all}
+#: extras by stage; those of a stage begin with those of the stage before, and dev has all of them
+readonly DEMO_EXTRAS="gm,lc,worker,cli,demo"
+readonly RUN_EXTRAS="$DEMO_EXTRAS,camera,reid,tflite,otel"
+#: seconds between two lines about a long installation
+readonly PROGRESS_S=10
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -89,22 +94,54 @@ number_of_packages() {
   printf '%d' "${#packages[@]}"
 }
 
-# all packages contain those of the demo: a stamp without a stage is one of all packages
+# show_progress <log> <packages before>: copy what pip says to the log, and show every few seconds how far pip is
+show_progress() {
+  local line status packages=0 total=0 current="asking the package index"
+  local next=$((SECONDS + PROGRESS_S))
+  while true; do
+    status=0
+    IFS= read -r -t 1 line || status=$?
+    ((status)) || line+=$'\n'
+    printf '%s' "$line" >>"$1"
+    ((status == 0 || status > 128)) || return 0 # above 128: pip says nothing at the moment
+    case $line in
+      Collecting\ * | Processing\ *)
+        packages=$((packages + 1)) current=${line#* }
+        current=${current%%[ $'\n']*} current=${current##*/}
+        ;;
+      *Downloading\ *.whl*) current="downloading ${line#*Downloading }" current=${current%$'\n'} ;;
+      "Installing collected packages: "*) line=${line//[^,]/} total=$((${#line} + 1)) ;;
+    esac
+    ((SECONDS >= next)) || continue
+    next=$((SECONDS + PROGRESS_S))
+    if ((total)); then
+      say "  $(($(number_of_packages) - $2)) of $total packages installed, $SECONDS s"
+    else
+      say "  $packages packages, $current, $SECONDS s"
+    fi
+  done
+}
+
 setup_packages() {
-  local pins stamp="" extras=dev number
+  local pins installed="" extras=dev number log
+  case $STAGE in
+    demo) extras=$DEMO_EXTRAS ;;
+    run) extras=$RUN_EXTRAS ;;
+  esac
   pins=$({ "$VENV/bin/python" --version; cat pyproject.toml constraints.txt; } | sha256sum | cut -d ' ' -f 1)
-  [[ ! -f $STAMP ]] || stamp=$(<"$STAMP")
-  [[ $stamp != "$pins" ]] || return 0
-  if [[ $STAGE == demo ]]; then
-    [[ $stamp != "$pins demo" ]] || return 0
-    extras=$DEMO_EXTRAS
-    pins+=" demo"
-  fi
+  [[ ! -f $STAMP ]] || installed=$(<"$STAMP")
+  [[ $installed != "$pins dev" && $installed != "$pins $extras"* ]] || return 0
   number=$(number_of_packages)
+  log=$(mktemp)
   say "installing the pinned packages of [$extras] into $VENV (minutes the first time, by what they download)"
-  quietly "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --root-user-action=ignore \
-    -c constraints.txt -e ".[$extras]" || die "pip could not install the packages: the lines above say why"
-  printf '%s\n' "$pins" >"$STAMP"
+  PYTHONUNBUFFERED=1 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+    --root-user-action=ignore -c constraints.txt -e ".[$extras]" 2>&1 | show_progress "$log" "$number" || {
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    die "pip could not install the packages: the lines above say why"
+  }
+  rm -f "$log"
+  printf '%s\n' "$pins $extras" >"$STAMP"
   say "$(($(number_of_packages) - number)) packages installed; $VENV has $(du -sm "$VENV" | cut -f 1) MB; ${SECONDS} s"
 }
 

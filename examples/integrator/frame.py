@@ -1,4 +1,7 @@
-"""Writes and reads a frame with msgpack: python frame.py picture.png frame.msgpack, which a camera may publish."""
+"""Writes and reads a frame with msgpack: python frame.py picture.png frame.msgpack, which a camera may publish.
+
+It needs msgpack: pip install msgpack.
+"""
 
 import secrets
 import sys

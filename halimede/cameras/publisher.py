@@ -49,7 +49,7 @@ class CameraPublisher:
 
     ``patient``: each picture waits for the broker, and for subscribers that were there before. A live camera drops it
     meanwhile, and the next attempt is made with the newest picture. ``return_s``: for so many seconds. ``on_frame``: is
-    called with each frame before it is sent.
+    called with each frame before it is sent, and ``on_drop`` with one that was dropped then.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class CameraPublisher:
         stop: asyncio.Event,
         return_s: float = FRAME_RETURN_S,
         on_frame: Callable[[Frame], None] | None = None,
+        on_drop: Callable[[Frame], None] | None = None,
     ) -> None:
         self._bus = bus
         self._address = topics.CAMERA_FRAME.at(ns=namespace, camera=camera)
@@ -73,6 +74,7 @@ class CameraPublisher:
         self._patient = patient
         self._stop = stop
         self._on_frame = on_frame
+        self._on_drop = on_drop
         self._subscribers = SubscriberReturn(bus, return_s, only_after_reconnect=False)
         self._limited_log = RateLimitedLogger()
         #: frames without a subscriber
@@ -83,7 +85,12 @@ class CameraPublisher:
         frame = frame_of(picture, self._camera, sequence, secrets.token_bytes(ID_BYTES))
         if self._on_frame:
             self._on_frame(frame)
-        body = picture.data if self._bare else codec.encode(topics.REQUEST, frame)
+        accepted = await self._publish(picture.data if self._bare else codec.encode(topics.REQUEST, frame))
+        if self._on_drop and not accepted:
+            self._on_drop(frame)
+        return accepted
+
+    async def _publish(self, body: bytes) -> bool:
         while True:
             try:
                 has_subscriber = await self._bus.publish(self._address, body, qos=self._qos)

@@ -18,7 +18,7 @@ from halimede.bus.port import Bus
 from halimede.cli.drawings import drawing_name, make_folder, write_drawing
 from halimede.cli.output import clean, console, warn
 from halimede.errors import DecodeError
-from halimede.messages import Frame, Prediction, Result
+from halimede.messages import Frame, Result
 
 OPTION = "--draw"
 #: most drawings of one command; most frames that wait for an answer, and bytes of those that are not on disk
@@ -52,6 +52,7 @@ class AnswerDrawer:
         self._accepted = 0
         self._arrival = asyncio.Event()
         self._sent = 0
+        self._watched = 0
         self._answered = 0
         self._drawn = 0
 
@@ -66,12 +67,11 @@ class AnswerDrawer:
         """Note a frame, before it is sent. It replaces the one before of its sequence, which had no subscriber."""
         last = self._frames.get(self._last_id)
         if last and last.sequence == sent.sequence:
-            del self._frames[self._last_id]
-            self._bytes -= last.size
-            self._sent -= 1
+            self._forget(self._last_id)
         self._sent += 1
-        if self._sent > MAX_DRAWINGS:
+        if self._watched == MAX_DRAWINGS:
             return
+        self._watched += 1
         self._last_id = id_.hex()
         self._frames[self._last_id] = sent
         self._bytes += sent.size
@@ -82,6 +82,20 @@ class AnswerDrawer:
         """Note a frame that is not on disk: it stays in memory, within the limits."""
         data = bytes(frame.data)
         self.add(frame.id, SentFrame(frame.sequence, frame.camera, lambda: data, len(data)))
+
+    def drop(self, frame: Frame) -> None:
+        """Note that a frame that was added was not sent after all: no answer to it is missing."""
+        self._forget(frame.id.hex())
+
+    def _forget(self, id_: str) -> None:
+        sent = self._frames.get(id_)
+        if sent and sent.services:  # it arrived, although its acknowledgement did not
+            return
+        self._sent -= 1
+        if sent:
+            del self._frames[id_]
+            self._watched -= 1
+            self._bytes -= sent.size
 
     async def finish(self) -> int:
         """Wait for missing answers, print the outcome, and return the number of frames without one."""
@@ -104,15 +118,14 @@ class AnswerDrawer:
         console().print(
             clean(f"{self._drawn} {'answer' if self._drawn == 1 else 'answers'} drawn in {self._folder}"), markup=False
         )
-        watched = min(self._sent, MAX_DRAWINGS)
-        if watched < self._sent:
-            warn(f"only answers to the first {watched} of {self._sent} frames were drawn")
-        if unanswered := watched - self._answered:
-            warn(f"{unanswered} of {watched} frames had no answer within {QUIET_S:g} s of the last one")
+        if self._watched < self._sent:
+            warn(f"only answers to the first {self._watched} of {self._sent} frames were drawn")
+        if unanswered := self._watched - self._answered:
+            warn(f"{unanswered} of {self._watched} frames had no answer within {QUIET_S:g} s of the last one")
         return unanswered
 
     def _has_missing(self) -> bool:
-        return self._answered < min(self._sent, MAX_DRAWINGS)
+        return self._answered < self._watched
 
     def _answer(self, delivery: Delivery[Result]) -> None:
         result, service = delivery.body, delivery.names["service"]
@@ -130,15 +143,15 @@ class AnswerDrawer:
         while True:
             sent, result = await self._answers.get()
             path = self._folder / drawing_name(sent.sequence, sent.name, result.service)
-            if await asyncio.to_thread(_draw, path, sent.read, result.prediction):
+            if await asyncio.to_thread(_draw, path, sent.read, result):
                 self._drawn += 1
             self._answers.task_done()
 
 
-def _draw(path: Path, read: Callable[[], bytes], answer: Prediction) -> bool:
+def _draw(path: Path, read: Callable[[], bytes], result: Result) -> bool:
     """Write one drawing; return whether the frame could be read. Raises InvalidFieldError for a file not written."""
     from halimede.frames import encodings
-    from halimede.frames.drawing import draw_jpeg
+    from halimede.frames.drawing import draw_jpeg, result_layers
     from halimede.frames.orientation import upright
     from halimede.frames.payloads import open_payload
 
@@ -146,5 +159,5 @@ def _draw(path: Path, read: Callable[[], bytes], answer: Prediction) -> bool:
         pixels = encodings.decode(open_payload(upright(read()), ""))
     except (DecodeError, OSError):
         return False
-    write_drawing(OPTION, path, draw_jpeg(pixels, answer))
+    write_drawing(OPTION, path, draw_jpeg(pixels, result_layers(result.prediction, result.by, result.edge)))
     return True

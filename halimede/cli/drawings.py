@@ -32,12 +32,18 @@ def write_drawing(option: str, path: Path, data: bytes) -> None:
 
 
 def make_folder(option: str, folder: Path) -> None:
-    """Make a folder for drawings, and check that what draws is installed. Raises InvalidFieldError, HalimedeError."""
+    """Make an empty folder for drawings, and check that what draws is installed.
+
+    Raises InvalidFieldError, as for a folder with files: drawings of two runs have equal names. Raises HalimedeError.
+    """
     try:
         from halimede.frames import drawing  # noqa: F401  # numpy and Pillow, which the command does without
     except ModuleNotFoundError as error:
         raise HalimedeError(f"{option} needs {error.name}: pip install 'halimede[worker]'") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        has_files = any(folder.iterdir())
     except OSError as error:
         raise InvalidFieldError(option, str(folder), f"this folder cannot be made: {error.strerror}") from error
+    if has_files:
+        raise InvalidFieldError(option, str(folder), "it has files: name a new folder, or an empty one")

@@ -9,7 +9,7 @@ from halimede.cli.drawings import drawing_name, write_drawing
 from halimede.cli.output import clean, console, warn
 from halimede.errors import DecodeError
 from halimede.frames import decode, open_payload
-from halimede.frames.drawing import draw_jpeg
+from halimede.frames.drawing import draw_jpeg, result_layers
 from halimede.frames.encodings import Pixels
 from halimede.messages import Box, HardSample, Prediction
 
@@ -49,16 +49,18 @@ class PreviewDrawer:
 
 def _draw(path: Path, sample: HardSample) -> None:
     pixels = decode(open_payload(sample.data, ""))
-    write_drawing(OPTION, path, draw_jpeg(pixels, answer_of(sample, pixels)))
+    final = _answer(pixels, sample.boxes, sample.label, sample.score)
+    edge = _answer(pixels, sample.edge_boxes, sample.edge_label, sample.edge_score)
+    write_drawing(OPTION, path, draw_jpeg(pixels, result_layers(final, sample.by, edge)))
 
 
-def answer_of(sample: HardSample, pixels: Pixels) -> Prediction:
-    """Return the final answer to a sample, in pixels of its small picture: its boxes are shares of width and height."""
+def _answer(pixels: Pixels, boxes: list[Box] | None, label: str, score: float) -> Prediction:
+    """Return an answer in pixels of its small picture: its boxes are shares of width and height."""
     height, width = pixels.shape[:2]
-    if sample.boxes is None:
-        return Prediction(label=sample.label or None, score=sample.score)
-    boxes = [
-        Box(box.x1 * width, box.y1 * height, box.x2 * width, box.y2 * height, box.score, box.label)
-        for box in sample.boxes
-    ]
-    return Prediction(boxes=boxes)
+    if boxes is None:
+        return Prediction(label=label or None, score=score)
+    return Prediction(
+        boxes=[
+            Box(box.x1 * width, box.y1 * height, box.x2 * width, box.y2 * height, box.score, box.label) for box in boxes
+        ]
+    )

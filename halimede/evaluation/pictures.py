@@ -8,13 +8,15 @@ from halimede.answer_text import describe_answer
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.disagreement import Disagreement
 from halimede.evaluation.evaluate import EvaluationReport
-from halimede.frames.drawing import draw_jpeg
+from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR, Layer, draw_jpeg, truth_layer
 from halimede.frames.encodings import is_picture
 from halimede.html_report.page import picture
 from halimede.messages import Box, Prediction
 
 #: pixels of the longer side of a drawing, and most bytes of its JPEG: 48 of them are in a page
 SIDE, MAX_BYTES = 480, 24 * 1024
+#: of the first and the last tier's model
+COLOURS = (EDGE_COLOUR, FINAL_COLOUR)
 #: characters of a sample's name
 MAX_NAME = 120
 
@@ -30,10 +32,13 @@ def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> st
     if not pairs:
         return ""
     dashed = " Dashed boxes are the truth." if data.boxes is not None else ""
+    keys = [
+        f'<span class="key" style="border-color:{colour}"></span> {escape(name)}'
+        for name, colour in zip(names, COLOURS, strict=True)
+    ]
     return (
         "<h2>Where both models differ most</h2>"
-        f"<p>The first picture has the answer of {escape(names[0])}, the second one that of {escape(names[1])}."
-        f"{dashed}</p>{pairs}"
+        f"<p>The first picture has the answer of {keys[0]}, the second one that of {keys[1]}.{dashed}</p>{pairs}"
     )
 
 
@@ -42,8 +47,11 @@ def _pair(disagreement: Disagreement, data: LabelledPicture, names: tuple[str, s
     truth: list[Box] = data.boxes[disagreement.number] if data.boxes is not None else []
     answers = disagreement.edge, disagreement.cloud
     drawn = "".join(
-        picture(draw_jpeg(pixels, answer, truth, side=SIDE, max_bytes=MAX_BYTES), f"the answer of {name}")
-        for answer, name in zip(answers, names, strict=True)
+        picture(
+            draw_jpeg(pixels, [truth_layer(truth), Layer(answer, colour=colour)], side=SIDE, max_bytes=MAX_BYTES),
+            f"the answer of {name}",
+        )
+        for answer, name, colour in zip(answers, names, COLOURS, strict=True)
     )
     cells = [f"{name}: {describe_answer(answer)}" for answer, name in zip(answers, names, strict=True)]
     if data.truths is not None:

@@ -114,7 +114,7 @@ def _svg(report: EvaluationReport, drawn: Sequence[MetricLine]) -> str:
     for tier in report.tiers:
         at = y(tier.measures["accuracy"])
         parts.append(f'<line class="end" x1="{LEFT}" x2="{x(1)}" y1="{at}" y2="{at}"/>')
-        parts.append(f'<text x="{x(1) + 6}" y="{at + 4}">{escape(tier.name[:12])} only</text>')
+        parts.append(f'<text class="tier" x="{x(1) + 6}" y="{at + 4}">{escape(tier.name[:12])} only</text>')
     for line in drawn:
         points = " ".join(f"{x(point['upload_ratio'])},{y(point['accuracy'])}" for point in line.points)
         name, look = escape(line.name), f'stroke="{line.colour}" stroke-width="{line.width}"'

@@ -62,10 +62,10 @@ def class_names(text: str) -> tuple[str, ...]:
     """Return names of classes from a text: a list, or a dict by index, as Python or JSON; else none."""
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if isinstance(value, dict) and sorted(value, key=str) == sorted(range(len(value)), key=str):
+            value = [value[index] for index in range(len(value))]
+        if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
+            return ()
+        return tuple(str(name)[:MAX_NAME] for name in value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # ValueError: of an int of 4,300 digits
         return ()
-    if isinstance(value, dict) and sorted(value, key=str) == sorted(range(len(value)), key=str):
-        value = [value[index] for index in range(len(value))]
-    if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
-        return ()
-    return tuple(str(name)[:MAX_NAME] for name in value)

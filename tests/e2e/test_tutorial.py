@@ -11,9 +11,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageColor
 
+from halimede import topics
+from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR
 from halimede.messages import Result
 from tests.e2e.running import ROOT, System, digits, running
+from tests.inbox import Inbox
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -64,13 +68,30 @@ async def answers(system: System, before: set[str], number: int) -> list[Result]
     return [system.results[name] for name in set(system.results) - before]
 
 
+async def drawn_photo(system: System, line: str, folder: Path, home: Path) -> None:
+    """Type the line that publishes the photo; its digits are in the answer, and both models' boxes in the drawing."""
+    inbox: Inbox[Result] = Inbox()
+    await system.bus.subscribe(topics.RESULT.filter(ns="default", service="yard"), inbox)
+    assert "1 answer drawn" in await typed(line, folder, home)
+    (path,) = (folder / "my" / "boxes").iterdir()
+    assert f"`my/boxes/{path.name}`" in TEXT
+    with Image.open(path) as picture:
+        shown = {pixel for _, pixel in picture.convert("RGB").getcolors(picture.width * picture.height) or []}
+    for colour in map(ImageColor.getrgb, (EDGE_COLOUR, FINAL_COLOUR)):
+        assert any(max(abs(a - b) for a, b in zip(colour, pixel, strict=True)) < 8 for pixel in shown), colour
+    await system.until("the answer to the photo", lambda: inbox.deliveries)
+    result = inbox.deliveries[0].body
+    assert result.by == "cloud"
+    assert {box.label for box in result.prediction.boxes or () if box.score > 0.6} == {"0", "1", "2"}
+
+
 async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Path) -> None:
     digits()
     home, folder = tmp_path / "home", tmp_path / "clone"
     folder.mkdir()
     (folder / "examples").symlink_to(ROOT / "examples")
     found = list(steps(TEXT))
-    assert sum(bool(path) for path, _ in found) == 2
+    assert sum(bool(path) for path, _ in found) == 4
     assert len(found) >= 25
     answered, uploads = [], {}
     async with AsyncExitStack() as stack:
@@ -78,6 +99,9 @@ async def test_the_tutorial_from_two_files_to_a_budget_on_two_nodes(tmp_path: Pa
         for path, text in found:
             if path:
                 (folder / path).write_text(text)
+            elif "--camera yard" in text:
+                assert system
+                await drawn_photo(system, text, folder, home)
             elif start := re.fullmatch(r'make up ARGS="--nodes (\S+)"', text):
                 await stack.aclose()
                 system = await stack.enter_async_context(running(home, start[1]))

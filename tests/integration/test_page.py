@@ -211,6 +211,8 @@ async def test_boxes_of_both_answers_are_drawn_over_the_preview_and_a_click_enla
             drawn = "[...document.querySelectorAll('.sample')].map((card) => card.querySelectorAll('rect{}').length)"
             assert await tab.evaluate(drawn.format(".edge")) == [0, 1, 1]
             assert await tab.evaluate(drawn.format(".final")) == [1, 0, 8]
+            last = "document.querySelector('.sample:last-child svg').lastElementChild.getAttribute('class')"
+            assert await tab.evaluate(last) == "edge dashed", "an equal box of the final answer does not hide it"
             sides = (
                 "['x', 'y', 'width', 'height'].map((name) => Number(document.querySelector('{}').getAttribute(name)))"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,10 +30,13 @@ class Machine:
             shutil.copy(ROOT / file, self.clone)
         script = (ROOT / "scripts" / "setup.sh").read_text()
         # this machine's own folders would bring its mosquitto
-        (self.clone / "scripts" / "setup.sh").write_text(script.replace(":/usr/sbin:/sbin", ""))
+        script = script.replace(":/usr/sbin:/sbin", "").replace("PROGRESS_S=10", "PROGRESS_S=0")
+        (self.clone / "scripts" / "setup.sh").write_text(script)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
         self.has("id", "echo 1000")
+        #: what else pip does, as a line of bash
+        self.pip_lines = "true"
 
     def has(self, name: str, body: str) -> None:
         (self.bin / name).write_text(f"#!{shutil.which('bash')}\n{body}\n")
@@ -52,7 +56,7 @@ class Machine:
 
     def setup(self, *stage: str) -> subprocess.CompletedProcess[str]:
         package = ".venv/lib/python3.11/site-packages/p$RANDOM.dist-info"
-        install = f'echo "${{*: -1}}" >>{self.bin}/pip-calls; mkdir -p {package}'
+        install = f'echo "${{*: -1}}" >>{self.bin}/pip-calls; mkdir -p {package}; {self.pip_lines}'
         pip = f'#!{shutil.which("bash")}\n[[ "$3" == install ]] && {{ {install}; }}; true'
         return subprocess.run(
             [self.bin / "bash", self.clone / "scripts" / "setup.sh", *stage],
@@ -124,30 +128,70 @@ def test_packages_are_installed_once_and_again_when_the_pins_change(machine: Mac
     assert machine.pip_calls == [".[dev]", ".[dev]"]
 
 
-def test_the_demo_installs_what_it_needs_and_all_else_is_added_to_the_same_environment(machine: Machine) -> None:
+def test_a_long_installation_shows_how_far_it_is(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_mosquitto()
+    lines = (
+        "Collecting onnx (from halimede==0.1.0)", "  Downloading onnx-1.23.2-cp311-cp311-linux.whl (8.9 MB)",
+        "Processing /wheels/rich-15.0.0-py3-none-any.whl (from halimede==0.1.0)",
+        "Installing collected packages: rich, onnx, halimede",
+    )  # fmt: skip
+    machine.pip_lines = f"printf '%s\\n' {' '.join(map(shlex.quote, lines))}"
+    ended = machine.setup("demo")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    shown = [re.sub(r", \d+ s$", "", line) for line in ended.stdout.splitlines() if line.startswith("==>   ")]
+    for text in (
+        "1 packages, onnx", "1 packages, downloading onnx-1.23.2-cp311-cp311-linux.whl (8.9 MB)",
+        "2 packages, rich-15.0.0-py3-none-any.whl", "1 of 3 packages installed",
+    ):  # fmt: skip
+        assert f"==>   {text}" in shown
+
+
+def test_when_pip_fails_its_last_words_are_shown_and_it_is_tried_again(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_mosquitto()
+    machine.pip_lines = 'echo "Collecting onnx"; printf "ERROR: no space left" >&2; exit 1'
+    for _ in range(2):
+        ended = machine.setup()
+        assert ended.returncode == 1
+        assert "ERROR: no space left" in ended.stderr
+        assert "pip could not install the packages" in ended.stderr
+    assert machine.pip_calls == [".[dev]", ".[dev]"]
+
+
+def test_each_stage_adds_its_packages_to_the_same_environment(machine: Machine) -> None:
     machine.has_python()
     machine.has_mosquitto()
     first = machine.setup("demo")
     assert (first.returncode, first.stderr) == (0, "")
     assert re.search(r"==> 1 packages installed; \.venv has \d+ MB; \d+ s\n", first.stdout)
     demo = ",".join(PROGRAMS["demo"].extras)
-    assert machine.pip_calls == [f".[{demo}]"]
-    assert machine.setup("demo").stdout == ""
-    assert machine.setup().returncode == 0
-    assert machine.pip_calls == [f".[{demo}]", ".[dev]"]
-    for stage in ((), ("demo",)):  # all packages contain those of the demo
-        assert machine.setup(*stage).stdout == ""
+    run = f"{demo},camera,reid,tflite,otel"
+    assert set(PROGRAMS["up"].extras) <= set(run.split(","))
+    stages: list[tuple[str, ...]] = [("demo",), ("run",), ()]
+    for number, stage in enumerate(stages):
+        assert machine.setup(*stage).returncode == 0
+        assert machine.pip_calls == [f".[{extras}]" for extras in (demo, run, "dev")[: number + 1]]
+        for before in stages[: number + 1]:  # a stage contains those before it
+            assert machine.setup(*before).stdout == ""
 
 
-def test_make_demo_needs_the_packages_of_the_demo_and_make_test_all_of_them() -> None:
+def test_each_target_needs_the_smallest_set_up() -> None:
     plans = {
         target: subprocess.run(
             ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.splitlines()
-        for target in ("demo", "test", "check")
+        for target in ("demo", "demo-loop", "demo-federated", "train", "up", "demo-multi-edge", "test", "check")
     }
-    stages = {target: [line for line in plan if line.startswith("scripts/setup.sh")] for target, plan in plans.items()}
-    assert stages["demo"] == ["scripts/setup.sh demo"]
-    # all packages at once: the smaller set-up behind it has nothing to do
-    assert stages["test"] == ["scripts/setup.sh", "scripts/setup.sh demo", "scripts/setup.sh browser"]
-    assert stages["check"] == ["scripts/setup.sh"]
+    stages = {
+        target: [line.removeprefix("scripts/setup.sh").strip() for line in plan if line.startswith("scripts/setup.sh")]
+        for target, plan in plans.items()
+    }
+    for target in ("demo", "demo-federated", "train"):
+        assert stages[target] == ["demo"], target
+    assert stages["demo-loop"] == ["run"]
+    for target in ("up", "demo-multi-edge"):
+        # the models need less, and the smaller set-up behind it has nothing to do
+        assert stages[target] == ["run", "demo"], target
+    assert stages["test"] == ["", "demo", "browser"]
+    assert stages["check"] == [""]

@@ -230,9 +230,9 @@ def _draw(path: Path | None, image: Array | None, answered: tuple[Prediction, fl
     """Write the picture with its answer, if there are a file for it, a picture and an answer."""
     if path is None or image is None or answered is None:
         return
-    from halimede.frames.drawing import draw_jpeg, draw_png
+    from halimede.frames.drawing import Layer, draw_jpeg, draw_png
 
     encode = draw_png if path.suffix.lower() == PNG_SUFFIX else draw_jpeg
-    write_drawing("--draw", path, encode(image, answered[0]))
+    write_drawing("--draw", path, encode(image, [Layer(answered[0])]))
     if not as_json:
         console().print(clean(f"drawn: {path}"), markup=False)

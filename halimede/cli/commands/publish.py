@@ -35,7 +35,6 @@ from halimede.cli.progress import progress_bar
 from halimede.cli.runner import run
 from halimede.cli.waiting import wait_for_reader
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
-from halimede.messages import CameraStatus
 from halimede.names import check_label
 from halimede.topic import Address
 from halimede.tracing import FrameRecord, TraceBuffer, write
@@ -43,6 +42,7 @@ from halimede.tracing.export import exporting
 from halimede.tracing.steps import PUBLISH
 
 if TYPE_CHECKING:
+    from halimede.cameras.camera_status import CameraStatusTracker
     from halimede.cameras.ipc_messages import CapturedPicture
     from halimede.cameras.publisher import CameraPublisher
 
@@ -111,7 +111,7 @@ def publish(
         typer.Option(
             "--draw",
             metavar="DIR",
-            help="Draw the answers to the frames into this folder: a JPEG for each frame and service, at most 1000.",
+            help="Draw the answers to the frames into a new folder: a JPEG for each frame and service, at most 1000.",
         ),
     ] = None,
     broker: o.Broker = "",
@@ -426,6 +426,7 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
             stop=stop,
             return_s=plan.return_s,
             on_frame=drawer.add_frame if drawer else None,
+            on_drop=drawer.drop if drawer else None,
         )
         waiting = WaitingPublisher(publisher, client, plan)
         camera = Camera(settings, waiting.take)
@@ -435,16 +436,20 @@ async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> int:
         except SourceError as error:
             raise HalimedeError(f"{address.shown}: {error}") from None
         finally:
-            _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - waiting.began)
+            _report_stream(plan, camera.tracker, publisher.unheard, time.monotonic() - waiting.began)
         unanswered = await drawer.finish() if drawer else 0
     return 1 if publisher.unheard or unanswered else 0
 
 
-def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, seconds: float) -> None:
+def _report_stream(plan: PublishPlan, tracker: CameraStatusTracker, unheard: int, seconds: float) -> None:
+    status = tracker.status(0.0)
     console().print(
         f"{status.frames} frames of {status.source} sent as camera {plan.camera} in {seconds:.1f} s "
         f"({status.frames / max(seconds, 0.001):.0f} a second)"
     )
     if status.skipped or status.refused:
-        warn(f"{status.skipped} frames were skipped for newer ones, {status.refused} were unreadable or too large")
+        warn(
+            f"{status.skipped - tracker.dropped} frames were skipped for newer ones, {status.refused} were unreadable"
+            f" or too large, and {tracker.dropped} were not sent because the broker or a worker was away"
+        )
     _warn_unheard(plan, status.frames, unheard)

@@ -44,7 +44,7 @@ def results(
     ] = None,
     draw: Annotated[
         Path | None,
-        typer.Option("--draw", metavar="DIR", help="Draw the hard samples that workers publish into this folder."),
+        typer.Option("--draw", metavar="DIR", help="Draw the hard samples that workers publish into a new folder."),
     ] = None,
     output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -24,7 +24,8 @@ from halimede.errors import BusError
 from halimede.health_checks.facts import BusFacts
 from halimede.health_checks.registry import examine
 from halimede.learning_loop.states import State
-from halimede.messages import CameraStatus, HardSample, Histogram, TaskInfo
+from halimede.messages import Box, CameraStatus, HardSample, Histogram, TaskInfo
+from halimede.messages.samples import MAX_LABEL_TEXT
 from halimede.names import Key
 from halimede.stats import histogram
 from halimede.topics import CAMERA_STATUS, HARD_SAMPLE, NODE_CAMERA_STATUS
@@ -48,6 +49,8 @@ MOST_WATCHERS = 16
 URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, **dict.fromkeys(get_args(State), 3), "Running": 3, "Done": 4}
 #: order of cameras: those with problems first; a camera without a status publishes frames itself
 CAMERA_URGENCY = {"failed": 0, "gone": 1, "stalled": 2, "connecting": 3, "running": 4, "": 5, "stopped": 6}
+#: most bytes of a character in JSON: of a control character, as in \u001b
+MAX_CHARACTER_BYTES = 6
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
 
 Row = dict[str, Any]
@@ -342,9 +345,9 @@ class DashboardFeed:
         return total(self._plane.reports.task_infos(key))
 
     async def _on_preview(self, delivery: Delivery[HardSample]) -> None:
-        sample = delivery.body
-        if kind_of(sample.data) is None:
+        if kind_of(delivery.body.data) is None:
             return
+        sample = with_bounded_labels(delivery.body)
         id_, camera = sample.id.hex(), (delivery.names["ns"], sample.camera)
         if sample.camera:
             self._pictures[camera] = sample
@@ -383,6 +386,43 @@ def _camera_topic(key: tuple[str, str, str]) -> str:
 def kind_of(data: bytes) -> str | None:
     """Return the content type of a picture by its first bytes, None if it is not a known picture."""
     return MAGIC.get(data[:3])
+
+
+def with_bounded_labels(sample: HardSample) -> HardSample:
+    """Return a preview whose labels have few bytes as JSON: pages get those of all previews again and again.
+
+    The labels of all boxes of an answer have at most the bytes that one label may have, and so has a class.
+    """
+    return msgspec.structs.replace(
+        sample,
+        edge_label=_bounded([sample.edge_label])[0],
+        label=_bounded([sample.label])[0],
+        edge_boxes=_with_bounded_labels(sample.edge_boxes),
+        boxes=_with_bounded_labels(sample.boxes),
+    )
+
+
+def _with_bounded_labels(boxes: Sequence[Box] | None) -> list[Box] | None:
+    if boxes is None:
+        return None
+    labels = _bounded([str(box.label) for box in boxes])
+    return [msgspec.structs.replace(box, label=label) for box, label in zip(boxes, labels, strict=True)]
+
+
+def _bounded(labels: Sequence[str]) -> list[str]:
+    """Return labels that have at most ``MAX_LABEL_TEXT`` bytes together; if they have more, each is cut."""
+    if sum(map(_bytes_of, labels)) <= MAX_LABEL_TEXT:
+        return list(labels)
+    share = MAX_LABEL_TEXT // len(labels)
+    return [
+        label[:share] if _bytes_of(label[:share]) <= share else label[: share // MAX_CHARACTER_BYTES]
+        for label in labels
+    ]
+
+
+def _bytes_of(text: str) -> int:
+    """Return the bytes of a text in JSON, without its quotes."""
+    return len(msgspec.json.encode(text)) - 2
 
 
 def total(infos: Iterable[TaskInfo]) -> TaskInfo:

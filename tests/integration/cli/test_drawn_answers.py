@@ -148,6 +148,22 @@ async def test_a_folder_that_cannot_be_made_is_refused_before_a_frame_is_sent(
     assert "frames sent" not in capsys.readouterr().out
 
 
+async def test_a_second_run_into_the_same_folder_is_refused_before_a_frame_is_sent(
+    broker: BrokerAddress, silent: set[int], tmp_path: Path, capsys: Output
+) -> None:
+    plan = pictures(tmp_path / "in", "a.png")
+    assert await publish.publish_pictures(broker, plan) == 0
+    assert plan.draw
+    before = {path.name: path.read_bytes() for path in plan.draw.iterdir()}
+    capsys.readouterr()
+    with pytest.raises(InvalidFieldError, match=r"--draw: .* it has files: name a new folder"):
+        await publish.publish_pictures(broker, plan)
+    with pytest.raises(InvalidFieldError, match=r"--draw: .* it has files: name a new folder"):
+        await results.show_results(broker, "faces", "default", 1, Format.TABLE, plan.draw)
+    assert "frames sent" not in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in plan.draw.iterdir()} == before
+
+
 def png() -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (400, 300), (90, 120, 60)).save(out, format="PNG")

@@ -12,6 +12,7 @@ from halimede.evaluation import pictures
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.disagreement import MAX_SAMPLES, Disagreement, difference, most_different
 from halimede.evaluation.pictures import MAX_BYTES, disagreements_section
+from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR
 from halimede.messages import Box, Prediction, TextLine
 
 
@@ -83,6 +84,8 @@ def test_the_page_has_both_answers_as_small_pictures_and_no_text_acts() -> None:
     assert "&lt;big&gt;: 1 box: face 0.90" in html
     assert "truth: 1 box: face 1.00" in html
     assert "Dashed boxes are the truth" in html
+    for colour, name in ((EDGE_COLOUR, "small"), (FINAL_COLOUR, "&lt;big&gt;")):
+        assert f'<span class="key" style="border-color:{colour}"></span> {name}' in html
     assert not re.search(r"<img src=x|<b>0|<big>", html)
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
-from halimede.messages import Histogram, TaskInfo
+import msgspec
+import pytest
+
+from halimede import codec, topics
+from halimede.messages import Box, HardSample, Histogram, TaskInfo
+from halimede.messages.samples import MAX_LABEL_TEXT
 from halimede.stats import histogram
-from services.gm.dashboard.feed import kind_of, point, total
+from services.gm.dashboard.feed import kind_of, point, total, with_bounded_labels
 
 
 def counted(answers: int, cloud: int, *milliseconds: float) -> TaskInfo:
@@ -42,3 +48,30 @@ def test_only_pictures_are_pictures() -> None:
     assert kind_of(b"\xff\xd8\xff\xe0") == "image/jpeg"
     assert kind_of(b"<svg onload=alert(1)>") is None
     assert kind_of(b"") is None
+
+
+def detected(label: str, boxes: int) -> HardSample:
+    """Return a preview of a worker, as the bus delivers it."""
+    rows = [Box(0.0, 0.0, 1.0, 1.0, 0.5, label)] * boxes
+    fields: dict[str, Any] = {"edge_label": label, "label": label, "edge_boxes": rows, "boxes": rows}
+    sample = HardSample(id=bytes(16), data=b"", worker="w", by="cloud", **fields)
+    return codec.decode(topics.HARD_SAMPLE, codec.encode(topics.HARD_SAMPLE, sample))
+
+
+@pytest.mark.parametrize("character", ["x", "\x1b", '"', "\U0001f600", "é"])
+@pytest.mark.parametrize("boxes", [0, 1, 64])
+def test_the_labels_of_a_preview_have_few_bytes_however_long_a_worker_makes_them(character: str, boxes: int) -> None:
+    sample = with_bounded_labels(detected(character * MAX_LABEL_TEXT, boxes))
+    groups = [
+        [sample.edge_label],
+        [sample.label],
+        *([box.label for box in rows or ()] for rows in (sample.edge_boxes, sample.boxes)),
+    ]
+    for labels in groups:
+        assert sum(len(msgspec.json.encode(label)) - 2 for label in labels) <= MAX_LABEL_TEXT
+        assert all(labels), "the beginning of each label stays"
+
+
+def test_labels_of_usual_length_stay_as_they_are() -> None:
+    sample = detected("construction helmet", 32)
+    assert with_bounded_labels(sample) == sample

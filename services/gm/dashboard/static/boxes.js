@@ -14,14 +14,15 @@ function rectangle(box, className) {
   return made;
 }
 
-/** Draw boxes, in shares of the picture's width and height. `layers`: [[name of the class, boxes]]. */
+/** Draw boxes, in shares of the picture's width and height. `layers`: [[names of classes, boxes]], the last on top. */
 function overlay(layers) {
   const drawing = document.createElementNS(SVG, "svg");
   drawing.setAttribute("viewBox", "0 0 1 1");
   drawing.setAttribute("preserveAspectRatio", "none");
   drawing.setAttribute("aria-hidden", "true");
   for (const [name, boxes] of layers) {
-    for (const box of boxes || []) drawing.append(rectangle(box, "halo"), rectangle(box, name));
+    const halo = name.replace(/^\w+/, "halo");
+    for (const box of boxes || []) drawing.append(rectangle(box, halo), rectangle(box, name));
   }
   return drawing;
 }

@@ -111,8 +111,8 @@ function camera(row) {
 
 const digits = (value) => Number(value).toPrecision(3);
 const isDetection = (row) => Boolean(row.edgeBoxes || row.boxes);
-// the answers of which boxes are drawn: one that the edge gave itself is both
-const layers = (row) => [["edge", row.edgeBoxes], ...(row.by === "edge" ? [] : [["final", row.boxes]])];
+// the answers of which boxes are drawn: one that the edge gave itself is both; gaps of dashes show an equal box below
+const layers = (row) => [...(row.by === "edge" ? [] : [["final", row.boxes]]), ["edge dashed", row.edgeBoxes]];
 
 // both answers in words: classes with their scores, or the numbers of boxes
 function answers(row) {
