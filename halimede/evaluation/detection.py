@@ -136,8 +136,8 @@ class Detection:
     def gain(self) -> Array:
         """Return each picture's gain by an upload: found objects, and for equal ones fewer false boxes.
 
-        This order approximates the oracle's: average precision is not a sum over pictures, so the best order would
-        require a search of all orders.
+        This order is no bound of average precision, which is no sum over pictures: an object of a rare class weighs
+        more than one of a common class, and a false box by how many sure ones are below it. A rule may be above it.
         """
         fewer = self._low.false - self._up.false
         gained: Array = self._up.found - self._low.found + fewer / (1 + 2 * np.abs(fewer).max(initial=0))

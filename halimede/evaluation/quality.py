@@ -35,7 +35,7 @@ class Quality(Protocol):
         """Return the point of a curve for these uploads (a boolean each)."""
 
     def gain(self) -> Array:
-        """Return each sample's gain by an upload: the oracle's hardness."""
+        """Return each sample's gain by an upload: the hardness of the oracle, or of detectors' order by gain."""
 
 
 class Classification:
