@@ -133,6 +133,10 @@ class Detection:
         ratio = round(float(uploaded.mean()), 6)
         return Measured(upload_ratio=ratio, accuracy=accuracy, map_50_95=strict, recall=recall)
 
+    def sample_quality(self) -> Array:
+        """Return the objects found in each picture less the false boxes."""
+        return np.stack([matched.found - matched.false for matched in (self._low, self._up)])
+
     def gain(self) -> Array:
         """Return each picture's gain by an upload: found objects, and for equal ones fewer false boxes.
 
