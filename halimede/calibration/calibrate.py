@@ -150,7 +150,8 @@ def fit(
     samples = Samples(referenced(data, cloud, is_text=is_text), edge, cloud)
     if shortage := describe_shortage(len(samples), held_out):
         raise InvalidFieldError("--data", len(samples), shortage)
-    needed = block_length(_series(samples))
+    both = quality(samples.data, edge, cloud)
+    needed = block_length(both.sample_quality(), None if samples.data.is_text else samples.data.truths)
     length = max(1, min(needed, len(samples) // LEAST_BLOCKS))
     order, blocks = shuffled_blocks(len(samples), length, seed)
     tested = int(np.searchsorted(blocks, round((blocks[-1] + 1) * held_out)))
@@ -200,7 +201,7 @@ def fit(
         fitted=len(samples) - tested,
         held_out=tested,
         labelled=labelled,
-        metric=quality(samples.data, edge, cloud).metric,
+        metric=both.metric,
         tried=len(fitted),
         block_length=length,
         notes=[
@@ -235,19 +236,6 @@ def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return where the next tier corrects the small model's answer, and where it spoils it."""
     gain = quality(samples.data, samples.edge, samples.cloud).gain()
     return gain > 0, gain < 0
-
-
-def _series(samples: Samples) -> Vector:
-    """Return figures of samples that show whether neighbours depend on one another: the quality of both answers.
-
-    Class folders are sorted by class, so the classes' own means say nothing, and are subtracted.
-    """
-    values = quality(samples.data, samples.edge, samples.cloud).sample_quality()
-    if samples.data.truths is None or samples.data.is_text:
-        return values
-    kinds = np.unique(samples.data.truths, return_inverse=True)[1]
-    means = np.stack([np.bincount(kinds, row) for row in values]) / np.bincount(kinds)
-    return np.asarray(values - means[:, kinds])
 
 
 def _with_mixture(artefact: CalibrationFile, samples: Samples, *, fusion: bool, tempered: bool) -> CalibrationFile:

@@ -10,7 +10,6 @@ import pytest
 from halimede.calibration.blocks import block_length, shuffled_blocks
 from halimede.calibration.calibrate import LEAST_BLOCKS, Calibrated, Goal, fit
 from halimede.calibration.measurement import bootstrap, share
-from halimede.evaluation.quality import right
 from tests.unit.calibration.samples import LABELS, pair
 
 
@@ -35,27 +34,44 @@ def coverage(interval: object, scenes: int, frames: int) -> tuple[float, float]:
     chance, inside = np.random.default_rng(0), []
     for _ in range(200):
         hits = film(chance, scenes, frames)
-        length = block_length([hits])
+        length = block_length(hits[np.newaxis])
         ends = [interval(hits, blocks) for blocks in (np.arange(len(hits)) // length, np.arange(len(hits)))]
         inside.append([low <= 0.7 <= high for low, high in ends])
     return tuple(np.mean(inside, axis=0))
 
 
-def test_independent_samples_are_blocks_of_one() -> None:
+@pytest.mark.parametrize("right_share", [0.98, 0.8])
+def test_independent_samples_are_blocks_of_one(right_share: float) -> None:
     chance = np.random.default_rng(0)
-    lengths = [block_length([chance.random(300) < 0.8]) for _ in range(200)]
-    assert np.mean(np.array(lengths) == 1) > 0.97
-    assert block_length([np.ones(100)]) == block_length([np.zeros(2)]) == block_length([]) == 1
-    assert block_length([np.tile([0.0, 1.0], 100)]) == 1  # neighbours that differ make no interval too narrow
+    lengths = [block_length(chance.random((1, 300)) < right_share) for _ in range(100)]
+    assert np.mean(np.array(lengths) == 1) > 0.95
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.ones((2, 100)), np.zeros((1, 1)), np.zeros((1, 2)), np.tile([0.0, 1.0], (1, 100))],
+    ids=["equal", "one", "two", "neighbours that differ, which make no interval too narrow"],
+)
+def test_samples_that_show_no_dependence_are_blocks_of_one(values: np.ndarray) -> None:
+    assert block_length(values) == 1
 
 
 @pytest.mark.parametrize("frames", [5, 10, 20])
 def test_frames_of_a_scene_are_in_a_block_of_about_as_many(frames: int) -> None:
     chance = np.random.default_rng(1)
-    lengths = [block_length([film(chance, 2000 // frames, frames)]) for _ in range(20)]
-    assert frames <= np.median(lengths) <= 5 * frames
-    independent = chance.random(2000) < 0.7
-    assert block_length([independent, film(chance, 2000 // frames, frames)]) >= frames
+    films = [film(chance, 2000 // frames, frames) for _ in range(10)]
+    assert frames <= np.median([block_length(hits[np.newaxis]) for hits in films]) <= 5 * frames
+    assert block_length(np.stack([chance.random(2000) < 0.7, films[0]])) >= frames
+
+
+def test_a_class_with_more_errors_than_others_is_no_dependence() -> None:
+    chance, lengths = np.random.default_rng(2), []
+    classes = np.repeat(list("abcdefghij"), 45)
+    for _ in range(100):
+        hits = chance.random(450) > np.where(classes == "e", 0.3, 0.01)
+        lengths.append(block_length(hits[np.newaxis], classes))
+    assert np.mean(np.array(lengths) == 1) > 0.95
+    assert block_length(hits[np.newaxis]) > 1  # the classes would be taken for scenes
 
 
 def test_whole_blocks_are_shuffled() -> None:
@@ -121,5 +137,4 @@ def test_class_folders_which_are_sorted_by_class_have_independent_samples() -> N
     order = np.argsort(data.truths, kind="stable")
     data = replace(data, truths=[data.truths[i] for i in order])
     edge, cloud = ([answers[i] for i in order] for answers in (edge, cloud))
-    assert block_length([right(data.truths, edge)]) > 1
     assert fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule="Margin", labels=LABELS).block_length == 1
