@@ -371,7 +371,7 @@ def _block_notes(length: int, needed: int, goal: Goal) -> list[str]:
             " intervals are too narrow: give samples of more scenes"
         )
     if goal.max_risk is not None:
-        notes.append("--max-risk is shown for independent samples only, and these are not: allow less than you can")
+        notes.append("--max-risk is shown for independent samples only, and these are not: give less than you allow")
     return notes
 
 
