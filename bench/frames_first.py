@@ -96,7 +96,7 @@ class FramesFirst:
 
     def figures(self) -> dict[str, float]:
         """Return what is written. Frames of one turn depend on one another: the interval is of turns."""
-        least, most = bootstrap(self._ratio, len(self.training.frames_s))
+        least, most = bootstrap(self._ratio, np.arange(len(self.training.frames_s)))
         lost = self.without.lost + self.training.lost
         figures = {"ratio": self.ratio, "ratio_least": least, "ratio_most": most, "lost": lost, "rounds": self.rounds}
         for name, turns in (("without", self.without), ("training", self.training)):

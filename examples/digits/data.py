@@ -54,11 +54,11 @@ def to_png(image: NDArray[np.float32]) -> bytes:
     return out.getvalue()
 
 
-def export(folder: Path) -> dict[str, int]:
+def export(folder: Path, seed: int = SEED) -> dict[str, int]:
     """Write the pictures that no model was trained on; return how many there are in each part."""
     split = load()
     calibrate, test = train_test_split(
-        np.arange(len(split.test_y)), test_size=0.5, random_state=SEED, stratify=split.test_y
+        np.arange(len(split.test_y)), test_size=0.5, random_state=seed, stratify=split.test_y
     )
     written: Counter[str] = Counter()
     for part, chosen in (("calibrate", calibrate), ("test", test)):

@@ -105,7 +105,7 @@ def p99_ratio(before: Times, training: Times) -> tuple[float, float, float]:
         part, of = taken[drawn], trains[drawn]
         return p99(part[of]) / p99(part[~of]) if of.any() and not of.all() else 1.0
 
-    return (p99(training) / p99(before), *bootstrap(ratio, len(taken)))
+    return (p99(training) / p99(before), *bootstrap(ratio, np.arange(len(taken))))
 
 
 def figures(run: FinishedRun) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Calibrates a service from the predictions of both models, without files: see `halimede calibrate`.
 
-The samples are split once: everything is fitted on one part, and the figures are measured on the other (``held_out``),
-with 95 % intervals. If the goal is a limit on the risk and the rule itself is fitted, the first part is halved again: a
-bound only holds on samples that the rule has not seen. Pure.
+The samples are split once, in blocks of neighbours that depend on one another: everything is fitted on one part, and
+the figures are measured on the other (``held_out``), with 95 % intervals. If the goal is a limit on the risk and the
+rule itself is fitted, the first part is halved again: a bound only holds on samples that the rule has not seen. Pure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from halimede.api.mining import AFTER
+from halimede.calibration.blocks import Indices, block_length, shuffled_blocks
 from halimede.calibration.candidates import LEARNED, Candidate, candidates
 from halimede.calibration.deferral import FOLDS, fit_learned, folds, hardness_by
 from halimede.calibration.measurement import measure
@@ -44,11 +45,12 @@ from halimede.pipeline.upload_policy.replay import Replay, replay
 #: least number of samples for a calibration; number of held-out samples below which the wide intervals are noted
 LEAST, FEW = 50, 200
 HELD_OUT = 0.3
+#: blocks of neighbours into which samples are divided at least: with fewer, a bootstrap is not valid
+LEAST_BLOCKS = 20
 #: steps between quantiles of the reference
 QUANTILES = 20
 #: most classes for which their shares are useful
 MAX_CLASSES = 256
-Indices = NDArray[np.int64]
 #: weights of the small model to try; that of the big one is 1 minus it
 WEIGHTS = np.linspace(0, 0.9, 19)
 #: least number of samples for a mixture
@@ -87,6 +89,7 @@ class Calibrated:
     """The result of a calibration: numbers of ``fitted`` and ``held_out`` samples; ``notes`` for the user.
 
     ``metric``: what the accuracies are. ``tried``: the number of rules and parameters of which the best was chosen.
+    ``block_length``: the number of neighbours that count as one sample in the intervals, 1 if samples are independent.
     """
 
     artefact: CalibrationFile
@@ -96,6 +99,7 @@ class Calibrated:
     labelled: bool
     metric: str
     tried: int = 1
+    block_length: int = 1
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -144,10 +148,13 @@ def fit(
     """
     labelled = data.truths is not None or data.boxes is not None
     samples = Samples(referenced(data, cloud, is_text=is_text), edge, cloud)
-    order = np.random.default_rng(seed).permutation(len(samples))
     if shortage := describe_shortage(len(samples), held_out):
         raise InvalidFieldError("--data", len(samples), shortage)
-    tested = round(len(samples) * held_out)
+    both = quality(samples.data, edge, cloud)
+    needed = block_length(both.sample_quality(), None if samples.data.is_text else samples.data.truths)
+    length = max(1, min(needed, len(samples) // LEAST_BLOCKS))
+    order, blocks = shuffled_blocks(len(samples), length, seed)
+    tested = int(np.searchsorted(blocks, round((blocks[-1] + 1) * held_out)))
     learning, testing = samples.part(order[tested:]), samples.part(order[:tested])
     if rule.lower() == LEARNED.lower() and mode != AFTER:
         fix = f"it looks at what the small model answers: set mode to {AFTER}, or choose one that looks at samples"
@@ -178,7 +185,15 @@ def fit(
     if tested:
         up = [mix(artefact, low, high) for low, high in zip(testing.edge, testing.cloud, strict=True)]
         played = _replay(goal, unseen, cut, audit_share)
-        figures = measure(testing.data, testing.edge, testing.cloud, joint=up, played=played, artefact=artefact)
+        figures = measure(
+            testing.data,
+            testing.edge,
+            testing.cloud,
+            joint=up,
+            played=played,
+            artefact=artefact,
+            blocks=blocks[:tested],
+        )
         artefact = msgspec.structs.replace(artefact, figures=figures)
     return Calibrated(
         artefact=artefact,
@@ -186,9 +201,14 @@ def fit(
         fitted=len(samples) - tested,
         held_out=tested,
         labelled=labelled,
-        metric=quality(samples.data, edge, cloud).metric,
+        metric=both.metric,
         tried=len(fitted),
-        notes=[*_notes(tested, goal, np.concatenate([best.deciding, unseen]), labelled=labelled), *notes],
+        block_length=length,
+        notes=[
+            *_notes(tested, goal, np.concatenate([best.deciding, unseen]), labelled=labelled),
+            *_block_notes(length, needed, goal),
+            *notes,
+        ],
     )
 
 
@@ -336,6 +356,22 @@ def _notes(tested: int, goal: Goal, hardness: Vector, *, labelled: bool) -> list
             f" {high:.1%}; the budget keeps {goal.target_upload:.1%}, and of these samples sends those that come while"
             " it has room"
         )
+    return notes
+
+
+def _block_notes(length: int, needed: int, goal: Goal) -> list[str]:
+    """Return what a user should know of samples in blocks of ``length``, of the ``needed`` one if there were enough."""
+    if length == 1:
+        return []
+    cause = "neighbouring samples depend on one another, as frames of a film do"
+    notes = [f"{cause}: the intervals count blocks of {length} neighbours"]
+    if needed > length:
+        notes.append(
+            f"the samples depend on {needed} neighbours, but there are only enough for blocks of {length}, so the"
+            " intervals are too narrow: give samples of more scenes"
+        )
+    if goal.max_risk is not None:
+        notes.append("--max-risk is shown for independent samples only, and these are not: give less than you allow")
     return notes
 
 

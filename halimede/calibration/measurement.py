@@ -1,13 +1,19 @@
-"""Measures a calibration on held-out samples: each figure with its 95 % interval. Pure."""
+"""Measures a calibration on held-out samples: each figure with its 95 % interval. Pure.
+
+The intervals are of the figures in the stream from which the samples come. Samples of one block depend on one another,
+so blocks are what is counted and drawn (``halimede.calibration.blocks``).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halimede.calibration.blocks import Indices
 from halimede.calibration.temperature import Vector, calibrate, calibration_error
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.detection import Detection
@@ -29,18 +35,63 @@ T95 = (
 )  # fmt: skip
 
 
-def share(hits: NDArray[np.bool_] | Vector) -> tuple[float, float, float]:
-    """Return a share and its interval (Wilson 1927); a sample may count in part."""
-    number, of = float(np.sum(hits)), len(hits)
-    return (number / of if of else 0.0, *wilson(number, of))
+def share(
+    hits: NDArray[np.bool_] | Vector, blocks: Indices, weights: Vector | None = None
+) -> tuple[float, float, float]:
+    """Return a share and its interval; a sample may count in part, and have a weight.
+
+    The interval is Wilson's (1927) for the effective number of samples: as many independent ones have the same variance
+    (Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts", Survey
+    Methodology 24, 1998). If each sample is a block, that is their number, or the sum of their weights.
+    """
+    weights = np.ones(len(hits)) if weights is None else weights
+    number, of = float((hits * weights).sum()), float(weights.sum())
+    if not of:
+        return 0.0, 0.0, 1.0
+    effective = _effective_part((hits - number / of) * weights, blocks)
+    return number / of, *wilson(number * effective, of * effective)
 
 
-def bootstrap(statistic: Callable[[NDArray[np.int64]], float], samples: int) -> tuple[float, float]:
-    """Return the percentile interval (Efron 1979) of a statistic of samples, given by their indices."""
+def _effective_part(errors: Vector, blocks: Indices) -> float:
+    """Return the effective number of samples, as a part of all; ``errors`` are their distances from the mean."""
+    sums = np.bincount(blocks, errors)
+    if len(sums) == len(errors):
+        return 1.0
+    alone, together = float(errors @ errors), float(sums @ sums)
+    spread = together / alone if alone else len(errors) / len(sums)  # the design effect (Kish 1965)
+    return (student95(len(errors) - 1) / student95(len(sums) - 1)) ** 2 / max(1.0, spread)
+
+
+def bootstrap(statistic: Callable[[Indices], float], blocks: Indices) -> tuple[float, float]:
+    """Return the interval of a statistic of samples, given by their indices. Whole blocks of samples are drawn."""
     chance = np.random.default_rng(SEED)
-    drawn = [statistic(chance.integers(0, samples, samples)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    drawn = [statistic(np.repeat(np.arange(len(blocks)), draw_times(blocks, chance))) for _ in range(RESAMPLES)]
+    return bootstrap_ends(drawn, blocks)
+
+
+def draw_times(blocks: Indices, chance: np.random.Generator) -> Indices:
+    """Return how often each sample is in a draw of as many blocks as there are."""
+    number = int(blocks[-1]) + 1
+    return np.bincount(chance.integers(0, number, number), minlength=number)[blocks]
+
+
+def bootstrap_ends(drawn: Sequence[float] | Vector, blocks: Indices) -> tuple[float, float]:
+    """Return the interval of drawn statistics: expanded percentiles.
+
+    Percentiles (Efron 1979) are too narrow for few blocks, by the share of a variance of as few and by Student's t
+    (Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69, 2015).
+    """
+    number = int(blocks[-1]) + 1
+    tail = NormalDist().cdf(-student95(number - 1) * math.sqrt(number / max(1, number - 1)))
+    low, high = np.quantile(drawn, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def student95(degrees: int) -> float:
+    """Return Student's t, two-sided 95 %; infinite without a degree of freedom."""
+    if degrees < 1:
+        return math.inf
+    return T95[degrees - 1] if degrees <= len(T95) else 1.96 * (1 + 1.3 / degrees)
 
 
 def mean_interval(values: Vector) -> tuple[float, float, float]:
@@ -48,9 +99,7 @@ def mean_interval(values: Vector) -> tuple[float, float, float]:
     mean, runs = float(np.mean(values)), len(values)
     if runs < 2:
         return mean, -math.inf, math.inf
-    degrees = runs - 1
-    t = T95[degrees - 1] if degrees <= len(T95) else 1.96 * (1 + 1.3 / degrees)
-    half = t * float(np.std(values, ddof=1)) / math.sqrt(runs)
+    half = student95(runs - 1) * float(np.std(values, ddof=1)) / math.sqrt(runs)
     return mean, mean - half, mean + half
 
 
@@ -62,20 +111,22 @@ def measure(
     joint: Sequence[Prediction],
     played: Replay,
     artefact: CalibrationFile,
+    blocks: Indices,
 ) -> dict[str, float]:
     """Return all figures; ``joint`` are the answers to samples that are uploaded, ``played`` says which are.
 
     ``edge_only``, ``cloud_only`` and ``joint`` are accuracies (for boxes: mAP at 0.5); ``ratio`` is joint over cloud
     only; ``upload_ratio`` (with audits) and ``risk`` (edge wrong, cloud right, not uploaded) are shares of all samples,
     ``agreement`` (both answers agree) of the kept ones. ``chance`` is the accuracy of as many random uploads, and
-    ``over_chance`` that of the rule above it; both are left out if every sample goes up, or none.
+    ``over_chance`` that of the rule above it; both are left out if every sample goes up, or none. ``blocks``: the block
+    of each sample, numbered in order from 0 on.
     """
     figures: dict[str, float] = {}
     up = played.up.mean(axis=0)
-    _with_interval(figures, UPLOAD_RATIO, share(played.sent.mean(axis=0)))
-    _with_interval(figures, "risk", share((quality(data, edge, cloud).gain() > 0) * (1 - up)))
+    _with_interval(figures, UPLOAD_RATIO, share(played.sent.mean(axis=0), blocks))
+    _with_interval(figures, "risk", share((quality(data, edge, cloud).gain() > 0) * (1 - up), blocks))
     if data.boxes is not None:
-        _add_boxes(figures, data.boxes, edge, joint, played)
+        _add_boxes(figures, data.boxes, edge, joint, played, blocks=blocks)
         figures["cloud_only"] = quality(data, edge, cloud).point(np.ones(len(edge), bool))["accuracy"]
         if figures["cloud_only"]:
             figures["ratio"] = figures["joint"] / figures["cloud_only"]
@@ -84,10 +135,10 @@ def measure(
     low, high, mixed = (right(truths, answers) for answers in (edge, cloud, joint))
     together = up * mixed + (1 - up) * low
     for name, values in (("edge_only", low), ("cloud_only", high), ("joint", together)):
-        _with_interval(figures, name, share(values))
+        _with_interval(figures, name, share(values, blocks))
     if high.sum():
         ratio = float(together.mean() / high.mean())
-        ends = bootstrap(lambda drawn: float(together[drawn].mean() / max(high[drawn].mean(), 1e-9)), len(high))
+        ends = bootstrap(lambda drawn: float(together[drawn].mean() / max(high[drawn].mean(), 1e-9)), blocks)
         _with_interval(figures, "ratio", (ratio, *ends))
     if 0 < up.mean() < 1:
 
@@ -97,18 +148,12 @@ def measure(
 
         over = over_chance(np.arange(len(low)))
         figures["chance"] = figures["joint"] - over
-        _with_interval(figures, "over_chance", (over, *bootstrap(over_chance, len(low))))
+        _with_interval(figures, "over_chance", (over, *bootstrap(over_chance, blocks)))
     alike = np.array([one.label == other.label for one, other in zip(edge, cloud, strict=True)])
     if up.mean() < 1:
-        _with_interval(figures, "agreement", _weighted_share(alike, 1 - up))
+        _with_interval(figures, "agreement", share(alike, blocks, 1 - up))
     _add_errors(figures, truths, edge, artefact)
     return figures
-
-
-def _weighted_share(hits: NDArray[np.bool_], weights: Vector) -> tuple[float, float, float]:
-    """Return a share of weighted samples, and its interval for as many as their weights."""
-    number, of = float((hits * weights).sum()), float(weights.sum())
-    return (number / of, *wilson(number, of))
 
 
 def _add_boxes(
@@ -117,6 +162,8 @@ def _add_boxes(
     edge: Sequence[Prediction],
     joint: Sequence[Prediction],
     played: Replay,
+    *,
+    blocks: Indices,
 ) -> None:
     """Add the accuracies of boxes: average precision is no sum over pictures, so each draw of pictures counts anew."""
     measured, draws = Detection(truths, edge, joint), np.random.default_rng(SEED)
@@ -125,15 +172,14 @@ def _add_boxes(
     shuffled = [draws.permutation(uploaded) for uploaded in rounds]
     drawn = []
     for draw in range(-1, RESAMPLES_OF_BOXES):
-        times = np.bincount(draws.integers(0, number, number), minlength=number) if draw >= 0 else np.ones(number, int)
+        times = draw_times(blocks, draws) if draw >= 0 else np.ones(number, int)
         few = [(draw * FEW_ROUNDS + i) % len(rounds) for i in range(FEW_ROUNDS)] if draw >= 0 else range(len(rounds))
         means = [float(np.mean([measured.measure(which[i], times)[0] for i in few])) for which in (rounds, shuffled)]
         drawn.append((measured.measure(nothing, times)[0], *means, means[0] - means[1]))
     values = np.array(drawn)
     names = ("edge_only", "joint", "chance", "over_chance") if 0 < rounds.mean() < 1 else ("edge_only", "joint")
     for column, name in enumerate(names):
-        low, high = np.quantile(values[1:, column], [0.025, 0.975])
-        _with_interval(figures, name, (float(values[0, column]), float(low), float(high)))
+        _with_interval(figures, name, (float(values[0, column]), *bootstrap_ends(values[1:, column], blocks)))
 
 
 def _with_interval(found: dict[str, float], name: str, value: tuple[float, float, float]) -> None:

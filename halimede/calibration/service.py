@@ -147,6 +147,7 @@ def about(found: Calibrated, low: str, high: str) -> list[str]:
         f"{artefact.service}: {low} asks {high}, for {wanted}",
         f"fitted on {found.fitted} samples, measured on {found.held_out} others; truth: {truth}",
         f"metric: {found.metric}{budget}",
+        f"95 % intervals: for the whole stream; {found.held_out} other samples of it may differ 1.4 times as much",
         f"rule: {artefact.rule} ({settings}){best}",
         f"temperatures: {artefact.temperature_edge:.3g} and {artefact.temperature_cloud:.3g}; fusion: {fusion}",
     ]

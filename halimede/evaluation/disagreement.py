@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
 from msgspec import Struct
 
-from halimede.evaluation.detection import MAX_BOXES, match
+from halimede.evaluation.detection import MAX_BOXES, by_label, match
 from halimede.frames.drawing import drawn_parts
 from halimede.messages import Box, Prediction
 
@@ -51,7 +51,8 @@ def difference(low: Prediction, up: Prediction) -> float:
     differ, else the difference of the scores. Lines of text: the share of characters that differ.
     """
     if low.boxes is not None or up.boxes is not None:
-        return _unmatched(low.boxes or (), up.boxes or ()) + _unmatched(up.boxes or (), low.boxes or ())
+        edge_boxes, cloud_boxes = by_label(low.boxes or ()), by_label(up.boxes or ())
+        return _unmatched(edge_boxes, cloud_boxes) + _unmatched(cloud_boxes, edge_boxes)
     scores = [0.0 if answer.score is None else min(max(answer.score, 0.0), 1.0) for answer in (low, up)]
     if low.label is not None or up.label is not None:
         return abs(scores[0] - scores[1]) if low.label == up.label else 1 + sum(scores) / 2
@@ -61,15 +62,11 @@ def difference(low: Prediction, up: Prediction) -> float:
     return float(low.value != up.value)
 
 
-def _unmatched(boxes: Sequence[Box], partners: Sequence[Box]) -> float:
-    """Return the sum of the scores of the boxes that no box of the same label overlaps by half."""
+def _unmatched(boxes: Mapping[str, Sequence[Box]], partners: Mapping[str, Sequence[Box]]) -> float:
+    """Return the sum of the scores of the boxes that no box of their label overlaps by half; 100 boxes of a label."""
     total = 0.0
-    for label in {str(box.label) for box in boxes}:
-        own, same = (_surest(side, label) for side in (boxes, partners))
-        hits = match(own, same)[:, 0]
-        total += sum(max(0.0, box.score) for box, hit in zip(own, hits, strict=True) if not hit)
+    for label, labelled in boxes.items():
+        surest = labelled[:MAX_BOXES]
+        hits = match(surest, partners.get(label, ())[:MAX_BOXES])[:, 0]
+        total += sum(max(0.0, box.score) for box, hit in zip(surest, hits, strict=True) if not hit)
     return total
-
-
-def _surest(boxes: Sequence[Box], label: str) -> list[Box]:
-    return sorted((box for box in boxes if str(box.label) == label), key=lambda box: -box.score)[:MAX_BOXES]

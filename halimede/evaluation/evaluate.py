@@ -86,6 +86,7 @@ class EvaluationReport(Struct, kw_only=True):
 
     Of texts it is the share that is exactly right, with ``character_error_rate``.
 
+    ``oracle``: the curve of the samples by their gain, the best possible one except for detectors.
     ``reference``: the truth, ``labels``, or ``cloud`` for data without labels. ``curves`` are those of the edge's rule;
     the further tiers answer uploads as they are configured.
     """

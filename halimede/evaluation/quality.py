@@ -34,8 +34,11 @@ class Quality(Protocol):
     def point(self, uploaded: Array) -> Point:
         """Return the point of a curve for these uploads (a boolean each)."""
 
+    def sample_quality(self) -> Array:
+        """Return how good both answers to each sample are, ``[2, samples]``: if kept, and if uploaded."""
+
     def gain(self) -> Array:
-        """Return each sample's gain by an upload: the oracle's hardness."""
+        """Return each sample's gain by an upload: the hardness of the oracle, or of detectors' order by gain."""
 
 
 class Classification:
@@ -59,6 +62,10 @@ class Classification:
         """Return the point of a curve for these uploads."""
         accuracy = float(np.where(uploaded, self.up, self.low).mean())
         return Point(upload_ratio=round(float(uploaded.mean()), 6), accuracy=round(accuracy, 6))
+
+    def sample_quality(self) -> Array:
+        """Return which answers are right."""
+        return np.stack([self.low, self.up])
 
     def gain(self) -> Array:
         """Return 1 if only the upload is right, -1 if only keeping is, else 0."""

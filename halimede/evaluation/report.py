@@ -19,13 +19,13 @@ from halimede.html_report.charts import ticks
 DPI = 100
 #: upload ratios in the table
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-ORACLE, RANDOM = "oracle", "random"
+ORACLE, GAINED, RANDOM = "oracle", "by objects gained", "random"
 #: distinguishable also with colour blindness, in combination with the strokes, which change less often
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7b3fa0")
 STROKES = ("", "7 3", "2 3")
 #: SVG dashes in matplotlib's form
 DASHES = {stroke: (0, tuple(map(float, stroke.split()))) for stroke in STROKES if stroke}
-BOUND_COLOURS = {ORACLE: "#888888", RANDOM: "#aaaaaa"}
+BOUND_COLOURS = {ORACLE: "#888888", GAINED: "#888888", RANDOM: "#aaaaaa"}
 OPERATING_COLOUR = "#c1121f"
 Rows = list[list[str]]
 
@@ -182,8 +182,13 @@ def lines(report: EvaluationReport) -> list[MetricLine]:
         )
         for i, (name, points) in enumerate(rules(report).items())
     ]
-    bounds = ((ORACLE, report.oracle, "7 3"), (RANDOM, report.random, "2 3"))
+    bounds = ((oracle_name(report), report.oracle, "7 3"), (RANDOM, report.random, "2 3"))
     return drawn + [MetricLine(name, points, BOUND_COLOURS[name], stroke) for name, points, stroke in bounds]
+
+
+def oracle_name(report: EvaluationReport) -> str:
+    """Return the name of the oracle's line. mAP has no such order: a rule may be above the one by objects gained."""
+    return GAINED if report.task == "detection" else ORACLE
 
 
 def rules(report: EvaluationReport) -> dict[str, Sequence[Point]]:
@@ -195,7 +200,7 @@ def ratio_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
     """Return the heading, and each rule's accuracy at some upload ratios, sorted by the middle one."""
     heading = ["RULE", *(f"{ratio:.0%}" for ratio in RATIOS)]
     best = sorted(rules(report).items(), key=lambda item: -at(item[1], RATIOS[len(RATIOS) // 2]))
-    curves = [(ORACLE, report.oracle), *best, (RANDOM, report.random)]
+    curves = [(oracle_name(report), report.oracle), *best, (RANDOM, report.random)]
     return heading, [[name, *(f"{at(points, ratio):.4f}" for ratio in RATIOS)] for name, points in curves]
 
 

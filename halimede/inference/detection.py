@@ -66,6 +66,7 @@ class BoxReader:
         self._boxes = postprocess.boxes or Boxes()
         self._anchors = anchors
         self._nms = postprocess.nms
+        self._least_score = postprocess.nms.score if postprocess.nms else 0.0
         self._top = postprocess.top_k
         self._labels = tuple(labels)
 
@@ -127,7 +128,7 @@ class BoxReader:
         if self._boxes.decode in MAPS:
             scores, *maps = values
             face = self._boxes.decode == "centerface"
-            return self._candidates(*read_maps(self._activated(scores), *maps, face=face))
+            return self._candidates(*read_maps(self._activated(scores), *maps, face=face, least=self._least_score))
         if self._anchors:
             scores, numbers = values
             boxes, points = self._anchors.decode(numbers), self._anchors.points(numbers)
@@ -190,7 +191,7 @@ class BoxReader:
 
         ``classes`` are class indices, or the scores of each class.
         """
-        chosen = (scores > 0) & (scores >= (self._nms.score if self._nms else 0))
+        chosen = (scores > 0) & (scores >= self._least_score)
         classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
         return Candidates(
             np.asarray(boxes[chosen], np.float64),

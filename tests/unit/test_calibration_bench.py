@@ -21,12 +21,20 @@ ROW = Row(
 
 
 def test_a_difference_is_inside_of_the_interval_of_both() -> None:
-    difference, half = ROW.difference
-    assert (difference, half) == (pytest.approx(-0.05), pytest.approx(0.05))
-    assert dataclasses.replace(ROW, live=0.46).is_inside
-    assert not dataclasses.replace(ROW, live=0.44).is_inside
-    assert "OUTSIDE" in dataclasses.replace(ROW, live=0.44, lost=2).shown()
-    assert "2 LOST" in dataclasses.replace(ROW, live=0.44, lost=2).shown()
+    difference = ROW.difference(rows=1)
+    assert [difference.value, difference.low, difference.high] == pytest.approx([-0.05, -0.1, 0.0])
+    worse = dataclasses.replace(ROW, live=0.43, live_low=0.4, live_high=0.46, lost=2)
+    assert not worse.is_inside(rows=1)
+    assert worse.is_inside(rows=12)
+    assert worse.difference(rows=12).high == pytest.approx(-0.07 + 0.05 * 2.865 / 1.96, abs=1e-4)
+    assert "OUTSIDE" in worse.shown(rows=1)
+    assert "2 LOST" in worse.shown(rows=12)
+
+
+def test_an_interval_is_as_wide_to_each_side_as_the_samples_are() -> None:
+    low = dataclasses.replace(ROW, calibrated_low=0.44, calibrated_high=0.5, live_low=0.45, live_high=0.53)
+    difference = low.difference(rows=1)
+    assert [difference.value, difference.low, difference.high] == pytest.approx([-0.05, -0.05, 0.05])
 
 
 def test_a_service_without_its_packages_names_the_command(monkeypatch) -> None:

@@ -171,6 +171,7 @@ def _show(chain: Chain, at: int, found: Calibrated, written: WrittenCalibration 
             "parameters": found.artefact.parameters,
             "fitted": found.fitted,
             "heldOut": found.held_out,
+            "blockLength": found.block_length,
             "metric": found.metric,
             "aboveChance": found.is_above_chance,
             "figures": found.artefact.figures,

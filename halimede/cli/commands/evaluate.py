@@ -55,10 +55,10 @@ def evaluate(
 ) -> None:
     """Evaluate a service on new data: each tier alone, and all together at each upload ratio.
 
-    Each rule's curve lies between chance and the oracle, which knows whose answer is right. No system needs to run: the
-    command loads the models. Data is a folder of class folders with JPEG and PNG pictures, a folder with pictures
-    and annotations of COCO or Pascal VOC, a .csv or .tsv (the class in a column `label`) or an .npz (x, y). Without
-    labels the cloud's answers count as true.
+    Each rule's curve stands beside those of random uploads and of an oracle, which knows whose answer is right. No
+    system needs to run: the command loads the models. Data is a folder of class folders with JPEG and PNG pictures,
+    a folder with pictures and annotations of COCO or Pascal VOC, a .csv or .tsv (the class in a column `label`) or an
+    .npz (x, y). Without labels the cloud's answers count as true.
 
     \b
     Examples:

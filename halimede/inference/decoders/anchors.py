@@ -115,6 +115,9 @@ def load_anchors(anchors: Anchors, folder: Path) -> Anchors:
     if values.ndim != 2 or values.shape[1] != 4 or values.dtype.kind not in "uif" or not np.isfinite(values).all():
         text = f"{field}: {path.name} holds {values.dtype} {list(values.shape)}, which are no finite numbers [boxes, 4]"
         raise ModelError(f"{text}: write middle x, middle y, width, height of each anchor, in shares of the input")
+    if (smallest := values[:, 2:].min(initial=0)) < 0:
+        text = f"{field}: {path.name} has an anchor of the size {smallest:g}, and no size is below 0"
+        raise ModelError(f"{text}: write middle x, middle y, width, height of each anchor, not its corners")
     return LoadedAnchors(
         strides=anchors.strides, file=anchors.file, log=anchors.log, values=np.asarray(values, np.float64)
     )

@@ -27,11 +27,13 @@ class Middles(NamedTuple):
     points: Array | None
 
 
-def read_maps(scores: Array, sizes: Array, offsets: Array, points: Array | None = None, *, face: bool) -> Middles:
+def read_maps(
+    scores: Array, sizes: Array, offsets: Array, points: Array | None = None, *, face: bool, least: float = 0.0
+) -> Middles:
     """Return the boxes of maps ``[classes, h, w]``, ``[2, h, w]`` and ``[2, h, w]``. Raises SampleError.
 
     A box stands at each peak of a class. ``points``: a map of landmarks ``[2 * points, h, w]``, in shares of the box
-    from its corner on. ``face``: by CenterFace's convention.
+    from its corner on. ``face``: by CenterFace's convention. ``least``: the score from which a peak is read.
     """
     height, width = scores.shape[-2:] if scores.ndim == 3 else (0, 0)
     if not scores.size or sizes.shape != (2, height, width) or offsets.shape != sizes.shape:
@@ -40,7 +42,7 @@ def read_maps(scores: Array, sizes: Array, offsets: Array, points: Array | None 
             f"the model gives {shapes} for one sample, which are no maps of scores [classes, h, w], sizes [2, h, w] "
             "and offsets [2, h, w]: check spec.postprocess.output, boxes.output and boxes.offsets"
         )
-    kinds, rows, columns = np.nonzero(is_peak(scores))
+    kinds, rows, columns = np.nonzero(is_peak(scores) & (scores >= least))
     size, offset = (np.asarray(values[:, rows, columns], np.float64) for values in (sizes, offsets))
     if face:
         with np.errstate(over="ignore"):  # an infinite size is refused below
@@ -68,9 +70,6 @@ def _points(values: Array, boxes: Array, cells: tuple[Array, Array], shape: tupl
 def is_peak(scores: Array) -> Array:
     """Return which values of ``[classes, h, w]`` are above 0 and as high as each of their eight neighbours."""
     padded = np.pad(scores, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
-    height, width = scores.shape[1:]
-    highest = scores
-    for y in range(3):
-        for x in range(3):
-            highest = np.maximum(highest, padded[:, y : y + height, x : x + width])
+    columns = np.maximum(np.maximum(padded[:, :-2], padded[:, 1:-1]), padded[:, 2:])
+    highest = np.maximum(np.maximum(columns[..., :-2], columns[..., 1:-1]), columns[..., 2:])
     return np.asarray((scores == highest) & (scores > 0))

@@ -128,6 +128,7 @@ def test_a_rule_that_is_not_above_chance_is_not_written_unless_it_is_accepted(pi
     assert not (tmp_path / "out").exists()
     report = json.loads(calibrate(*options, "--json").stdout)
     assert (report["aboveChance"], report["files"], report["metric"]) == (False, [], "accuracy")
+    assert report["blockLength"] == 1
     assert calibrate(*options, "--accept").exit_code == 0
     assert (tmp_path / "out" / "digits.calibration.yaml").exists()
 

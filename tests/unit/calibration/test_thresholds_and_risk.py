@@ -84,13 +84,13 @@ class TestDeadline:
 
 class TestIntervals:
     def test_a_share_of_all_has_an_interval_below_it(self):
-        value, low, high = share(np.ones(50, bool))
+        value, low, high = share(np.ones(50, bool), np.arange(50))
         assert (value, high) == (1.0, 1.0)
         assert 0.9 < low < 0.95
 
     def test_the_bootstrap_of_a_mean_is_near_to_theory(self):
         values = np.random.default_rng(0).normal(3, 1, 400)
-        low, high = bootstrap(lambda drawn: float(values[drawn].mean()), 400)
+        low, high = bootstrap(lambda drawn: float(values[drawn].mean()), np.arange(400))
         assert low == pytest.approx(values.mean() - 0.098, abs=0.02)
         assert high == pytest.approx(values.mean() + 0.098, abs=0.02)
 

@@ -73,6 +73,16 @@ def test_the_order_of_the_oracle_is_what_is_gained() -> None:
     assert np.argsort(-gain, kind="stable").tolist() == [1, 3, 2, 0]
 
 
+def test_an_object_of_a_rare_class_lifts_map_more_than_the_order_by_objects_gained_shows() -> None:
+    cats, dog = [box(20 * i, 1.0) for i in range(9)], box(0, 1.0, "dog")
+    truths = [cats[:2], [dog], cats[2:]]
+    measure = Detection(truths, [said()] * 3, [said(*boxes) for boxes in truths])
+    rule = np.array([0.0, 1.0, 0.0])  # uploads the dog first
+    by_gain, best = ([point["accuracy"] for point in measure.curve(order)] for order in (measure.gain(), rule))
+    assert by_gain[1] == pytest.approx(7 / 9 / 2, abs=1e-6)
+    assert best[1] == 0.5 > by_gain[1]
+
+
 BOXES = st.lists(
     st.builds(
         lambda x, width, score, label: Box(x, 0.0, x + width, 10.0, score, label),

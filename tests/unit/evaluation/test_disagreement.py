@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from halimede.evaluation import pictures
 from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.detection import MAX_BOXES, Detection, match
 from halimede.evaluation.disagreement import MAX_SAMPLES, Disagreement, difference, most_different
 from halimede.evaluation.pictures import MAX_BYTES, disagreements_section
 from halimede.frames.drawing import EDGE_COLOUR, FINAL_COLOUR
@@ -47,6 +51,51 @@ def read(*texts: str) -> Prediction:
 def test_the_difference_of_two_answers(low: Prediction, up: Prediction, expected: float) -> None:
     assert difference(low, up) == pytest.approx(expected)
     assert difference(up, low) == pytest.approx(expected)
+
+
+BOXES = st.lists(
+    st.builds(
+        lambda x, width, score, label: Box(x, 0.0, x + width, 10.0, score, label),
+        st.integers(0, 30), st.integers(0, 20), st.integers(-1, 4).map(lambda n: n / 4), st.sampled_from(["a", "b", 1]),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(BOXES, BOXES)
+def test_the_difference_of_boxes_is_that_of_a_plain_writing_of_the_definition(low: list[Box], up: list[Box]) -> None:
+    expected = unmatched(low, up) + unmatched(up, low)
+    assert difference(Prediction(boxes=low), Prediction(boxes=up)) == pytest.approx(expected)
+
+
+def unmatched(boxes: Sequence[Box], partners: Sequence[Box]) -> float:
+    total = 0.0
+    for label in {str(box.label) for box in boxes}:
+        own, same = (
+            sorted((box for box in side if str(box.label) == label), key=lambda box: -box.score)[:MAX_BOXES]
+            for side in (boxes, partners)
+        )
+        hits = match(own, same)[:, 0]
+        total += sum(max(0.0, box.score) for box, hit in zip(own, hits, strict=True) if not hit)
+    return total
+
+
+class CountedBoxes(list[Box]):
+    """Boxes that count how often they are read from the first on."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Box]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_boxes_are_read_once_although_each_has_a_label_of_its_own() -> None:
+    labelled = [CountedBoxes(Box(i, 0, i + 1, 5, 0.5, f"label {i}") for i in range(500)) for _ in range(2)]
+    low, up = (Prediction(boxes=side) for side in labelled)
+    assert difference(low, up) == 0
+    Detection([labelled[0]], [low], [up])
+    assert max(side.passes for side in labelled) < 10
 
 
 def test_the_most_different_come_first_and_equal_answers_not_at_all() -> None:

@@ -18,7 +18,7 @@ from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.evaluate import EvaluationReport, TierLink, evaluate
 from halimede.evaluation.quality import referenced
-from halimede.evaluation.report import page, ticks
+from halimede.evaluation.report import page, ratio_rows, ticks
 from halimede.evaluation.service import Chain, read_chain
 from halimede.messages import Box, Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule, write_artefact
@@ -292,3 +292,6 @@ def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
     assert {"IBT", "Threshold", "BoxCount", "UncertainBoxes", "SmallestBox"} <= set(report.curves)
     assert set(json.loads(shown.stdout)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}
     assert report.tiers[0].measures == {"accuracy": 1.0, "map_50_95": 1.0, "recall": 1.0}
+    _, table = ratio_rows(report)
+    assert table[0][0] == "by objects gained"
+    assert "oracle" not in (tmp_path / "out" / "evaluation.html").read_text()

@@ -129,10 +129,11 @@ class TestMistakes:
         [
             (np.zeros((3, 5)), r"anchors.npy holds float64 \[3, 5\], which are no finite numbers \[boxes, 4\]: write"),
             (np.full((3, 4), np.nan), "which are no finite numbers"),
+            (np.array([[0.5, 0.5, 1, -0.25]]), r"anchors.npy has an anchor of the size -0\.25, and no size is below 0"),
             (np.array([{}]), r"holds no numbers \[boxes, 4\]: Object arrays cannot be loaded"),
             (None, "there is no readable file anchors.npy in the model's folder: pack it into one archive"),
         ],
-        ids=["columns", "nan", "objects", "missing"],
+        ids=["columns", "nan", "negative", "objects", "missing"],
     )
     def test_a_file_that_has_no_anchors_names_the_field(self, tmp_path, content, text):
         if content is not None:

@@ -59,6 +59,15 @@ def test_only_the_highest_of_nine_cells_of_a_class_is_a_middle():
     assert not is_peak(np.zeros((1, 3, 3))).any()
 
 
+def test_a_peak_below_the_least_score_is_not_read():
+    scores, sizes, offsets = maps()
+    scores[-1, 0, 4], sizes[:, 0, 4] = 0.4, 1e6  # e to this power is infinite
+    assert [box.score for box in reader("centerface").read((scores, sizes, offsets)).boxes] == [0.9]
+    scores[-1, 0, 4] = 0.6
+    with pytest.raises(SampleError, match="beyond all measure"):
+        reader("centerface").read((scores, sizes, offsets))
+
+
 def test_logits_become_scores_before_middles_are_taken():
     scores, sizes, offsets = maps()
     (box,) = reader("centernet", activation="sigmoid").read(((scores - 0.5) * 100, sizes, offsets)).boxes
