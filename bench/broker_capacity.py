@@ -3,11 +3,13 @@
     python -m bench.broker_capacity                      Mosquitto of this machine, some three minutes
     python -m bench.broker_capacity --brokers FOLDER     also the brokers of a folder (docs/brokers.md)
     python -m bench.broker_capacity --write              the table and the model, into docs/scale.md
+    python -m bench.broker_capacity --sizes 10,90        how far the model of docs/scale.md is off at other sizes, in KB
 
 The broker has one core, and publisher and subscriber have another one; frames are published at QoS 1, 16 at a time, and
 delivered once. The broker's processor time of a frame is measured. A model has the times of three sizes: a time for a
 frame, one for each of its KB, and another one for each KB of a frame of over 128 KiB. It is compared with the three
-other sizes: the command ends with 1 if it misses one of them by over 15 %.
+other sizes: the command ends with 1 if it misses one of them by over 15 %. With ``--sizes``, two models are compared
+with these sizes: the one that is fitted now, and the one of docs/scale.md.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +43,8 @@ OUT, PAGE = ROOT / "build" / "bench" / "broker_capacity.json", ROOT / "docs" / "
 BEGIN, END = "<!-- table of bench.broker_capacity -->", "<!-- end of the table -->"
 #: bytes of frames on which the model is fitted, and with which it is compared
 FITTED, COMPARED = (4_000, 60_000, 400_000), (16_000, 150_000, 1_000_000)
-SIZES = tuple(sorted(FITTED + COMPARED))
+#: bytes of the largest frame that can be measured
+LARGEST = 16_000_000
 #: bytes above which each KB takes another time
 LARGE = 128 * 1024
 #: what the model may miss
@@ -73,6 +77,26 @@ class Model:
         """Return the formula, with the size in KB."""
         above = self.kb_us + self.large_us
         return f"{self.base_us:.0f} + {self.kb_us:.3g} x KB; over 131 KB: {self.base_us:.0f} + {above:.3g} x KB"
+
+
+def model_of_page(page: str, broker: str) -> Model:
+    """Return the model that a page has for a broker. Raises HalimedeError where it has none."""
+    number = r"([\d.]+)"
+    row = rf"^\| {re.escape(broker)} \|.*\| {number} \+ {number} x KB; over 131 KB: {number} \+ {number} x KB \|"
+    model = re.search(row, page, re.MULTILINE)
+    if not model:
+        raise HalimedeError(f"{PAGE.relative_to(ROOT)}: no model of {broker}: measure it first, without --sizes")
+    base_us, kb_us, _, above_us = map(float, model.groups())
+    return Model(base_us, kb_us, above_us - kb_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table: a broker, its times in microseconds by the size in bytes, and a model of them."""
+
+    name: str
+    times: Mapping[int, float]
+    model: Model
 
 
 async def measure(broker: BrokerProcess, size: int, seconds: float) -> float:
@@ -112,9 +136,11 @@ def processor_ns(pid: int) -> int:
     return sum(nanoseconds(process.pid) for process in family)
 
 
-async def measure_broker(installation: Installation, rounds: int, seconds: float) -> dict[int, float]:
+async def measure_broker(
+    installation: Installation, sizes: Sequence[int], rounds: int, seconds: float
+) -> dict[int, float]:
     """Return the median over rounds by size, in microseconds."""
-    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
     with tempfile.TemporaryDirectory(prefix="halimede-capacity-") as folder:
         os.sched_setaffinity(0, {BROKER_CORE})  # the broker inherits it
         broker = without_users(installation, Path(folder), free_port())
@@ -123,7 +149,7 @@ async def measure_broker(installation: Installation, rounds: int, seconds: float
             os.sched_setaffinity(0, {CLIENT_CORE})
             await asyncio.sleep(SETTLE_S)
             for _ in range(rounds):
-                for size in SIZES:
+                for size in sizes:
                     times[size].append(await measure(broker, size, seconds))
         finally:
             await broker.stop()
@@ -138,23 +164,35 @@ def fit(times: Mapping[int, float]) -> Model:
     return Model(base_us, kb_us, (times[high] - base_us) / high * 1000 - kb_us)
 
 
-def misses(times: Mapping[int, float]) -> dict[int, float]:
-    """Return by how much the model differs from each size that is not fitted, as a share of the measured time."""
-    model = fit(times)
-    return {size: model.time_us(size) / times[size] - 1 for size in COMPARED}
+def misses(model: Model, times: Mapping[int, float]) -> dict[int, float]:
+    """Return by how much a model differs from each size that is not fitted, as a share of the measured time."""
+    return {size: model.time_us(size) / times[size] - 1 for size in times if size not in FITTED}
 
 
-def table(found: Mapping[str, Mapping[int, float]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return the table and the models in Markdown."""
-    head = ["broker", *(f"{size / 1000:g} KB" for size in SIZES), "model, us"]
-    head += [f"off at {size / 1000:g} KB" for size in COMPARED]
-    rows = [head, ["---"] * len(head)]
-    for name, times in found.items():
-        model = fit(times)
-        offs = [f"{100 * off:+.0f} %" for off in misses(times).values()]
-        rates = [f"{1e6 / times[size]:,.0f}/s" for size in SIZES]
-        rows.append([name, *rates, str(model), *offs])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    sizes = list(rows[0].times)
+    head = ["broker", *(f"{size / 1000:g} KB" for size in sizes), "model, us"]
+    head += [f"off at {size / 1000:g} KB" for size in sizes if size not in FITTED]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        rates = [f"{1e6 / time_us:,.0f}/s" for time_us in row.times.values()]
+        offs = [f"{100 * off:+.0f} %" for off in misses(row.model, row.times).values()]
+        lines.append([row.name, *rates, str(row.model), *offs])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def bytes_of(text: str) -> list[int]:
+    """Return sizes in bytes, from a list in KB such as "10,90"; none that the model is fitted on."""
+    try:
+        sizes = [round(float(size) * 1000) for size in text.split(",")]
+    except (ValueError, OverflowError):
+        sizes = [0]
+    if any(size in FITTED or not 0 < size <= LARGEST for size in sizes):
+        fitted = ", ".join(f"{size / 1000:g}" for size in FITTED)
+        largest = f"{LARGEST / 1000:g}"
+        raise argparse.ArgumentTypeError(f"{text}: give numbers of KB up to {largest}, such as 10,90, without {fitted}")
+    return sizes
 
 
 def main() -> int:
@@ -166,23 +204,38 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME", help="brokers whose name has this text")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--seconds", type=float, default=MEASURE_S, metavar="S", help="of a measurement (%(default)g)")
+    parser.add_argument("--sizes", type=bytes_of, metavar="KB,KB", help="compare the models with other sizes")
     parser.add_argument("--write", action="store_true", help="put the table into docs/scale.md")
     options = parser.parse_args()
+    if options.sizes and options.write:
+        parser.error("--write is for the sizes of the page: leave --sizes out")
     if (os.cpu_count() or 1) < 2:
         print("Error: broker and clients need a core each: this machine has one", file=sys.stderr)
         return 2
     log.configure("ERROR")
-    found: dict[str, dict[int, float]] = {}
-    for installation in installations(options.brokers):
-        if options.only in installation.name:
-            print(f"{installation.name} ...", flush=True)
-            found[installation.name] = asyncio.run(measure_broker(installation, options.rounds, options.seconds))
+    sizes, page = sorted({*FITTED, *(options.sizes or COMPARED)}), PAGE.read_text()
+    try:
+        brokers = [broker for broker in installations(options.brokers) if options.only in broker.name]
+        published = {broker.name: model_of_page(page, broker.name) for broker in brokers if options.sizes}
+    except HalimedeError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    if not brokers:
+        print(f"Error: --only {options.only}: no broker of this name is here", file=sys.stderr)
+        return 2
+    rows = []
+    for broker in brokers:
+        print(f"{broker.name} ...", flush=True)
+        times = asyncio.run(measure_broker(broker, sizes, options.rounds, options.seconds))
+        rows.append(Row(broker.name, times, fit(times)))
+        if broker.name in published:
+            rows.append(Row(f"{broker.name}, {PAGE.relative_to(ROOT)}", times, published[broker.name]))
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"\n{table(found)}\n\nframes a second of one core; written to {OUT}")
+    OUT.write_text(json.dumps({row.name: row.times for row in rows}, indent=2) + "\n")
+    print(f"\n{table(rows)}\n\nframes a second of one core; written to {OUT}")
     if options.write:
-        PAGE.write_text(filled(PAGE.read_text(), table(found), BEGIN, END))
-    return int(any(abs(off) > TOLERANCE for times in found.values() for off in misses(times).values()))
+        PAGE.write_text(filled(page, table(rows), BEGIN, END))
+    return int(any(abs(off) > TOLERANCE for row in rows for off in misses(row.model, row.times).values()))
 
 
 if __name__ == "__main__":

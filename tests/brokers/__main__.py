@@ -25,7 +25,7 @@ from typing import Any
 from halimede.errors import HalimedeError
 from services.site import Security
 from tests.brokers import report, scenarios
-from tests.brokers.installation import KINDS, UNDER_TEST, Installation, installations
+from tests.brokers.installation import UNDER_TEST, Installation, installations
 from tests.brokers.probes import examine, try_limits
 from tests.brokers.report import BrokerReport, SuiteCount
 
@@ -103,8 +103,7 @@ def plan(broker: Installation, security: Security, repeat: int) -> list[tuple[st
     once = [(s.__name__.replace("_", " "), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
     rows: list[tuple[str, Run, int]] = [(name, run, repeat if name == "broker killed" else 1) for name, run in once]
     rows.append(("broker started last", partial(scenarios.cold_start, broker, security), repeat))
-    if KINDS[broker.kind].can_run_twice:
-        rows.append(("broker replaced", partial(scenarios.take_over, broker, security), repeat))
+    rows.append(("broker replaced", partial(scenarios.take_over, broker, security), repeat))
     return rows
 
 

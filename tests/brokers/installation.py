@@ -57,14 +57,14 @@ class Installation:
 class Kind:
     """A kind of broker: its configuration for ``(site, folder of the site, port)``, or for no site.
 
-    ``security``: how it can serve a site; none: halimede writes no access rules in its form. ``can_run_twice``: whether
-    a machine can run two brokers with such configurations at a time.
+    ``security``: how it can serve a site; none: halimede writes no access rules in its form. ``member``: the settings
+    that make a broker the first or the second node of a cluster; none: two brokers of this kind share no state.
     """
 
     open: Callable[[Path, int], str]
     guarded: Callable[[Site, Path, Path], str] | None = None
     security: tuple[Security, ...] = ()
-    can_run_twice: bool = True
+    member: Callable[[int], str] | None = None
 
 
 def installations(folder: Path | None) -> list[Installation]:
@@ -119,6 +119,17 @@ def make_site(site: Site, folder: Path) -> None:
     emqx.write_files(site, folder)
 
 
+def configuration_of(installation: Installation, site: Site, folder: Path, run: Path, member: int = 0) -> str:
+    """Return the configuration of a site's broker, with its users and access rules.
+
+    ``run``: where its data are. ``member``: its number among the nodes of a cluster, if brokers of this kind form one.
+    """
+    kind = KINDS[installation.kind]
+    assert kind.guarded, f"{installation.kind} has no access rules of halimede"
+    cluster = kind.member(member) if member and kind.member else ""
+    return kind.guarded(site, folder, run) + cluster
+
+
 def may_do_everything(auditor: Principal, site: Site, folder: Path) -> None:
     """Give one user all rights, in the rules of every kind: rules that no real site has."""
     rules = acl_file(site)
@@ -163,6 +174,12 @@ def _emqx_node(folder: Path) -> str:
     return f'node {{name = "halimede@{HOST}", cookie = "tests", data_dir = "{folder / "data"}"}}\n'
 
 
+def _emqx_member(number: int) -> str:
+    # the digit at the end of a node's name is added to the ports on which it listens for other nodes
+    seeds = ", ".join(f'"halimede{node}@{HOST}"' for node in (1, 2))
+    return f'node.name = "halimede{number}@{HOST}"\ncluster {{discovery_strategy = static, static.seeds = [{seeds}]}}\n'
+
+
 def _flashmq_open(folder: Path, port: int) -> str:
     return _flashmq(port, "", folder) + "allow_anonymous true\n"
 
@@ -200,7 +217,7 @@ def _ejabberd_open(folder: Path, port: int) -> str:
 BOTH = (Security.PASSWORDS, Security.TLS)
 KINDS = {
     "mosquitto": Kind(_mosquitto_open, _mosquitto_guarded, BOTH),
-    "emqx": Kind(_emqx_open, _emqx_guarded, BOTH, can_run_twice=False),  # a node has ports of its own
+    "emqx": Kind(_emqx_open, _emqx_guarded, BOTH, _emqx_member),
     "flashmq": Kind(_flashmq_open, _flashmq_guarded, BOTH),
     "rabbitmq": Kind(_rabbitmq_open),
     "ejabberd": Kind(_ejabberd_open),

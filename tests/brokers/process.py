@@ -11,7 +11,7 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.access.site import Site
 from halimede.system.child_process import spawn
 from services.broker import HOST, MosquittoProcess
-from tests.brokers.installation import KINDS, Installation
+from tests.brokers.installation import KINDS, Installation, configuration_of
 
 #: seconds until a broker accepts connections: EMQX on a busy machine
 START_S = 300.0
@@ -66,12 +66,12 @@ def without_users(installation: Installation, folder: Path, port: int) -> Broker
     return BrokerProcess(installation, folder, KINDS[installation.kind].open, port=port)
 
 
-def of_site(installation: Installation, site: Site, site_folder: Path, folder: Path) -> BrokerProcess:
-    """Return the broker of a site, with its users and access rules."""
-    guarded = KINDS[installation.kind].guarded
-    assert guarded, f"{installation.kind} has no access rules of halimede"
+def of_site(
+    installation: Installation, site: Site, site_folder: Path, folder: Path, *, member: int = 0
+) -> BrokerProcess:
+    """Return the broker of a site; ``member`` as in ``configuration_of``."""
 
     def text(run: Path, _: int) -> str:
-        return guarded(site, site_folder, run)
+        return configuration_of(installation, site, site_folder, run, member)
 
     return BrokerProcess(installation, folder, text, port=site.port, secure=not site.passwords)

@@ -17,11 +17,12 @@ from halimede.access.site import Principal, Site
 from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
+from halimede.cli.doctor.broker_list import examine_list
 from halimede.messages import GmPresence
 from halimede.topic import Role
 from services.site import Security
 from services.system import RunFile, labels
-from tests.brokers.installation import HOST, Installation, make_site, site_of
+from tests.brokers.installation import HOST, KINDS, Installation, make_site, site_of
 from tests.brokers.process import BrokerProcess, of_site
 from tests.e2e.running import System
 from tests.ports import free_port
@@ -84,14 +85,15 @@ async def system_on(
 ) -> AsyncIterator[tuple[System, BrokerProcess]]:
     """Run the whole system on a broker; without ``broker_first`` its clients wait when the broker starts.
 
-    ``has_standby``: a second broker of the same site is the next one in each client's list.
+    ``has_standby``: a second broker of the same site is the next one in each client's list. Both are nodes of one
+    cluster, if brokers of this kind form one.
     """
     site, folder = site_of(free_port(), security), home / "site"
     home.mkdir(parents=True)
     make_site(site, folder)
-    broker = of_site(installation, site, folder, home / "broker")
+    broker = of_site(installation, site, folder, home / "broker", member=int(has_standby))
     second = replace(site, port=free_port())
-    standby = of_site(installation, second, folder, home / "standby")
+    standby = of_site(installation, second, folder, home / "standby", member=2)
     url = f"{broker.url},{HOST}:{second.port}" if has_standby else broker.url
     processes = SystemProcesses(home, site, folder, url)
     operator = folder / Principal(Role.OPERATOR, "admin").folder
@@ -101,11 +103,13 @@ async def system_on(
         stack.callback(processes.stop)
         run_file = stack.enter_context(RunFile(home))
         run_file.write(url, site.nodes, operator)
+        if broker_first:
+            await broker.start()
         if has_standby:
             stack.push_async_callback(standby.stop)
             await standby.start()
-        if broker_first:
-            await broker.start()
+            if KINDS[installation.kind].member:
+                await wait_for_cluster(settings)
         processes.start()
         if not broker_first:
             await asyncio.sleep(WAITING_S)
@@ -114,6 +118,14 @@ async def system_on(
         client = await stack.enter_async_context(Client(bus, patience_s=START_S))
         await wait_for_gm(bus)
         yield System(home, processes.gm, bus, client, settings), broker
+
+
+async def wait_for_cluster(settings: MqttSettings) -> None:
+    """Wait until clients of each broker of a list reach those of the others: until then a node may start again."""
+    nodes = [settings.at(endpoint) for endpoint in settings.endpoints]
+    async with asyncio.timeout(START_S):
+        while any(check.level != "ok" for check in await examine_list(nodes)):
+            await asyncio.sleep(1)
 
 
 async def wait_for_gm(bus: Bus) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from halimede.errors import HalimedeError
 from services.site import Security
-from tests.brokers.installation import KINDS, Installation, installations, make_site, site_of
+from tests.brokers.installation import KINDS, Installation, configuration_of, installations, make_site, site_of
 from tests.brokers.probes import RETAINED, Limits
 from tests.brokers.report import BrokerReport, SuiteCount, tables
 
@@ -64,6 +64,23 @@ def test_a_site_is_served_on_loopback_alone(tmp_path: Path, kind: str, security:
     assert "127.0.0.1" in text
     assert "20001" in text
     assert str(folder) in text
+
+
+@pytest.mark.parametrize("member", [1, 2])
+def test_two_brokers_of_emqx_are_nodes_of_one_cluster(tmp_path: Path, member: int) -> None:
+    site, folder = site_of(20_001, Security.PASSWORDS), tmp_path / "site"
+    make_site(site, folder)
+    alone, node = (configuration_of(EMQX, site, folder, tmp_path, number) for number in (0, member))
+    assert "cluster" not in [line.split()[0] for line in alone.splitlines()]
+    name, cluster = node.removeprefix(alone).splitlines()  # later settings take precedence
+    assert name == f'node.name = "halimede{member}@127.0.0.1"'
+    assert 'seeds = ["halimede1@127.0.0.1", "halimede2@127.0.0.1"]' in cluster
+
+
+def test_two_brokers_of_mosquitto_have_the_same_configuration(tmp_path: Path) -> None:
+    here, site, folder = installations(None)[0], site_of(20_001, Security.PASSWORDS), tmp_path / "site"
+    make_site(site, folder)
+    assert configuration_of(here, site, folder, tmp_path, 2) == configuration_of(here, site, folder, tmp_path)
 
 
 def test_the_tables_sum_up_the_runs() -> None:
