@@ -7,17 +7,20 @@ client (CONNACK), so a machine that accepts connections and does not answer is p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from halimede.bus.settings import Endpoint, MqttSettings
 from halimede.errors import BusError, DisconnectedError, NotAllowedError, cause_of
 
 T = TypeVar("T")
+
+#: addresses of one host, each with its family
+Addresses = Sequence[tuple[int, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,8 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
     endpoints = settings.endpoints
     errors: dict[Endpoint, list[Exception]] = {endpoint: [] for endpoint in endpoints}
     targets: list[tuple[Endpoint, int, tuple[Any, ...]]] = []
-    # separate threads: a full default pool would delay reconnecting
-    threads = ThreadPoolExecutor(len(endpoints), thread_name_prefix="mqtt-names")
-    try:
-        resolving = (_resolve(endpoint, threads, settings.connect_timeout_s) for endpoint in endpoints)
-        resolved = await asyncio.gather(*resolving)
-    finally:
-        threads.shutdown(wait=False)
-    for endpoint, result in zip(endpoints, resolved, strict=True):
+    resolving = (_resolve(endpoint, settings.connect_timeout_s) for endpoint in endpoints)
+    for endpoint, result in zip(endpoints, await asyncio.gather(*resolving), strict=True):
         if isinstance(result, Exception):
             errors[endpoint].append(result)
         else:
@@ -81,20 +78,31 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
     raise _error_of_all({endpoint: _decisive(failures) for endpoint, failures in errors.items()})
 
 
-async def _resolve(
-    endpoint: Endpoint, threads: ThreadPoolExecutor, timeout_s: float
-) -> Sequence[tuple[int, tuple[Any, ...]]] | Exception:
-    """Return the addresses of a name, each with its family, in the order of the resolver; or why there are none."""
-    call = partial(socket.getaddrinfo, endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+async def _resolve(endpoint: Endpoint, timeout_s: float) -> Addresses | Exception:
+    """Return the addresses of a host, in the order of the resolver; or why there are none."""
+    with contextlib.suppress(OSError, UnicodeError):  # it is a name
+        return _addresses(endpoint, socket.AI_NUMERICHOST)
+    # a separate thread: a full default pool would delay reconnecting
+    thread = ThreadPoolExecutor(1, thread_name_prefix="mqtt-names")
     try:
         async with asyncio.timeout(timeout_s):
-            answers = await asyncio.get_running_loop().run_in_executor(threads, call)
+            return await asyncio.get_running_loop().run_in_executor(thread, _addresses, endpoint)
     except TimeoutError:
         return TimeoutError(f"the name {endpoint.host} is not resolved within {timeout_s:g} s")
     except OSError as error:
         return error
     except UnicodeError as error:  # a name that its encoding for DNS does not allow
         return OSError(str(error))
+    finally:
+        thread.shutdown(wait=False)
+
+
+def _addresses(endpoint: Endpoint, flags: int = 0) -> Addresses:
+    """Return the addresses of a host, each with its family. Blocks, except with ``AI_NUMERICHOST``: no name is sought.
+
+    Raises OSError or UnicodeError if there are none.
+    """
+    answers = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, target) for family, _, _, _, target in answers]
 
 

@@ -12,8 +12,9 @@ from halimede.stats import histogram
 COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
 #: counts that never fall while the file lives in which a worker keeps them
 GROWING = [count.field for count in Count if count.field]
-#: rates: they are added up as well
 RATES = ("taken_per_s", "hard_per_s")
+#: what is added up
+SUMMED = (*COUNTS, *RATES)
 #: what only holds for the moment
 MOMENTARY: dict[str, float] = {**dict.fromkeys(("queued", "drifting", "overloaded"), 0), **dict.fromkeys(RATES, 0.0)}
 
@@ -25,15 +26,13 @@ def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
     """
     if len(infos) == 1:
         (only,) = infos
-        total = {name: getattr(only, name) for name in COUNTS}  # most nodes have only one edge worker
+        total = {name: getattr(only, name) for name in SUMMED}  # most nodes have only one edge worker
     else:
-        total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
-    rates = {name: sum(getattr(info, name) for info in infos) for name in RATES}
+        total = {name: sum(getattr(info, name) for info in infos) for name in SUMMED}
     samples = total["inference_number"]
     uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
     return TaskInfo(
         **total,
-        **rates,
         upload_cloud_ratio=min(1.0, uploaded / samples) if samples else 0.0,
         start_time=min((info.start_time for info in infos if info.start_time), default=""),
         current_time=max(info.current_time for info in infos),

@@ -112,8 +112,9 @@ class GlobalManager:
         try:
             async with self._bus, self._quiet or contextlib.nullcontext():
                 # Subscribe before the first connection: it publishes the birth, which nodes answer with a sync.
-                await self._bus.subscribe(GM_PRESENCE.filter(), self._on_presence)
+                # The most frequent messages first: the subscription of a topic is the first one that matches.
                 await self._upstream.start()
+                await self._bus.subscribe(GM_PRESENCE.filter(), self._on_presence)
                 await self._api.start()
                 await self.feed.start()
                 with first_error():

@@ -276,7 +276,8 @@ class SyncResponder:
         """Process a sync: the list of what a node holds; ``described``: the node's labels are known."""
         self.count += 1
         self._waiting[node] = sync
-        if not self._cluster.complete:
+        self._deleted.pop(node, None)
+        if sync.deleted and not self._cluster.complete:
             self._deleted[node] = frozenset(sync.deleted)
         patience = 0.0 if described else BIRTH_PATIENCE
         self.queue.add(node, at=asyncio.get_running_loop().time() + patience)

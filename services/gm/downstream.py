@@ -9,6 +9,7 @@ insert. A cleared report, a report of another uid, or a sync without the uid ack
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,7 +97,7 @@ class NodeState:
     inserts: dict[Key, Attempt] = field(default_factory=dict)
     deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
     #: services of the last sync with another session key, or without one
-    rekeyed: set[Key] = field(default_factory=set)
+    rekeyed: tuple[Key, ...] = ()
     #: the sync that is being answered
     sync: SyncReply | None = None
     #: nothing is sent before this time, unless a sync arrives
@@ -118,11 +119,11 @@ class Downstream:
         self._session_key = session_key
         #: inserts and deletes that nodes have acknowledged
         self.acknowledgements = 0
-        self._lines: dict[str, NodeState] = {}
+        self._lines: defaultdict[str, NodeState] = defaultdict(NodeState)
         self._known: dict[int, tuple[Resource[Any], Key, SentVersion]] = {}
-        self._holders: dict[Key, set[str]] = {}
+        self._holders: defaultdict[Key, set[str]] = defaultdict(set)
         #: the nodes that should hold it, although none may hold it yet
-        self._wanting: dict[Key, set[str]] = {}
+        self._wanting: defaultdict[Key, set[str]] = defaultdict(set)
         #: online nodes that have not acknowledged an insert yet
         self._awaited: dict[Key, set[str]] = {}
         self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve, workers=AT_ONCE)
@@ -131,13 +132,13 @@ class Downstream:
 
     def set_desired(self, node: str, resource: Resource[Any]) -> None:
         """Set that the node shall hold this generation."""
-        line = self._line(node)
+        line = self._lines[node]
         _, key, version = self._identity(resource)
         before, held = line.wanted.get(key), line.held.get(key)
         if before is resource and (key in line.inserts or (held and held.covers(version))):
             return  # each reconciliation sets it again, for each node
         line.wanted[key] = resource
-        self._wanting.setdefault(key, set()).add(node)
+        self._wanting[key].add(node)
         line.deletes.pop((key, version.uid), None)
         if held and held.covers(version):
             self._settle(node, line, key)
@@ -146,22 +147,22 @@ class Downstream:
 
     def keep(self, node: str, key: Key, uid: str) -> None:
         """Set that the node shall keep what it holds of this uid: nothing is sent, nothing deleted."""
-        line = self._line(node)
+        line = self._lines[node]
         line.wanted[key] = None
-        self._wanting.setdefault(key, set()).add(node)
+        self._wanting[key].add(node)
         self._settle(node, line, key)
         line.deletes.pop((key, uid), None)
 
     def repeat(self, key: Key) -> None:
         """Send a resource again to the nodes that hold it: they check at once whether its files have changed."""
         for node in self.held(key):
-            line = self._line(node)
+            line = self._lines[node]
             if line.wanted.get(key) is not None and key not in line.inserts:
                 self._insert(node, line, key)
 
     def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
         """Set that the node shall not hold this uid. ``generation`` is the highest that it must not accept again."""
-        line = self._line(node)
+        line = self._lines[node]
         wanted = line.wanted.get(key)
         if wanted is None or wanted.metadata.uid == uid:
             line.wanted.pop(key, None)
@@ -185,24 +186,24 @@ class Downstream:
 
     def held(self, key: Key) -> dict[str, SentVersion]:
         """Return the versions of a resource that nodes have reported."""
-        lines = ((node, self._line(node)) for node in self.holders(key))
+        lines = ((node, self._lines[node]) for node in self.holders(key))
         return {node: line.held[key] for node, line in lines if key in line.held}
 
     def unwanted(self, node: str) -> dict[Key, SentVersion]:
         """Return what a node has reported to hold, should not hold, and was sent no delete for."""
-        line = self._line(node)
+        line = self._lines[node]
         deleted = {key for key, _ in line.deletes}
         return {key: held for key, held in line.held.items() if key not in line.wanted and key not in deleted}
 
     def keys(self, node: str) -> set[Key]:
         """Return the keys that a node holds or should hold."""
-        line = self._line(node)
+        line = self._lines[node]
         return {*line.wanted, *line.held, *(key for key, _ in line.deletes)}
 
     def withdraw(self, key: Key) -> None:
         """Stop sending the resource to any node, also to nodes that were never sent it."""
         for node in self._wanting.pop(key, set()):
-            line = self._line(node)
+            line = self._lines[node]
             line.wanted.pop(key, None)
             self._settle(node, line, key)
 
@@ -210,7 +211,7 @@ class Downstream:
         """Drop a deleted resource: offline nodes learn of it by their sync."""
         self.withdraw(key)
         for node in self._holders.pop(key, set()):
-            line = self._line(node)
+            line = self._lines[node]
             line.held.pop(key, None)
             line.deletes.pop((key, uid), None)
 
@@ -228,9 +229,9 @@ class Downstream:
 
     def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> bool:
         """Record that the node holds this; return whether no online node still has to acknowledge it."""
-        line, version = self._line(node), SentVersion(uid, generation)
+        line, version = self._lines[node], SentVersion(uid, generation)
         line.held[key] = version
-        self._holders.setdefault(key, set()).add(node)
+        self._holders[key].add(node)
         wanted, done = line.wanted.get(key), False
         if key in line.inserts and wanted and version.covers(SentVersion.of(wanted)):
             done = self._settle(node, line, key)
@@ -242,7 +243,7 @@ class Downstream:
 
     def cleared(self, node: str, key: Key) -> None:
         """Record that the node holds nothing of that name."""
-        line = self._line(node)
+        line = self._lines[node]
         line.held.pop(key, None)
         for delete in [d for d in line.deletes if d[0] == key]:
             del line.deletes[delete]
@@ -258,41 +259,43 @@ class Downstream:
         ``answer`` must follow, after the desired resources were set again. Returns the keys that the node held, or that
         were being sent, until now.
         """
-        line = self._line(node)
+        line = self._lines[node]
         before = self.keys(node)
         for key in before:
             self._holders.get(key, set()).discard(node)
         reported = {(key, version.uid): version.generation for key, version in line.held.items()}
-        line.held, line.rekeyed = {}, set()
+        line.held, rekeyed = {}, []
         for h in holds:
             key = Key(h.plural, h.namespace, h.name)
             # a node that lost its store knows no generation, but its retained report has one
             line.held[key] = SentVersion(h.uid, h.generation or reported.get((key, h.uid), 0))
             if self._is_rekeyed(h):
-                line.rekeyed.add(key)
+                rekeyed.append(key)
+        line.rekeyed = tuple(rekeyed)
         for key in list(line.inserts):
             self._settle(node, line, key)
         line.deletes.clear()
         for key in line.held:
-            self._holders.setdefault(key, set()).add(node)
+            self._holders[key].add(node)
         return before
 
     def answer(self, node: str, unknown: int) -> None:
         """Finish the answer to a sync: ``synced`` is sent after all messages that are due now."""
-        line = self._line(node)
-        for key in line.rekeyed & line.wanted.keys() - line.inserts.keys():
-            self._insert(node, line, key)
-        line.rekeyed.clear()
+        line = self._lines[node]
+        for key in line.rekeyed:
+            if key in line.wanted and key not in line.inserts:
+                self._insert(node, line, key)
+        line.rekeyed = ()
         line.sync, line.silent_until = SyncReply(unknown), 0.0
         self.queue.add(node)
 
     def answering(self, node: str) -> bool:
         """Whether the answer to a sync of the node is not complete."""
-        return self._line(node).sync is not None
+        return self._lines[node].sync is not None
 
     def returned(self, node: str) -> None:
         """Process that the node came online or went offline; after it came online, it will sync."""
-        line = self._line(node)
+        line = self._lines[node]
         line.silent_until = self._now() + SYNC_PATIENCE
         for key in line.inserts:  # nobody waits for an offline node; an online one lists in its sync what it holds
             self._answered(node, key)
@@ -330,7 +333,7 @@ class Downstream:
 
     async def _serve(self, node: str) -> None:
         """Send what is due to one node. Raises BusError without a broker: then the queue calls again."""
-        line = self._line(node)
+        line = self._lines[node]
         if not self._online(node) or not self._bus.connected:
             return  # its sync, or ``wake``, adds the node to the queue again
         if not reached(line.silent_until):
@@ -344,7 +347,7 @@ class Downstream:
             resource = line.wanted.get(key)
             # a message that arrived during the sends may have made it unnecessary
             if reached(attempt.due) and line.inserts.get(key) is attempt and resource is not None:
-                self._holders.setdefault(key, set()).add(node)
+                self._holders[key].add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
                 crowd = len(self._awaited.get(key, ()))
                 patience, properties = crowd / TAKEN_PER_SECOND, self._properties(key, resource)
@@ -377,9 +380,6 @@ class Downstream:
                 self._known.clear()
             known = self._known[id(resource)] = resource, resource.key, SentVersion.of(resource)
         return known
-
-    def _line(self, node: str) -> NodeState:
-        return self._lines.setdefault(node, NodeState())
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ import pytest
 
 from halimede import messages as m
 from halimede import topics
-from halimede.bus import Bus, Packet
+from halimede.bus import Bus, Packet, connection
 from halimede.bus.message import Announce, Announcement
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.reconnect import MOST_UNREADY
@@ -64,6 +64,12 @@ def refuse_next(front: RefusingBroker) -> None:
     """Refuse everything to the next connections of each client, and to those that exist."""
     before = dict(front.connects)
     front.refuses = lambda client, _: front.connects[client] <= before.get(client, 0) + DEAF
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat births after a few seconds."""
+    monkeypatch.setattr(connection, "REPEAT_BIRTH_S", 3.0)
 
 
 class Repeated(Epochs):
@@ -133,6 +139,7 @@ async def test_a_birth_that_is_refused_at_first_is_published_and_no_publish_fail
     assert front.connects[unique] == DEAF + 1
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_birth_that_was_acknowledged_and_not_retained_is_retained_soon(
     connect: Connect, front: RefusingBroker, operator: Bus, unique: str
 ) -> None:
@@ -153,6 +160,7 @@ async def test_a_birth_that_was_acknowledged_and_not_retained_is_retained_soon(
     assert bus.stats.connects == 1
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_a_birth_whose_repetition_fails_is_published_until_it_is_granted(
     connect: Connect, front: RefusingBroker, operator: Bus, unique: str, *, refuses: bool

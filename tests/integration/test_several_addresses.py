@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -133,6 +134,26 @@ async def test_a_name_that_does_not_resolve_does_not_keep_a_client_from_the_next
     settings = MqttSettings.from_url(f"{HOST}:1883,127.0.0.1:{mosquitto.port}").for_control()
     async with MqttBus(unique, settings) as bus:
         await bus.wait_connected(patience(30))
+
+
+async def test_only_a_name_is_resolved_in_a_thread_which_may_take_long(
+    mosquitto: MosquittoProcess, unique: str, monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    """A connection by number starts no thread for that: clients that return to a broker may be thousands."""
+    original, threads = socket.getaddrinfo, dict[str, set[threading.Thread]]()
+
+    def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        answers = list(original(host, *arguments, **options))
+        threads.setdefault(host, set()).add(threading.current_thread())
+        return answers
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    for host in ("127.0.0.1", "localhost"):
+        async with MqttBus(unique, MqttSettings(host, mosquitto.port, client=client)) as bus:
+            await bus.wait_connected(patience(30))
+    assert threading.main_thread() not in threads["localhost"]
+    assert threads["127.0.0.1"] >= {threading.main_thread()}
+    assert not any(thread.name.startswith("mqtt-names") for thread in threads["127.0.0.1"])
 
 
 async def test_when_the_first_broker_is_killed_a_client_continues_at_the_second(

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -142,8 +143,7 @@ class LocalCluster:
 
     def session_key(self, uid: str) -> str:
         """Return the session key of a service, derived from the secret of the store."""
-        digest = hmac.new(self._database.session_secret.encode(), uid.encode(), hashlib.sha256).hexdigest()
-        return digest[:SESSION_KEY_DIGITS]
+        return _session_key(self._database.session_secret, uid)
 
     def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
@@ -323,3 +323,8 @@ class LocalCluster:
     def _announce(self, key: Key) -> None:
         self._changed[key] = None
         self._change.set()
+
+
+@lru_cache(maxsize=1024)  # each message to a node about the service needs it
+def _session_key(secret: str, uid: str) -> str:
+    return hmac.new(secret.encode(), uid.encode(), hashlib.sha256).hexdigest()[:SESSION_KEY_DIGITS]

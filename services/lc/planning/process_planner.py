@@ -256,6 +256,8 @@ class NodeContext:
 
     def _code(self, service: Resource[Any], placement: Placement) -> dict[str, str]:
         """Return the digests of the Python files that a worker's spec names, by path."""
+        if not self.code:  # most services name none
+            return {}
         return {file: self.code[file] for file in code_files(service.spec, placement) if file in self.code}
 
     def _start_server(
