@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -133,6 +134,26 @@ async def test_a_name_that_does_not_resolve_does_not_keep_a_client_from_the_next
     settings = MqttSettings.from_url(f"{HOST}:1883,127.0.0.1:{mosquitto.port}").for_control()
     async with MqttBus(unique, settings) as bus:
         await bus.wait_connected(patience(30))
+
+
+async def test_a_later_name_that_resolves_slowly_does_not_delay_the_first_broker(
+    mosquitto: MosquittoProcess, unique: str, monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    original, connected = socket.getaddrinfo, threading.Event()
+
+    def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        if host == HOST:
+            connected.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return list(original(host, *arguments, **options))
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    settings = MqttSettings.from_url(f"127.0.0.1:{mosquitto.port},{HOST}:1883")
+    try:
+        async with MqttBus(unique, replace(settings, client=client, connect_timeout_s=patience(120))) as bus:
+            await bus.wait_connected(patience(30))
+    finally:
+        connected.set()
 
 
 async def test_when_the_first_broker_is_killed_a_client_continues_at_the_second(
