@@ -72,7 +72,7 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
     lookups = [asyncio.create_task(_resolve(endpoint, threads, timeout_s)) for endpoint in endpoints]
     untried = len(endpoints)
     try:
-        async for endpoint, result in _in_turn(lookups, share_s(timeout_s, len(endpoints))):
+        async for endpoint, result in _in_order(lookups, share_s(timeout_s, len(endpoints))):
             untried -= 1
             if isinstance(result, Exception):
                 errors[endpoint].append(result)
@@ -96,7 +96,7 @@ def share_s(timeout_s: float, addresses: int) -> float:
     return min(timeout_s, max(timeout_s / addresses, min(LEAST_S, ALL_S / addresses)))
 
 
-async def _in_turn(lookups: Sequence[asyncio.Task[Resolved]], patience_s: float) -> AsyncIterator[Resolved]:
+async def _in_order(lookups: Sequence[asyncio.Task[Resolved]], patience_s: float) -> AsyncIterator[Resolved]:
     """Yield the names in their order, but those that are not resolved ``patience_s`` from now after the others."""
     loop, late = asyncio.get_running_loop(), list[asyncio.Task[Resolved]]()
     deadline = loop.time() + patience_s
