@@ -96,7 +96,7 @@ class MosquittoProcess:
         with usable(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         for port in self._candidates():
-            if not _is_free(port):
+            if not self._can_use(port):
                 continue
             with usable(self._folder):
                 self._spawn(binary, port)
@@ -154,6 +154,9 @@ class MosquittoProcess:
 
     def _candidates(self) -> Iterable[int]:
         return [self._fixed_port] if self._fixed_port else range(DEFAULT_PORT, DEFAULT_PORT + PORTS)
+
+    def _can_use(self, port: int) -> bool:
+        return _is_free(port)
 
     def _spawn(self, binary: str, port: int) -> None:
         configuration = self._folder / "mosquitto.conf"

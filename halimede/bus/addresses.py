@@ -1,7 +1,8 @@
 """Tries the addresses of a broker in turn: the endpoints of the settings, and all addresses of their names.
 
 Each connection begins with the first address. An address counts as reached when the broker there has accepted the
-client (CONNACK), so a machine that accepts connections and does not answer is passed over as well.
+client (CONNACK), so a machine that accepts connections and does not answer is passed over as well. All names are
+resolved at the same time. A name that needs longer than an address may comes after the others.
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from halimede.bus.settings import Endpoint, MqttSettings
 from halimede.errors import BusError, DisconnectedError, NotAllowedError, cause_of
 
 T = TypeVar("T")
 
+#: least seconds for an address: TCP repeats a lost SYN after one second, and the answer to it needs time as well
+LEAST_S = 1.5
+#: most seconds for all addresses together, if each uses its least time
+ALL_S = 30.0
+
 #: addresses of one host, each with its family
-Addresses = Sequence[tuple[int, tuple[Any, ...]]]
+Addresses: TypeAlias = Sequence[tuple[int, tuple[Any, ...]]]
+#: an endpoint with its addresses, or with the reason why there are none
+Resolved: TypeAlias = tuple[Endpoint, Addresses | Exception]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +67,63 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
     Raises the error of the last address (OSError, TimeoutError, DisconnectedError), or NotAllowedError if a broker
     refused this client. With several endpoints the error has the cause at each.
     """
-    endpoints = settings.endpoints
+    endpoints, timeout_s = settings.endpoints, settings.connect_timeout_s
     errors: dict[Endpoint, list[Exception]] = {endpoint: [] for endpoint in endpoints}
-    targets: list[tuple[Endpoint, int, tuple[Any, ...]]] = []
-    resolving = (_resolve(endpoint, settings.connect_timeout_s) for endpoint in endpoints)
-    for endpoint, result in zip(endpoints, await asyncio.gather(*resolving), strict=True):
-        if isinstance(result, Exception):
-            errors[endpoint].append(result)
-        else:
-            targets += [(endpoint, family, target) for family, target in result]
-    for position, (endpoint, family, target) in enumerate(targets, 1):
-        # a silent machine must leave time for the next addresses: it gets a share
-        share = len(targets) if position < len(targets) else 1
-        try:
-            return await connect(SocketAddress(endpoint, family, target, settings.connect_timeout_s / share))
-        except (BusError, OSError, TimeoutError) as error:
-            errors[endpoint].append(error)
+    lookups = [asyncio.create_task(_resolve(endpoint, timeout_s)) for endpoint in endpoints]
+    untried = len(endpoints)
+    try:
+        async for endpoint, result in _in_order(lookups, share_s(timeout_s, len(endpoints))):
+            untried -= 1
+            if isinstance(result, Exception):
+                errors[endpoint].append(result)
+                continue
+            share = share_s(timeout_s, len(endpoints) * len(result))
+            for position, (family, target) in enumerate(result, 1):
+                is_last = not untried and position == len(result)
+                try:
+                    return await connect(SocketAddress(endpoint, family, target, timeout_s if is_last else share))
+                except (BusError, OSError, TimeoutError) as error:
+                    errors[endpoint].append(error)
+    finally:
+        for lookup in lookups:
+            lookup.cancel()
     raise _error_of_all({endpoint: _decisive(failures) for endpoint, failures in errors.items()})
 
 
-async def _resolve(endpoint: Endpoint, timeout_s: float) -> Addresses | Exception:
+def share_s(timeout_s: float, addresses: int) -> float:
+    """Return the seconds for each address: a silent one must leave time for the next."""
+    return min(timeout_s, max(timeout_s / addresses, min(LEAST_S, ALL_S / addresses)))
+
+
+async def _in_order(lookups: Sequence[asyncio.Task[Resolved]], patience_s: float) -> AsyncIterator[Resolved]:
+    """Yield the names in their order, but those that are not resolved ``patience_s`` from now after the others."""
+    loop, late = asyncio.get_running_loop(), list[asyncio.Task[Resolved]]()
+    deadline = loop.time() + patience_s
+    for lookup in lookups:
+        await asyncio.wait([lookup], timeout=max(0.0, deadline - loop.time()))
+        if lookup.done():
+            yield lookup.result()
+        else:
+            late.append(lookup)
+    for resolved in asyncio.as_completed(late):
+        yield await resolved
+
+
+async def _resolve(endpoint: Endpoint, timeout_s: float) -> Resolved:
     """Return the addresses of a host, in the order of the resolver; or why there are none."""
     with contextlib.suppress(OSError, UnicodeError):  # it is a name
-        return _addresses(endpoint, socket.AI_NUMERICHOST)
+        return endpoint, _addresses(endpoint, socket.AI_NUMERICHOST)
     # a separate thread: a full default pool would delay reconnecting
     thread = ThreadPoolExecutor(1, thread_name_prefix="mqtt-names")
     try:
         async with asyncio.timeout(timeout_s):
-            return await asyncio.get_running_loop().run_in_executor(thread, _addresses, endpoint)
+            return endpoint, await asyncio.get_running_loop().run_in_executor(thread, _addresses, endpoint)
     except TimeoutError:
-        return TimeoutError(f"the name {endpoint.host} is not resolved within {timeout_s:g} s")
+        return endpoint, TimeoutError(f"the name {endpoint.host} is not resolved within {timeout_s:g} s")
     except OSError as error:
-        return error
+        return endpoint, error
     except UnicodeError as error:  # a name that its encoding for DNS does not allow
-        return OSError(str(error))
+        return endpoint, OSError(str(error))
     finally:
         thread.shutdown(wait=False)
 

@@ -67,7 +67,7 @@ class MqttSettings:
         session_s: seconds for which the broker keeps subscriptions and unacknowledged messages after the connection
             ended; the next client with this client id continues with them. 0: they end with the connection.
         connect_timeout_s: for the connection, and again for the broker's answer; while other addresses remain to be
-            tried, an address has its share of it.
+            tried, an address has its share of it (``addresses.share_s``).
         alternatives: further endpoints, which are tried in this order if there is no connection to the first.
         client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one; default:
             HALIMEDE_MQTT_CLIENT, else lean (see ``for_control``).

@@ -29,6 +29,8 @@ HOST = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 #: the broker that a pytest process tries, as JSON
 UNDER_TEST = "HALIMEDE_TEST_BROKER"
+#: bytes that FlashMQ keeps for a client: with its default of 64 KiB it drops the second of two frames of 70 KB
+FLASHMQ_QUEUE = 256 * 1024 * 1024
 #: of Debian's Mosquitto
 SYSTEM = "this machine's package"
 
@@ -194,7 +196,9 @@ def _flashmq_guarded(site: Site, folder: Path, run: Path) -> str:
 def _flashmq(port: int, tls: str, folder: Path) -> str:
     return (
         f"listen {{\n  protocol mqtt\n  inet_protocol ip4\n  inet4_bind_address {HOST}\n  port {port}\n{tls}}}\n"
-        f"max_packet_size {MAX_PACKET}\nclient_max_write_buffer_size {FLASHMQ_BUFFER}\nlog_file {folder}/broker.log\n"
+        f"max_packet_size {MAX_PACKET}\nclient_max_write_buffer_size {FLASHMQ_BUFFER}\n"
+        f"max_qos_msg_pending_per_client {MAX_INFLIGHT}\nmax_qos_bytes_pending_per_client {FLASHMQ_QUEUE}\n"
+        f"log_file {folder}/broker.log\n"
     )
 
 

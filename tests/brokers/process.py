@@ -37,6 +37,10 @@ class BrokerProcess(MosquittoProcess):
         self._installation = installation
         self._text_of = configuration
 
+    def _can_use(self, port: int) -> bool:  # a test's port is nobody else's
+        # after its kill, the port of a broker with SO_REUSEPORT (FlashMQ) is open to such a broker alone for a minute
+        return True
+
     def _spawn(self, binary: str, port: int) -> None:
         file = self._folder / f"{self._installation.kind}.conf"
         file.write_text(self._text_of(self._folder, port))

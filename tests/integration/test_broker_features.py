@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from halimede.bus.message import Grants
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.settings import MqttSettings
 from halimede.cli.doctor.broker_features import (
+    QUEUED,
+    QUEUED_BYTES,
     RECEIVE_MAXIMUM,
     Feature,
     Software,
@@ -20,8 +23,9 @@ from halimede.cli.doctor.broker_features import (
     recognize,
     try_features,
 )
-from services.broker import MosquittoProcess
+from services.broker import ANONYMOUS, MosquittoProcess
 from tests import refusing_broker as double
+from tests.ports import free_port
 from tests.refusing_broker import RefusingBroker
 from tests.waiting import patience
 
@@ -45,7 +49,7 @@ async def tried(port: int) -> tuple[Trials, Grants]:
 async def test_mosquitto_has_everything(mosquitto: MosquittoProcess) -> None:
     trials, grants = await tried(mosquitto.port)
     assert trials.missing == frozenset()
-    assert trials.in_flight == RECEIVE_MAXIMUM
+    assert (trials.in_flight, trials.queued) == (RECEIVE_MAXIMUM, QUEUED)
     assert trials.lost == 0
     (check,) = judge(trials, grants, Software.MOSQUITTO)
     assert check.level == "ok"
@@ -91,6 +95,21 @@ async def test_a_broker_that_sends_few_messages_before_the_first_acknowledgement
     assert trials.in_flight == 1
     (check,) = judge(trials, grants, Software.UNKNOWN)
     assert "sends 1 messages" in check.found
+
+
+@pytest.mark.parametrize(("software", "do"), [(Software.MOSQUITTO, "max_queued"), (Software.FLASHMQ, "no option")])
+async def test_a_broker_that_acknowledges_and_drops_messages_for_a_client_that_is_away_is_found(
+    tmp_path: Path, software: Software, do: str
+) -> None:
+    # FlashMQ drops what is above 64 KiB, or above what may be in flight: a Mosquitto with a short queue does the same
+    access = [*ANONYMOUS, f"max_queued_bytes {QUEUED // 4 * QUEUED_BYTES}"]
+    async with MosquittoProcess(tmp_path, port=free_port(), access=access) as broker:
+        trials, grants = await tried(broker.port)
+    assert 0 < trials.queued < QUEUED
+    (check,) = judge(trials, grants, software)
+    assert check.level == "problem"
+    assert f"drops {QUEUED - trials.queued}" in check.found
+    assert do in check.do
 
 
 @pytest.mark.parametrize(

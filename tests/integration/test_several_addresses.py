@@ -156,6 +156,27 @@ async def test_only_a_name_is_resolved_in_a_thread_which_may_take_long(
     assert not any(thread.name.startswith("mqtt-names") for thread in threads["127.0.0.1"])
 
 
+async def test_a_later_name_that_resolves_slowly_does_not_delay_the_first_broker(
+    mosquitto: MosquittoProcess, unique: str, monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    original, connected = socket.getaddrinfo, threading.Event()
+
+    def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        if host == HOST:
+            if not options["flags"] & socket.AI_NUMERICHOST:
+                connected.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return list(original(host, *arguments, **options))
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    settings = MqttSettings.from_url(f"127.0.0.1:{mosquitto.port},{HOST}:1883")
+    try:
+        async with MqttBus(unique, replace(settings, client=client, connect_timeout_s=patience(120))) as bus:
+            await bus.wait_connected(patience(30))
+    finally:
+        connected.set()
+
+
 async def test_when_the_first_broker_is_killed_a_client_continues_at_the_second(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, client: Any
 ) -> None:

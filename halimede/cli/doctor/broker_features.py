@@ -11,12 +11,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from halimede import topics
 from halimede.access.emqx import MAX_PACKET_KIB
-from halimede.access.mosquitto import MAX_INFLIGHT, MAX_PACKET
+from halimede.access.mosquitto import MAX_INFLIGHT, MAX_PACKET, MAX_QUEUED
 from halimede.bus import Bus
 from halimede.bus.message import FAILURE, NO_SUBSCRIBER, Announcement, Grants, Packet
 from halimede.bus.mqtt import MqttBus
@@ -28,13 +28,15 @@ from halimede.health_checks.check import Check, ok, problem, warning
 NAME = "limits"
 #: in-flight publishes that a broker should accept: with fewer, frames of fast cameras wait for one another
 RECEIVE_MAXIMUM = 100
+#: messages for a session without a connection, and bytes of each: twice as many as may be in flight
+QUEUED, QUEUED_BYTES = 2 * RECEIVE_MAXIMUM, 512
 #: seconds for a connection; for a small message; without a further one of several; for a large one
 CONNECT_S, ARRIVAL_S, IDLE_S, LARGE_S = 3.0, 2.0, 1.0, 10.0
 #: bytes of the messages that are tried before the largest possible one
 SIZES = (64 * 1024, 1024 * 1024, 4 * 1024 * 1024)
 #: bytes of a message that almost every camera sends: without them nothing works
 ORDINARY = 1024 * 1024
-#: bytes of topic and properties; seconds for which a retained message stays if this process is killed
+#: bytes of topic and properties; seconds for which a retained message or a session stays if this process is killed
 RESERVED, EXPIRY_S = 1024, 60
 TEXT = b"halimede doctor"
 #: bytes of FlashMQ's buffer for a client: with less it drops the largest frames
@@ -134,6 +136,14 @@ class Feature(Enum):
         },
         is_essential=False,
     )
+    QUEUE = Requirement(
+        "",
+        "frames that arrive while their worker is away, or has many unanswered frames, are lost and not counted",
+        {
+            Software.MOSQUITTO: f"max_queued_messages {MAX_QUEUED}",
+            Software.EMQX: f"mqtt.max_mqueue_len = {MAX_QUEUED}",
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +153,14 @@ class Trials:
     Attributes:
         missing: features that the broker does not have.
         in_flight: messages that it sent before the first was acknowledged, at most ``RECEIVE_MAXIMUM``.
+        queued: of ``QUEUED`` messages that it acknowledged, those that it kept for a client without a connection.
         largest: bytes of the largest message that was delivered; ``lost``: of the one that was not, 0 if all were.
 
     """
 
     missing: frozenset[Feature] = frozenset()
     in_flight: int = RECEIVE_MAXIMUM
+    queued: int = QUEUED
     largest: int = 0
     lost: int = 0
 
@@ -198,13 +210,18 @@ def judge(trials: Trials, grants: Grants, software: Software) -> list[Check]:
     if trials.in_flight < min(RECEIVE_MAXIMUM, grants.receive_maximum):
         what = f"the broker sends {trials.in_flight} messages to a client before the first is acknowledged"
         checks.append(_row(Feature.IN_FLIGHT, software, what))
+    if trials.queued < QUEUED:
+        dropped = QUEUED - trials.queued
+        what = f"the broker acknowledges {QUEUED} messages for a client without a connection, and drops {dropped}"
+        checks.append(_row(Feature.QUEUE, software, what))
     if trials.lost:
         what = f"the broker does not deliver a message of {trials.lost} bytes, although it announces no lower limit"
         checks.append(_row(Feature.PACKET, software, what, is_essential=trials.lost <= ORDINARY))
     if checks:
         return checks
     tried = "shared subscriptions, retained messages by wildcards, reason code 16, a will without payload"
-    return [ok("features", f"tried: {tried}, {trials.in_flight} messages in flight, {trials.largest} bytes a message")]
+    numbers = f"{trials.in_flight} messages in flight, {trials.queued} queued, {trials.largest} bytes a message"
+    return [ok("features", f"tried: {tried}, {numbers}")]
 
 
 def _row(feature: Feature, software: Software, what: str = "", *, is_essential: bool = False) -> Check:
@@ -233,8 +250,9 @@ async def try_features(settings: MqttSettings, grants: Grants) -> Trials:
         await bus.wait_connected(CONNECT_S)
         missing = {feature for feature, attempt in trial.attempts(grants) if not await trial.has(attempt)}
         in_flight = await trial.count_in_flight() if grants.max_qos else RECEIVE_MAXIMUM
+        queued = await trial.count_queued() if grants.max_qos else QUEUED
         largest, lost = await trial.try_sizes(min(grants.max_packet or settings.max_packet, settings.max_packet))
-    return Trials(frozenset(missing), in_flight, largest, lost)
+    return Trials(frozenset(missing), in_flight, queued, largest, lost)
 
 
 class _Trial:
@@ -317,6 +335,27 @@ class _Trial:
                     packet.done()
                     late -= 1
         return len(arrived)
+
+    async def count_queued(self) -> int:
+        """Return how many messages a session receives that arrived while it had no connection."""
+        await self._bus.wait_connected(CONNECT_S)
+        settings = replace(self._settings, session_s=EXPIRY_S, receive_maximum=RECEIVE_MAXIMUM)
+        name = f"{self._name}-queue"
+        packets: asyncio.Queue[Packet] = asyncio.Queue()
+        async with MqttBus(name, settings) as leaving:
+            await leaving.wait_connected(CONNECT_S)
+            await leaving.listen(self._topic, 1, packets.put, QUEUED)
+        await asyncio.gather(*(self._bus.send(Packet(self._topic, bytes(QUEUED_BYTES))) for _ in range(QUEUED)))
+        count = 0
+        async with MqttBus(name, settings) as returning:
+            await returning.wait_connected(CONNECT_S)
+            await returning.listen(self._topic, 1, packets.put, QUEUED, inherit=True)
+            while count < QUEUED and await _arrival(packets):
+                count += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONNECT_S):
+                    await returning.unlisten(self._topic)
+        return count
 
     async def try_sizes(self, limit: int) -> tuple[int, int]:
         """Return the bytes of the largest message that arrived, and of the first that did not (0: all did).
