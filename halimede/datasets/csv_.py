@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
-from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.datasets.registry import DatasetReader, FileBlocks
 from halimede.datasets.row_ends import count_ends, fits
 from halimede.sample_files.tables import MAX_ROW, SUFFIXES, TableHead, read_head, whole_rows
 
@@ -177,7 +177,6 @@ class Rows:
         )
 
 
-@register("csv", "tsv", "table")
 class Table(DatasetReader):
     """Rows of a table."""
 
