@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,8 @@ def _not_installed(extras: Sequence[str]) -> list[str]:
 
 def _required() -> list[tuple[str, str]]:
     """Return the required distributions, each with an extra that has it; none where halimede is not installed."""
+    from importlib import metadata  # noqa: PLC0415  # a twentieth of a command's start, for messages alone
+
     try:
         lines = metadata.requires("halimede") or []
     except metadata.PackageNotFoundError:
@@ -158,6 +160,8 @@ def _normal(name: str) -> str:
 
 
 def _has(distribution: str) -> bool:
+    from importlib import metadata  # noqa: PLC0415  # as above
+
     try:
         metadata.version(distribution)
     except metadata.PackageNotFoundError:

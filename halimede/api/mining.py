@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -236,6 +235,8 @@ def check_mining(at: str, name: str, parameters: Mapping[str, str], mode: str, *
         return
     built_in = next((known for known in BUILT_IN if known.lower() == name.lower()), None)
     if built_in is None:
+        from importlib.metadata import entry_points  # noqa: PLC0415  # a twentieth of a command's start
+
         installed = {point.name for point in entry_points(group=GROUP)}
         if not own and name.lower() not in {each.lower() for each in installed}:
             fix = f"{instead(name, BUILT_IN.keys() | installed)}; or {OWN_FIX}"

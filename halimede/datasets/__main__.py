@@ -7,6 +7,7 @@ its own count.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import resource
 import sys
@@ -91,4 +92,6 @@ def _report(said: CountReport) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    gc.freeze()  # skips the final collection: a tenth of the count of a small file
+    sys.exit(code)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.datasets.registry import DatasetReader, FileBlocks
 from halimede.sample_files import coco
 
 
-@register("coco", "coco json", "coco-json", "cocojson")
 class Coco(DatasetReader):
     """Annotations in JSON."""
 

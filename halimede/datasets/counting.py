@@ -18,7 +18,6 @@ from typing import Self
 
 import msgspec
 
-from halimede.datasets import coco, csv_, images, lines, parquet, voc
 from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.registry import NOT_FOUND, UNREADABLE, DatasetError, DatasetReader, FileBlocks, Mark, find
 from halimede.hidden_names import is_hidden
@@ -26,8 +25,6 @@ from halimede.messages import DatasetFacts
 from halimede.sample_files.repeated_samples import RepeatedSamples
 from halimede.sample_files.rules import SampleFileError
 
-#: each registers itself
-READERS = (coco, csv_, images, lines, parquet, voc)
 #: most paths that are watched for changes, and most levels of folders that are read
 MAX_WATCHED, MAX_DEPTH = 1000, 32
 Told = Callable[[int, int, int], None]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.datasets.registry import DatasetReader, FileBlocks
 from halimede.errors import DecodeError
 from halimede.image_headers import END, READERS
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC, encoding_of
@@ -25,7 +25,6 @@ NEAR = 4096
 MAX_PICTURE = 64 * 1024**2
 
 
-@register("images", "image", "image folder", "imagefolder", "image-folder", "images-folder")
 class Images(DatasetReader):
     """Pictures in folders."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
-from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.datasets.registry import DatasetReader, FileBlocks
 
 #: most bytes of one line
 MAX_LINE = 8 * 1024 * 1024
@@ -33,7 +33,6 @@ class _Line(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Line)
 
 
-@register("jsonl", "ndjson", "json-lines")
 class Lines(DatasetReader):
     """Lines of JSON."""
 
@@ -96,7 +95,6 @@ def _fold(counts: Counter[bytes], tally: DatasetCounts) -> None:
     tally.sort(named)
 
 
-@register("txt", "text", "list")
 class Text(DatasetReader):
     """Lines of text."""
 

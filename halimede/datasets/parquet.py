@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.registry import NOT_INSTALLED, UNREADABLE, DatasetError, DatasetReader, FileBlocks, register
+from halimede.datasets.registry import NOT_INSTALLED, UNREADABLE, DatasetError, DatasetReader, FileBlocks
 from halimede.sample_files.rules import class_column
 
 #: rows that are read at a time
 ROWS = 16 * 1024
 
 
-@register("parquet", "apache parquet", "pq")
 class Parquet(DatasetReader):
     """Columns of rows."""
 

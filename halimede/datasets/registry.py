@@ -1,6 +1,6 @@
 """The formats, the interface of their readers, and their input: a file in blocks.
 
-A new format is one new file with ``@register``.
+A new format is one new file, and an entry of ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,29 +51,31 @@ class DatasetReader(ABC):
         """
 
 
-FORMATS: dict[str, type[DatasetReader]] = {}
-_ALIASES: dict[str, str] = {}
-
-
-def register(name: str, *aliases: str) -> Callable[[type[DatasetReader]], type[DatasetReader]]:
-    """Register a class without constructor arguments as the reader of a format."""
-
-    def add(reader: type[DatasetReader]) -> type[DatasetReader]:
-        if taken := {name, *aliases} & _ALIASES.keys():
-            raise ValueError(f"two readers of {', '.join(sorted(taken))}")
-        FORMATS[name] = reader
-        _ALIASES.update(dict.fromkeys((name, *aliases), name))
-        return reader
-
-    return add
+#: the reader of each format: its module and class
+FORMATS = {
+    "coco": "coco.Coco", "csv": "csv_.Table", "images": "images.Images", "jsonl": "lines.Lines",
+    "parquet": "parquet.Parquet", "txt": "lines.Text", "voc": "voc.Voc",
+}  # fmt: skip
+ALIASES = {
+    "coco-json": "coco", "cocojson": "coco", "tsv": "csv", "table": "csv", "image": "images", "imagefolder": "images",
+    "image-folder": "images", "images-folder": "images", "ndjson": "jsonl", "json-lines": "jsonl",
+    "apache-parquet": "parquet", "pq": "parquet", "text": "txt", "list": "txt", "xml": "voc", "pascal-voc": "voc",
+    "pascalvoc": "voc", "voc-xml": "voc", "pascal-voc-xml": "voc",
+}  # fmt: skip
 
 
 def find(name: str) -> DatasetReader:
-    """Return the reader of a format, in any spelling. Raises DatasetError."""
-    known = _ALIASES.get("-".join(name.lower().replace("_", " ").replace("-", " ").split()))
-    if known is None:
+    """Return the reader of a format, in any spelling. Raises DatasetError.
+
+    Only its module is imported: a process starts for each count, and the readers together take as long as its start.
+    """
+    spelling = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
+    path = FORMATS.get(ALIASES.get(spelling, spelling))
+    if path is None:
         raise DatasetError(UNSUPPORTED, f"spec.format: {name!r} is not known: use one of {', '.join(sorted(FORMATS))}")
-    return FORMATS[known]()
+    module, _, reader = path.partition(".")
+    read_format: type[DatasetReader] = getattr(import_module(f"halimede.datasets.{module}"), reader)
+    return read_format()
 
 
 class DatasetError(HalimedeError):

@@ -6,12 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 from halimede.datasets.counts import DatasetCounts
-from halimede.datasets.registry import DatasetReader, FileBlocks, register
+from halimede.datasets.registry import DatasetReader, FileBlocks
 from halimede.sample_files import voc
 from halimede.sample_files.rules import SampleFileError
 
 
-@register("voc", "xml", "pascal voc", "pascalvoc", "voc xml", "voc-xml", "pascal-voc", "pascal-voc-xml")
 class Voc(DatasetReader):
     """Annotations in XML."""
 

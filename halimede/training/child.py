@@ -36,7 +36,6 @@ from halimede.system.process_limits import (
     limited_time,
     run_in_background,
 )
-from halimede.training.candidate import compare_step
 from halimede.training.child_messages import FILES, STATUS, TrainingResult, TrainingTask
 from halimede.training.data import NodeData, SampleCache, TrainingDataError, read_data
 from halimede.training.kept_data import is_kept, read_kept, with_replay
@@ -90,6 +89,8 @@ def _step(connection: socket.socket, samples: SampleCache, given: int, output: i
 
 def _prepare(task: TrainingTask, samples: SampleCache) -> None:
     """Import the trainer's libraries and read the samples for all steps to come. The step itself reports errors."""
+    if task.do == "compare":
+        import halimede.training.candidate  # noqa: F401, PLC0415  # a quarter of the start, for comparisons alone
     import_trainer(task.entry, task.archive)
     if task.do not in WITHOUT_SAMPLES and not is_kept(Path(task.data)):
         samples.read(Path(task.data), msgspec.json.decode(task.model_spec, type=ModelSpec), _until_ns(task))
@@ -173,6 +174,8 @@ def _until_ns(task: TrainingTask) -> float:
 
 def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:
     """Compare a trained model with the present one."""
+    from halimede.training.candidate import compare_step  # noqa: PLC0415  # as in _prepare
+
     kept = read_kept(Path(task.data), spec, task.since_s, most_bytes=task.memory_bytes // PART_OF_MEMORY)
     reference = read_data(Path(task.reference), spec) if task.reference else None
     evidence, calibration = compare_step(Path(task.candidate), task.present, spec, kept, reference)

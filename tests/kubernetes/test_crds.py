@@ -26,8 +26,8 @@ made = functools.cache(definitions)
 
 async def add(api: Api, body: Body) -> Body:
     """Create a resource in the test's namespace, as strictly as kubectl does."""
-    for definition in made().values():
-        await api.install(definition)
+    group = body["apiVersion"].partition("/")[0]
+    await api.install(made()[f"{group}_{body['kind'].lower()}s.yaml"])
     here = {**body, "metadata": {**body["metadata"], "namespace": api.namespace}}
     return await api.client.create(address(body), api.namespace, here, fieldValidation="Strict")
 

@@ -156,3 +156,13 @@ def test_lines_are_named_right_behind_blocks_that_are_counted_at_once(tmp_path: 
     path.write_text("x,label\n" + "1,a\n" * 50 + '"two\nlines",b\n' * 50 + "3\n")
     counted = facts(path)
     assert (counted.number_of_samples, [entry.name for entry in counted.broken]) == (100, ["data.csv: line 152"])
+
+
+def test_a_class_with_the_separator_inside_is_not_counted_where_two_columns_look_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.csv"
+    irregular = 'odd"1,1,"a,b"\n' * 4 + 'odd"2,1,b\n' * 2  # a quote inside of a field: these rows are read one by one
+    monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (len(irregular),))
+    path.write_text("x,y,label\n" + irregular + "1,a,b\n1,z,new\n")
+    assert classes(facts(path)) == {"a,b": 4, "b": 3, "new": 1}
