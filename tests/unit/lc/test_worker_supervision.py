@@ -281,7 +281,7 @@ async def test_a_lost_store_stops_no_worker_before_gm_has_spoken(tmp_path: Path)
         async with node.lc(killed=True):
             await node.gm.insert(model(), service(), service("gone", uid="u2"))
             await eventually(lambda: len(node.launcher.alive) == 2)
-        before = list(node.launcher.alive)
+        before, helmet = list(node.launcher.alive), node.launcher.of(EDGE)
         records = [process.record for process in before]
         node.launcher.find = lambda _: list(before)  # type: ignore[method-assign]  # by their marks
         node.config.folders.store.write_bytes(b"damaged" * 1000)
@@ -291,7 +291,7 @@ async def test_a_lost_store_stops_no_worker_before_gm_has_spoken(tmp_path: Path)
             await node.gm.insert(model(), service())
             await node.gm.synced()
             await eventually(lambda: len(node.launcher.alive) == 1)
-            assert node.launcher.of(EDGE) is before[0]
+            assert node.launcher.of(EDGE) is helmet
 
 
 @simulated
