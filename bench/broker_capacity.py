@@ -215,13 +215,10 @@ def main() -> int:
     log.configure("ERROR")
     sizes, page = sorted({*FITTED, *(options.sizes or COMPARED)}), PAGE.read_text()
     try:
-        brokers = [broker for broker in installations(options.brokers) if options.only in broker.name]
+        brokers = installations(options.brokers, options.only)
         published = {broker.name: model_of_page(page, broker.name) for broker in brokers if options.sizes}
     except HalimedeError as error:
         print(f"Error: {error}", file=sys.stderr)
-        return 2
-    if not brokers:
-        print(f"Error: --only {options.only}: no broker of this name is here", file=sys.stderr)
         return 2
     rows = []
     for broker in brokers:

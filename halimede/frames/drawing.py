@@ -95,9 +95,8 @@ def truth_layer(boxes: Sequence[Box]) -> Layer:
 def draw(pixels: Pixels, layers: Sequence[Layer], *, side: int = MAX_SIDE) -> Image.Image:
     """Return a picture with answers on it; the longer side has at most ``side`` pixels.
 
-    ``pixels``: height x width (x 3) uint8, in which the boxes are. The last layer's labels have the first choice of
-    their places. Raises InvalidFieldError for an array that is no
-    picture.
+    ``pixels``: height x width (x 3) uint8, in which the boxes are. The last layer's labels choose their places
+    first. Raises InvalidFieldError for an array that is no picture.
     """
     if not is_picture(pixels):
         raise InvalidFieldError("picture", f"{pixels.dtype} {pixels.shape}", "give uint8, height x width or x 3")
@@ -150,9 +149,9 @@ class Obstacles:
         self._rectangles = np.vstack([self._rectangles, rectangle])
         self._costs = np.append(self._costs, cost)
 
-    def costs(self, places: Sequence[Rectangle]) -> Floats:
-        """Return the cost of a plate at each of these places."""
-        corners = np.asarray(places)[:, np.newaxis]
+    def costs(self, plates: Sequence[Rectangle]) -> Floats:
+        """Return the cost of each of these plates."""
+        corners = np.asarray(plates)[:, np.newaxis]
         first, last = (
             np.maximum(corners[..., :2], self._rectangles[:, :2]),
             np.minimum(corners[..., 2:], self._rectangles[:, 2:]),
@@ -236,29 +235,29 @@ class Canvas:
         for number, text in enumerate(map(self._fitting, dict.fromkeys(texts))):
             wide = self._plate_width(text)
             above, below, far = top - gap - high, bottom + gap, right - wide
-            places = [
+            starts = [
                 (left, above), (left, below), (far, above), (far, below), (right + gap, top), (left - gap - wide, top),
                 (left + gap, top + gap), (far - gap, top + gap),
                 (left + gap, bottom - gap - high), (far - gap, bottom - gap - high),
             ]  # fmt: skip
-            place, cost = self._cheapest(places, wide, high)
-            choices.append((cost + number * SHORTER_COST, place, text))
-        cost, place, text = min(choices)
+            plate, cost = self._cheapest(starts, wide, high)
+            choices.append((cost + number * SHORTER_COST, plate, text))
+        cost, plate, text = min(choices)
         if cost < PLATE_COST:
-            self._write(place, text, colour)
+            self._write(plate, text, colour)
 
-    def _cheapest(self, places: Sequence[Corner], wide: float, high: float) -> tuple[Rectangle, float]:
-        """Return the place of a plate that covers least, moved into the picture, and its cost."""
+    def _cheapest(self, starts: Sequence[Corner], wide: float, high: float) -> tuple[Rectangle, float]:
+        """Return the plate at the corner where it covers least, moved into the picture, and its cost."""
         width, height = self.image.size
-        inside = [(max(0.0, min(x, width - wide)), max(0.0, min(y, height - high))) for x, y in places]
+        inside = [(max(0.0, min(x, width - wide)), max(0.0, min(y, height - high))) for x, y in starts]
         rectangles = [(x, y, x + wide, y + high) for x, y in inside]
-        costs = self._obstacles.costs(rectangles) + ORDER_COST * np.arange(len(places))
+        costs = self._obstacles.costs(rectangles) + ORDER_COST * np.arange(len(starts))
         best = int(costs.argmin())
         return rectangles[best], float(costs[best])
 
-    def _write(self, place: Rectangle, text: str, colour: str) -> None:
-        left, top, right, bottom = place
-        self._obstacles.add(place, PLATE_COST)
+    def _write(self, plate: Rectangle, text: str, colour: str) -> None:
+        left, top, right, bottom = plate
+        self._obstacles.add(plate, PLATE_COST)
         self._pen.rectangle((left, top, right - 1, bottom - 1), fill=colour, outline=BORDER)
         self._pen.text((left + self._padding, (top + bottom) / 2), text, _ink(colour), self._font, anchor="lm")
 
@@ -355,8 +354,8 @@ def _around(points: Sequence[Corner]) -> Rectangle:
 
 def _dashes(begin: Corner, end: Corner, length: float) -> list[tuple[Corner, Corner]]:
     """Return the dashes of a line, one at each end, with gaps of about the same length."""
-    places = np.linspace(begin, end, (int(max(abs(np.subtract(end, begin))) / length) | 1) + 1).tolist()
-    return [(tuple(first), tuple(last)) for first, last in itertools.pairwise(places)][::2]
+    points = np.linspace(begin, end, (int(max(abs(np.subtract(end, begin))) / length) | 1) + 1).tolist()
+    return [(tuple(first), tuple(last)) for first, last in itertools.pairwise(points)][::2]
 
 
 def _corners(rectangle: Rectangle) -> list[Corner]:

@@ -52,12 +52,9 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/brokers.md")
     options = parser.parse_args()
     try:
-        chosen = [broker for broker in installations(options.brokers) if options.only in broker.name]
+        chosen = installations(options.brokers, options.only)
     except HalimedeError as error:
         print(f"Error: {error}", file=sys.stderr)
-        return 2
-    if not chosen:
-        print(f"Error: --only {options.only}: no broker of this name is here", file=sys.stderr)
         return 2
     reports = []
     for broker in chosen:

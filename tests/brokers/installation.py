@@ -69,13 +69,19 @@ class Kind:
     member: Callable[[int], str] | None = None
 
 
-def installations(folder: Path | None) -> list[Installation]:
-    """Return Mosquitto of the PATH, and all brokers of a folder. Raises HalimedeError for a folder without any."""
+def installations(folder: Path | None, only: str = "") -> list[Installation]:
+    """Return Mosquitto of the PATH and all brokers of a folder, whose names have the text ``only``.
+
+    Raises HalimedeError for a folder without any, and if no name has the text.
+    """
     binary = find_mosquitto()
     shown = subprocess.run([binary, "-h"], capture_output=True, text=True, check=False).stdout
     version = re.search(r"version (\S+)", shown)
     here = Installation("mosquitto", version[1] if version else "", (binary, "-c"), SYSTEM)
-    return [here, *(_of_folder(folder) if folder else ())]
+    every = [here, *(_of_folder(folder) if folder else ())]
+    if named := [broker for broker in every if only in broker.name]:
+        return named
+    raise HalimedeError(f"--only {only}: no broker of this name is here")
 
 
 def under_test() -> Installation:
