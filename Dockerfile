@@ -57,7 +57,7 @@ RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target
 FROM common AS arrays
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt numpy pillow
+    /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt numpy pillow simplejpeg
 
 # FFmpeg is in the wheel of `av`
 FROM arrays AS video
@@ -69,7 +69,7 @@ FROM video AS inference
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt \
-    onnxruntime opentelemetry-exporter-otlp-proto-http opentelemetry-sdk
+    onnxruntime opencv-python-headless opentelemetry-exporter-otlp-proto-http opentelemetry-sdk
 
 # --- the images: the last step of each fails if a package of its extras is missing ---
 
@@ -131,7 +131,7 @@ ENTRYPOINT ["python", "-m", "halimede", "camera"]
 # member or joint. It has all that fusion, balance and users' own applications need.
 FROM inference AS worker
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
-    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[worker,camera,otel]"
+    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[worker,camera,opencv,otel]"
 ENV HALIMEDE_HTTP=127.0.0.1:9101
 USER 10001:10001
 VOLUME /var/lib/halimede
@@ -143,7 +143,7 @@ RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=cache,target
     --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /pip/bin/pip --python /venv install --only-binary :all: -c /pip/constraints.txt usearch
 RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=built,source=/wheel,target=/wheel \
-    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[worker,camera,reid,otel]"
+    /pip/bin/pip --python /venv install --no-index "$(echo /wheel/*.whl)[worker,camera,opencv,reid,otel]"
 ENV HALIMEDE_HTTP=127.0.0.1:9101
 USER 10001:10001
 VOLUME /var/lib/halimede

@@ -15,7 +15,7 @@ readonly OLDEST="3.11"
 readonly STAGE=${1:-all}
 #: extras by stage; those of a stage begin with those of the stage before, and dev has all of them
 readonly DEMO_EXTRAS="gm,lc,worker,cli,demo"
-readonly RUN_EXTRAS="$DEMO_EXTRAS,camera,reid,tflite,otel"
+readonly RUN_EXTRAS="$DEMO_EXTRAS,camera,reid,tflite,opencv,otel"
 #: seconds between two lines about a long installation
 readonly PROGRESS_S=10
 
