@@ -7,7 +7,6 @@ A new step is a class in ``halimede.api.processing`` and a function here, regist
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any
@@ -36,8 +35,6 @@ from halimede.inference.opencv import resize_by_opencv
 
 #: ITU-R BT.601 luma of red, green and blue
 LUMA = np.array([0.299, 0.587, 0.114])
-#: the layout that is made together with the scaling before it
-CHANNELS_FIRST = Layout(order="chw")
 #: element types whose sum of squares numpy computes fast: float32 and float64
 FAST_FLOATS = frozenset("fd")
 
@@ -53,15 +50,21 @@ def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
     check_finite(image)
-    remaining = deque(steps)
-    while remaining:
-        step = remaining.popleft()
-        if isinstance(step, Scale | Normalize) and remaining and remaining[0] == CHANNELS_FIRST:
-            remaining.popleft()
-            image = _scaled(step, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
-        else:
-            image = run(step, image)
+    match list(steps):
+        case [*before, Letterbox() as box, Scale() | Normalize() as scaling, Layout(order="chw")]:
+            image = _letterboxed_planes(box, scaling, _run_all(before, image))
+        case [*before, Scale() | Normalize() as scaling, Layout(order="chw")]:
+            image = _picture("layout chw", _run_all(before, image))
+            image = _scaled(scaling, image.transpose(2, 0, 1), channel_axis=0)
+        case all_steps:
+            image = _run_all(all_steps, image)
     return np.ascontiguousarray(image)
+
+
+def _run_all(steps: Iterable[ProcessingStep], image: Array) -> Array:
+    for step in steps:
+        image = run(step, image)
+    return image
 
 
 def check_finite(image: Array) -> None:
@@ -148,8 +151,7 @@ def letterbox(step: Letterbox, image: Array) -> Array:
     """Resize the whole picture into the middle of the given size; fill the margins with the fill value, if possible."""
     picture = _picture("letterbox", image)
     width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
-    fill = _clip(np.array(step.fill), image.dtype) if image.dtype.kind in "ui" else step.fill
-    whole = np.full((step.height, step.width, picture.shape[2]), fill, image.dtype)
+    whole = np.full((step.height, step.width, picture.shape[2]), _fill(step, image.dtype), image.dtype)
     whole[top : top + height, left : left + width] = _resized(picture, width, height, step.method)
     return whole.reshape(step.height, step.width, *image.shape[2:])
 
@@ -194,10 +196,33 @@ def cast(step: Cast, image: Array) -> Array:
     return image.astype(wanted)
 
 
-def _scaled(step: Scale | Normalize, image: Array, channel_axis: int) -> Array:
+def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:
+    """Return the value of the margins, if possible."""
+    return _clip(np.array(step.fill), dtype) if dtype.kind in "ui" else step.fill
+
+
+def _letterboxed_planes(step: Letterbox, scaling: Scale | Normalize, image: Array) -> Array:
+    """Return ``[channels, height, width]`` of a letterbox that is scaled: the margins have one value a channel."""
+    picture = _picture("letterbox", image)
+    width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
+    whole = np.empty((picture.shape[2], step.height, step.width), _float_type(image))
+    resized = _resized(picture, width, height, step.method).transpose(2, 0, 1)
+    _scaled(scaling, resized, channel_axis=0, out=whole[:, top : top + height, left : left + width])
+    fill = np.full((picture.shape[2], 1, 1), _fill(step, image.dtype), image.dtype)
+    margin = _scaled(scaling, fill, channel_axis=0)
+    for region in (whole[:, :top], whole[:, top + height :], whole[..., :left], whole[..., left + width :]):
+        region[...] = margin
+    return whole
+
+
+def _float_type(image: Array) -> np.dtype[Any]:
+    return np.dtype(np.float64 if image.dtype == np.float64 else np.float32)
+
+
+def _scaled(step: Scale | Normalize, image: Array, channel_axis: int, out: Array | None = None) -> Array:
     """Scale in one pass to the new type and order of the axes, and the rest in place."""
     factor = step.factor if isinstance(step, Scale) else 1 / 255
-    dtype = np.dtype(np.float64 if image.dtype == np.float64 else np.float32)
+    dtype = _float_type(image)
     has_channels = image.ndim == 3
     count = image.shape[channel_axis] if has_channels else 1
     mean, std = each_channel(step.mean), each_channel(step.std)
@@ -207,7 +232,7 @@ def _scaled(step: Scale | Normalize, image: Array, channel_axis: int) -> Array:
             raise _misfit(
                 "scale", given, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
             )
-    result = np.empty(image.shape, dtype)
+    result = np.empty(image.shape, dtype) if out is None else out
     np.multiply(image, dtype.type(factor), out=result, dtype=dtype, casting="unsafe")
     shape = (-1, 1, 1) if has_channels and not channel_axis else (-1,)
     if mean:
