@@ -7,7 +7,7 @@ A new step is a class in ``halimede.api.processing`` and a function here, regist
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -39,7 +39,7 @@ LUMA = np.array([0.299, 0.587, 0.114])
 FAST_FLOATS = frozenset("fd")
 
 
-def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
+def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
     """Apply steps in order. The result is C-contiguous; without steps it is the frame itself if that is contiguous.
 
     Raises SampleError when a step cannot process its input.
@@ -50,21 +50,12 @@ def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
     check_finite(image)
-    match list(steps):
-        case [*before, Letterbox() as box, Scale() | Normalize() as scaling, Layout(order="chw")]:
-            image = _letterboxed_planes(box, scaling, _run_all(before, image))
-        case [*before, Scale() | Normalize() as scaling, Layout(order="chw")]:
-            image = _picture("layout chw", _run_all(before, image))
-            image = _scaled(scaling, image.transpose(2, 0, 1), channel_axis=0)
-        case all_steps:
-            image = _run_all(all_steps, image)
-    return np.ascontiguousarray(image)
-
-
-def _run_all(steps: Iterable[ProcessingStep], image: Array) -> Array:
+    last = steps[-1] if steps else None
+    if isinstance(last, Layout) and last.order == "chw" and isinstance(steps[-2:][0], Scale | Normalize):
+        return _planes(steps[:-1], image)
     for step in steps:
         image = run(step, image)
-    return image
+    return np.ascontiguousarray(image)
 
 
 def check_finite(image: Array) -> None:
@@ -201,8 +192,20 @@ def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:
     return _clip(np.array(step.fill), dtype) if dtype.kind in "ui" else step.fill
 
 
+def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
+    """Return ``[channels, height, width]``: the last step scales, in one pass to its element type and these axes."""
+    *before, scaling = steps
+    assert isinstance(scaling, Scale | Normalize)  # noqa: S101  # by ``apply``
+    box = before[-1] if before else None
+    for step in before[:-1] if isinstance(box, Letterbox) else before:
+        image = run(step, image)
+    if isinstance(box, Letterbox):
+        return _letterboxed_planes(box, scaling, image)
+    return _scaled(scaling, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
+
+
 def _letterboxed_planes(step: Letterbox, scaling: Scale | Normalize, image: Array) -> Array:
-    """Return ``[channels, height, width]`` of a letterbox that is scaled: the margins have one value a channel."""
+    """Return the planes of a letterbox whose picture alone is scaled: the margins have one value a channel."""
     picture = _picture("letterbox", image)
     width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
     whole = np.empty((picture.shape[2], step.height, step.width), _float_type(image))
@@ -232,8 +235,12 @@ def _scaled(step: Scale | Normalize, image: Array, channel_axis: int, out: Array
             raise _misfit(
                 "scale", given, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
             )
-    result = np.empty(image.shape, dtype) if out is None else out
-    np.multiply(image, dtype.type(factor), out=result, dtype=dtype, casting="unsafe")
+    if out is None:
+        result = image.astype(dtype, order="C")
+    else:
+        result = out
+        result[...] = image
+    result *= dtype.type(factor)
     shape = (-1, 1, 1) if has_channels and not channel_axis else (-1,)
     if mean:
         result -= np.asarray(mean, dtype).reshape(shape)

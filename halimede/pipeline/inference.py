@@ -147,7 +147,8 @@ class Inference:
         began, frame, array = time.monotonic(), sample.frame, None
         try:
             image = decode(frame, model.decoding)
-            outcome.scale = scale_of(image)
+            if model.decoding:
+                outcome.scale = scale_of(image)
             if self._sample_miner and sample.mined:
                 outcome.verdict = judge_sample(self._sample_miner, image if outcome.scale == 1 else decode(frame))
                 outcome.mined = (began, time.monotonic())
