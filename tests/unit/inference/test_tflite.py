@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
+from halimede.inference.runtimes.tflite import check_file
 from halimede.inference.tensor_model import open_tensors
-from halimede.inference.tflite import check_file
 from halimede.models.desired_state import DesiredModel
 from halimede.worker.model_reload import ModelOpener
 from tests.lite_files import (
