@@ -166,7 +166,7 @@ def test_each_stage_adds_its_packages_to_the_same_environment(machine: Machine) 
     assert (first.returncode, first.stderr) == (0, "")
     assert re.search(r"==> 1 packages installed; \.venv has \d+ MB; \d+ s\n", first.stdout)
     demo = ",".join(PROGRAMS["demo"].extras)
-    run = f"{demo},camera,reid,tflite,otel"
+    run = f"{demo},camera,reid,tflite,opencv,otel"
     assert set(PROGRAMS["up"].extras) <= set(run.split(","))
     stages: list[tuple[str, ...]] = [("demo",), ("run",), ()]
     for number, stage in enumerate(stages):
