@@ -22,6 +22,7 @@ from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
 from halimede.api.processing import (
     ClassNames,
+    DecodeMode,
     Postprocessing,
     Preprocessing,
     check_postprocess,
@@ -250,6 +251,7 @@ class InferenceModelSpec(Spec, kw_only=True):
     ] = {}
     env: Annotated[list[EnvVar], Meta(max_length=256, description="Environment variables of the server.")] = []
     labels: ClassNames = []
+    decode: DecodeMode = "exact"
     preprocess: Preprocessing = []
     postprocess: Postprocessing = None
     rollout: Annotated[RolloutSpec | None, Meta(description="How a new version replaces the previous one.")] = None
@@ -286,6 +288,7 @@ def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpe
         sha256=version.sha256.lower() if version.has_digest else "",
         credential_name=spec.credential_name,
         labels=spec.labels,
+        decode=spec.decode,
         preprocess=spec.preprocess,
         postprocess=spec.postprocess,
     )

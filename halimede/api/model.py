@@ -18,6 +18,7 @@ from halimede.api.model_formats import format_of
 from halimede.api.podtemplate import LabelValue
 from halimede.api.processing import (
     ClassNames,
+    DecodeMode,
     Postprocessing,
     Preprocessing,
     check_postprocess,
@@ -202,6 +203,7 @@ class ModelSpec(Spec, kw_only=True):
     )
     sha256: FileDigest = ""
     labels: ClassNames = []
+    decode: DecodeMode = "exact"
     preprocess: Preprocessing = []
     postprocess: Postprocessing = None
     versions: Annotated[list[ModelVersion], Meta(max_length=64, description="The available versions.")] = []

@@ -59,6 +59,21 @@ FunctionName = Annotated[str, Meta(max_length=128, extra=pattern(FUNCTION_PATTER
 ANCHOR_PATTERN = FILE_PATTERN.replace(r"\.py$", r"\.(csv|npy)$")
 ANCHOR_FIX = "write the path of a .csv or .npy file from the folder of the model's file on, such as anchors.npy"
 
+#: how the pixels of a JPEG file are read: all of them, or at a smaller scale where a step makes them smaller anyway
+DecodeMode = Annotated[
+    Literal["exact", "scaled"],
+    Meta(
+        description="exact (the default): JPEG files are decoded whole. scaled: at the smallest of 1/2, 1/4 and 1/8 of"
+        " their size that the first step with a size allows, which takes less time."
+    ),
+]
+ResizeMethod = Annotated[
+    Literal["antialias", "linear", "area"],
+    Meta(
+        description="antialias (the default): Pillow's bilinear filter, which averages when it shrinks. linear: two"
+        " pixels an axis, as OpenCV, and PyTorch without antialias. area: the mean of the covered pixels, as OpenCV."
+    ),
+]
 Width = Annotated[Extent, Meta(description="Width in pixels.")]
 Height = Annotated[Extent, Meta(description="Height in pixels.")]
 Mean = Annotated[
@@ -88,6 +103,7 @@ class Resize(ProcessingStep, kw_only=True):
 
     width: Width
     height: Height
+    method: ResizeMethod = "antialias"
 
 
 class Fit(ProcessingStep, kw_only=True):
@@ -111,6 +127,7 @@ class Fit(ProcessingStep, kw_only=True):
             description="Open sides are rounded to a multiple of so many pixels, at least one (default 1).",
         ),
     ] = 1
+    method: ResizeMethod = "antialias"
 
 
 class Letterbox(ProcessingStep, kw_only=True):
@@ -121,6 +138,7 @@ class Letterbox(ProcessingStep, kw_only=True):
     fill: Annotated[
         int, Meta(ge=0, le=65_535, description="Value of each channel around the picture (default 114).")
     ] = 114
+    method: ResizeMethod = "antialias"
 
 
 class Crop(ProcessingStep, kw_only=True):

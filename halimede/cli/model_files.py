@@ -104,6 +104,8 @@ def _fields(proposal: Proposal, url: str, form: str) -> dict[str, Any]:
     if proposal.labels:
         written["labels"] = list(proposal.labels)
     if proposal.preprocess:
+        if any(step["op"] in {"resize", "fit", "letterbox"} for step in proposal.preprocess):
+            written["decode"] = "scaled"
         written["preprocess"] = proposal.preprocess
     if proposal.postprocess:
         written["postprocess"] = proposal.postprocess

@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from halimede.api.processing import Fit
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.evaluation.tables import NO_CLASS_COLUMN, read_npz, read_table
 from halimede.frames import encodings
 from halimede.frames.orientation import upright
 from halimede.frames.payloads import open_payload
 from halimede.inference import Array
-from halimede.messages import Box
+from halimede.inference.decoding import Decoding
+from halimede.messages import Box, Frame
 from halimede.picture_files import files_below, probe
 from halimede.sample_files import coco, voc, yolo
 from halimede.sample_files.rules import PICTURES, SampleFileError, class_of
@@ -39,9 +41,11 @@ from halimede.sample_files.tables import tables_below
 from halimede.sample_files.texts import read_texts
 
 FIELD = "--data"
-#: most samples, and most bytes of all their pixels
+#: most samples, and most bytes of all picture files, or of all numbers
 MAX_SAMPLES = 100_000
-MAX_PIXELS = 2 * 1024**3
+MAX_BYTES = 2 * 1024**3
+#: decodes a picture in the least time
+SMALLEST = Decoding(Fit(longest=1))
 MAX_PICTURE = 64 * 1024**2
 FORMS = "give a folder of class folders, a folder with pictures and annotations or texts, a .csv, a .tsv or an .npz"
 #: called with the number of finished samples, and of all samples
@@ -52,14 +56,14 @@ Progress = Callable[[int, int], None]
 class LabelledPicture:
     """Samples and their content.
 
-    ``images``: each as the input of a model's ``prepare``, height x width (x 3) uint8, or a row (or any array) of
-    numbers. ``truths``: the class of each as text; None: unknown. ``boxes``: the objects of each, with score 1 and the
-    category's name as label; None: not detection data. ``is_text``: the truths are texts to read,
-    not classes. ``sizes``: bytes of each when uploaded, in the encoding on disk,
-    raw for a row of a table. ``names`` identify the samples. ``class_advice``: what would give them classes.
+    ``images``: each a frame with a picture file, or an array of numbers; ``image`` decodes it. ``truths``: the class of
+    each as text; None: unknown. ``boxes``: the objects of each, with score 1 and the category's name as label; None:
+    not detection data. ``is_text``: the truths are texts to read, not classes. ``sizes``: bytes of each when uploaded,
+    in the encoding on disk, raw for a row of a table. ``names`` identify the samples. ``class_advice``: what would give
+    them classes.
     """
 
-    images: list[Array]
+    images: list[Array | Frame]
     names: list[str]
     sizes: list[int]
     truths: list[str] | None = None
@@ -70,6 +74,14 @@ class LabelledPicture:
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.images)
+
+    def image(self, number: int, decoding: Decoding | None = None) -> Array:
+        """Return a sample as the input of a model's ``prepare``, decoded as that model's ``decoding`` says.
+
+        Height x width (x 3) uint8, or any array of numbers.
+        """
+        image = self.images[number]
+        return encodings.decode(image, decoding) if isinstance(image, Frame) else image
 
 
 def read_labelled(
@@ -88,7 +100,7 @@ def read_labelled(
     elif path.suffix.lower() in TABLES:
         found = _tables(path.parent, [path], labels)
     elif path.suffix.lower() == ".npz":
-        found = _rows(*read_npz(path, MAX_SAMPLES, MAX_PIXELS), path.name, labels)
+        found = _rows(*read_npz(path, MAX_SAMPLES, MAX_BYTES), path.name, labels)
     else:
         raise InvalidFieldError(FIELD, str(path), FORMS)
     if not len(found):
@@ -100,7 +112,7 @@ def read_labelled(
 def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_ns: float) -> LabelledPicture:
     below = list(files_below(path, until_ns))
     if samples := _annotated(path, below):
-        images, sizes = _decoded(path, [sample.picture for sample in samples], progress)
+        images, sizes = _checked(path, [sample.picture for sample in samples], progress)
         names = [str(sample.picture.relative_to(path)) for sample in samples]
         boxes = [
             [Box(box.left, box.top, box.right, box.bottom, 1.0, box.label) for box in sample.boxes]
@@ -108,7 +120,7 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
         ]
         return LabelledPicture(images=images, names=names, sizes=sizes, boxes=boxes)
     if texts := _texts(path):
-        images, sizes = _decoded(path, [picture for picture, _ in texts], progress)
+        images, sizes = _checked(path, [picture for picture, _ in texts], progress)
         names = [str(picture.relative_to(path)) for picture, _ in texts]
         return LabelledPicture(
             images=images, names=names, sizes=sizes, truths=[text for _, text in texts], is_text=True
@@ -121,7 +133,7 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None, until_
     if any(classes) and not all(classes):
         stray = files[classes.index("")]
         raise InvalidFieldError(FIELD, str(stray), "it is in no class folder, and others are: move it, or remove it")
-    images, sizes = _decoded(path, files, progress)
+    images, sizes = _checked(path, files, progress)
     truths = [_named(text, labels) for text in classes] if any(classes) else None
     return LabelledPicture(
         images=images, names=[str(file.relative_to(path)) for file in files], sizes=sizes, truths=truths
@@ -160,7 +172,7 @@ def _texts(path: Path) -> list[tuple[Path, str]]:
 def _tables(folder: Path, files: Sequence[Path], labels: Sequence[str]) -> LabelledPicture:
     found = _rows([], [], "", labels)
     for file in files:
-        count, room = MAX_SAMPLES - len(found), MAX_PIXELS - sum(found.sizes)
+        count, room = MAX_SAMPLES - len(found), MAX_BYTES - sum(found.sizes)
         table = _rows(*read_table(file, count, room), str(file.relative_to(folder)), labels)
         has_classes = table.truths is not None and found.truths is not None
         found = LabelledPicture(
@@ -173,9 +185,9 @@ def _tables(folder: Path, files: Sequence[Path], labels: Sequence[str]) -> Label
     return found
 
 
-def _rows(images: list[Array], classes: list[str] | None, name: str, labels: Sequence[str]) -> LabelledPicture:
+def _rows(images: Sequence[Array], classes: list[str] | None, name: str, labels: Sequence[str]) -> LabelledPicture:
     return LabelledPicture(
-        images=images,
+        images=list(images),
         names=[f"{name}[{i}]" for i in range(len(images))],
         sizes=[image.nbytes for image in images],
         truths=None if classes is None else [_named(text, labels) for text in classes],
@@ -203,8 +215,10 @@ def _is_picture(file: Path) -> bool:
         raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
 
 
-def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> tuple[list[Array], list[int]]:
-    images, sizes, room = [], [], MAX_PIXELS
+def _checked(folder: Path, files: Sequence[Path], progress: Progress | None) -> tuple[list[Array | Frame], list[int]]:
+    """Return the frames of picture files, each decoded once at its smallest scale to see that it can be, and sizes."""
+    images: list[Array | Frame] = []
+    sizes, room = [], MAX_BYTES
     for i, file in enumerate(files):
         try:
             if (size := file.stat().st_size) > MAX_PICTURE:
@@ -212,11 +226,12 @@ def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> 
                     FIELD, str(file), f"it has {size} bytes, more than {MAX_PICTURE}: make it smaller"
                 )
             frame = open_payload(upright(file.read_bytes()), "")
-            room -= encodings.measure(frame)
+            room -= frame.data.nbytes
             if room < 0:
-                fix = f"its pictures take over {MAX_PIXELS >> 30} GiB when decoded: give a part of them"
+                fix = f"its pictures have over {MAX_BYTES >> 30} GiB: give a part of them"
                 raise InvalidFieldError(FIELD, str(folder), fix)
-            images.append(encodings.decode(frame))
+            encodings.decode(frame, SMALLEST)
+            images.append(frame)
         except DecodeError as error:
             raise InvalidFieldError(FIELD, str(file), f"{error.cause}: repair or remove it") from error
         except OSError as error:

@@ -27,7 +27,7 @@ def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> st
     pairs = "".join(
         _pair(disagreement, data, names)
         for disagreement in report.disagreements
-        if is_picture(data.images[disagreement.number])
+        if is_picture(data.image(disagreement.number))
     )
     if not pairs:
         return ""
@@ -43,7 +43,7 @@ def disagreements_section(report: EvaluationReport, data: LabelledPicture) -> st
 
 
 def _pair(disagreement: Disagreement, data: LabelledPicture, names: tuple[str, str]) -> str:
-    pixels = data.images[disagreement.number]
+    pixels = data.image(disagreement.number)
     truth: list[Box] = data.boxes[disagreement.number] if data.boxes is not None else []
     answers = disagreement.edge, disagreement.cloud
     drawn = "".join(

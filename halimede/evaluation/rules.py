@@ -63,7 +63,7 @@ def orders(
 def judged(miner: Miner, mode: str, data: LabelledPicture, predictions: Sequence[Prediction]) -> list[Verdict]:
     """Apply a rule to all samples, or to a model's answers, depending on its mode."""
     if mode == BEFORE:
-        return [judge_sample(miner, image) for image in data.images]
+        return [judge_sample(miner, data.image(number)) for number in range(len(data))]
     return [judge(miner, prediction) for prediction in predictions]
 
 

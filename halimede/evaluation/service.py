@@ -196,7 +196,7 @@ def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | Non
 def answered(
     tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None, *, timed: int = TIMED
 ) -> Answered:
-    """The same, and measure the model's time for a single sample, pre-processing included."""
+    """The same, and measure the model's time for a single sample, with decoding and pre-processing."""
     with open_model(tier.path, tier.spec) as model:
         found: list[Prediction] = []
         for start in range(0, len(data), CHUNK):
@@ -214,7 +214,7 @@ def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: r
     samples = []
     for number in numbers:
         try:
-            samples.append(model.prepare(data.images[number]))
+            samples.append(model.prepare(data.image(number, model.decoding)))
         except SampleError as error:
             raise refused(number, error) from error
     predictions: dict[int, Prediction] = {}
@@ -229,9 +229,9 @@ def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: r
 def _time(model: Model, data: LabelledPicture, count: int) -> float:
     taken: list[float] = []
     end = time.perf_counter() + TIMED_S
-    for image in data.images[:count]:
+    for number in range(min(count, len(data))):
         began = time.perf_counter()
-        model.predict([model.prepare(image)])
+        model.predict([model.prepare(data.image(number, model.decoding))])
         taken.append((time.perf_counter() - began) * 1000)
         if time.perf_counter() > end:
             break

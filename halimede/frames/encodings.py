@@ -3,6 +3,8 @@
 Every limit is checked before memory is allocated: the size of a picture is read from its header (``image_headers``),
 that of a raw array from its shape. Object arrays, unknown element types, anything over 64 megapixels and truncated
 files are refused. Pixels are used as stored: who makes a frame of a file turns it before (``orientation``).
+
+JPEG files are decoded by libjpeg-turbo (simplejpeg), whole or at a smaller scale; Pillow reads PNG, and JPEG in CMYK.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -29,6 +32,9 @@ JPEG_QUALITY = 90
 
 #: bits of a pixel that cameras measure and store as 16-bit grey
 GREY_DEPTHS = (8, 10, 12, 14, 16)
+
+#: colours of JPEG files that simplejpeg reads: CMYK and YCCK are converted by Pillow
+COLOURS = frozenset({"Gray", "RGB", "YCbCr"})
 
 #: element types of raw frames, little endian
 DTYPES = {
@@ -52,6 +58,17 @@ BROKEN = (
 )
 
 
+class Scaling(Protocol):
+    """Decides how small a JPEG may be decoded (``halimede.inference.decoding``)."""
+
+    @property
+    def grey(self) -> bool:
+        """Whether only the luma is needed."""
+
+    def scale(self, width: int, height: int) -> int:
+        """Return by what the sides of a picture are divided: 1, 2, 4 or 8."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImageEncoding:
     """A pixel encoding. ``cheap``: decoding copies nothing, so it may run on the event loop.
@@ -60,7 +77,7 @@ class ImageEncoding:
     bytes of a frame's decoded pixels without decoding it, or raises DecodeError.
     """
 
-    decode: Callable[[Frame], Pixels]
+    decode: Callable[[Frame, Scaling | None], Pixels]
     encode: Callable[[Pixels, int], bytes]
     measure: Callable[[Frame], int]
     cheap: bool = False
@@ -89,14 +106,15 @@ def measure(frame: Frame) -> int:
     return find(frame.encoding).measure(frame)
 
 
-def decode(frame: Frame) -> Pixels:
+def decode(frame: Frame, scaling: Scaling | None = None) -> Pixels:
     """Return the pixels of a frame; read-only.
 
     jpeg and png: height x width x 3 uint8, or height x width for grey ones. raw: the frame's own dtype and shape, as a
-    view of the received buffer. Raises DecodeError.
+    view of the received buffer. With ``scaling`` a jpeg may be decoded at a smaller scale, and then carries the mapping
+    to its frame (``halimede.inference.geometry``). Raises DecodeError.
     """
     encoding = _registry.get(frame.encoding) or find(frame.encoding)
-    return encoding.decode(frame)
+    return encoding.decode(frame, scaling)
 
 
 def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> bytes:
@@ -130,7 +148,7 @@ def _measure_raw(frame: Frame) -> int:
     return frame.data.nbytes
 
 
-def _decode_raw(frame: Frame) -> Pixels:
+def _decode_raw(frame: Frame, _: Scaling | None = None) -> Pixels:
     try:
         array = np.frombuffer(frame.data, dtype=DTYPES[frame.dtype]).reshape(frame.shape or (-1, 0))
     except (KeyError, ValueError):
@@ -176,20 +194,66 @@ def _measure_picture(frame: Frame) -> int:
     return _read(frame).check()
 
 
-def _decode_picture(frame: Frame) -> Pixels:
-    name: str = frame.encoding
+def _decode_jpeg(frame: Frame, scaling: Scaling | None = None) -> Pixels:
     claimed = _read(frame)
+    width, height = claimed.width, claimed.height
+    scale = scaling.scale(width, height) if scaling else 1
     try:
-        with Image.open(io.BytesIO(b"".join(claimed.parts)), formats=[name.upper()]) as picture:
+        data = b"".join(claimed.parts)
+        colours = _jpeg_colours(data, (height, width))
+        if not colours:
+            return _decode_by_pillow(data, claimed, "JPEG")
+        grey = colours == "Gray" or (scaling is not None and scaling.grey)
+        array: Pixels = simplejpeg.decode_jpeg(
+            data,
+            "GRAY" if grey else "RGB",
+            min_height=-(-height // scale),
+            min_width=-(-width // scale),
+            strict=False,
+        )
+    except BROKEN as error:
+        raise _damaged("jpeg", error) from error
+    if grey:
+        array = array[:, :, 0]
+    array.flags.writeable = False
+    if scale == 1:
+        return array
+    from halimede.inference.geometry import Geometry, placed  # noqa: PLC0415  # whoever scales has a model
+
+    return placed(array, Geometry.of(width, height, scale))
+
+
+def _jpeg_colours(data: bytes, size: tuple[int, int]) -> str:
+    """Return the colours of a JPEG: Gray, YCbCr or RGB; empty if simplejpeg does not read them. Raises DecodeError."""
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+    except ValueError:  # also for a sampling of the colours that TurboJPEG has no name for
+        return ""
+    if (height, width) != size:
+        raise DecodeError("no readable jpeg: its header contradicts itself")
+    return colours if colours in COLOURS else ""
+
+
+def _decode_png(frame: Frame, _: Scaling | None = None) -> Pixels:
+    claimed = _read(frame)
+    return _decode_by_pillow(b"".join(claimed.parts), claimed, "PNG")
+
+
+def _decode_by_pillow(data: bytes, claimed: ImageHeader, form: str) -> Pixels:
+    name = form.lower()
+    try:
+        with Image.open(io.BytesIO(data), formats=[form]) as picture:
             if picture.size != (claimed.width, claimed.height):
                 raise DecodeError(f"no readable {name}: its header contradicts itself")
             return _pixels(picture)
-    except DecodeError:
-        raise
     except BROKEN as error:
-        # Pillow's own texts may quote the file
-        cause = "there is not enough memory for it" if isinstance(error, MemoryError) else "its content is damaged"
-        raise DecodeError(f"no readable {name}: {cause}") from error
+        raise _damaged(name, error) from error
+
+
+def _damaged(name: str, error: Exception) -> DecodeError:
+    """Return the error of a damaged picture. A decoder's own text may quote the file."""
+    cause = "there is not enough memory for it" if isinstance(error, MemoryError) else "its content is damaged"
+    return DecodeError(f"no readable {name}: {cause}")
 
 
 def _pixels(picture: Image.Image) -> Pixels:
@@ -230,5 +294,5 @@ def _saved(image: Pixels, form: str, **options: int) -> bytes:
 
 
 register("raw", ImageEncoding(_decode_raw, _encode_raw, _measure_raw, cheap=True))
-register("jpeg", ImageEncoding(_decode_picture, _encode_jpeg, _measure_picture))
-register("png", ImageEncoding(_decode_picture, _encode_png, _measure_picture))
+register("jpeg", ImageEncoding(_decode_jpeg, _encode_jpeg, _measure_picture))
+register("png", ImageEncoding(_decode_png, _encode_png, _measure_picture))

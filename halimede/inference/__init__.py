@@ -1,7 +1,7 @@
 """Models behind one interface: files of some formats and users' own estimators, with their pre- and post-processing.
 
-The only package that imports model runtimes (onnxruntime, ai_edge_litert, tensorflow), each in one module. It uses no
-bus, no frames and no files except the model's own, and loads no custom operator libraries and no pickles.
+The only package that imports model runtimes (onnxruntime, ai_edge_litert, tensorflow) and OpenCV, each in one module.
+It uses no bus, no frames and no files except the model's own, and loads no custom operator libraries and no pickles.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from halimede.api.model import ModelSpec
-from halimede.api.processing import scripts_of
+from halimede.api.processing import Fit, Letterbox, Resize, scripts_of
 from halimede.errors import InvalidFieldError
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
 from halimede.inference.file_model import open_file
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
+from halimede.inference.opencv import opencv
 from halimede.inference.postprocess import pack, unit, unpack
 
 __all__ = [
@@ -42,6 +43,9 @@ def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = Non
     on ``threads`` threads of the CPU (0: one for each core).
     Raises ModelError or, for a spec that contradicts itself, InvalidFieldError.
     """
+    for step in spec.preprocess:
+        if isinstance(step, Resize | Fit | Letterbox) and step.method != "antialias":
+            opencv(step.method)
     if estimator is not None:
         for field, script in scripts_of(spec.preprocess, spec.postprocess):
             raise InvalidFieldError(field, script.file, "remove it: the estimator does this itself")

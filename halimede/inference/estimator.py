@@ -16,6 +16,7 @@ from typing import Any
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError, describe_exception
 from halimede.inference import preprocess
+from halimede.inference.decoding import decoding_of
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.user_answers import as_prediction
 from halimede.messages import Prediction
@@ -30,6 +31,7 @@ class EstimatorModel(Model):
     def __init__(self, estimator: Any, spec: ModelSpec) -> None:
         self._estimator = estimator
         self._steps = spec.preprocess
+        self.decoding = decoding_of(spec.decode, spec.preprocess)
         self._labels = tuple(spec.labels)
 
     @property

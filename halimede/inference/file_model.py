@@ -32,6 +32,7 @@ from halimede.inference import preprocess
 from halimede.inference.batching import BatchGain
 from halimede.inference.decoders.anchors import AnchorBoxes, anchor_boxes
 from halimede.inference.decoders.ctc import LoadedText, TextReader
+from halimede.inference.decoding import decoding_of
 from halimede.inference.detection import BoxReader
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
@@ -77,7 +78,8 @@ class FileModel(Model):
         self._late_steps = spec.preprocess[scripts[0] :] if scripts else []
         # a script of preprocess may move pixels: then the one of postprocess maps its boxes back itself
         reads = spec.postprocess is not None and spec.postprocess.script is not None
-        self._mapped_steps = [] if scripts and reads else spec.preprocess
+        self._mapped_steps = None if scripts and reads else spec.preprocess
+        self.decoding = decoding_of(spec.decode, spec.preprocess)
         #: makes the model's input of a prepared sample
         self.fit: Callable[[Array], Array] = self._run_scripts if scripts else port.fit
         self._labels = tuple(spec.labels)
@@ -101,7 +103,9 @@ class FileModel(Model):
         sample = preprocess.apply(self._steps, image)
         if not self._late_steps:
             sample = self._input.fit(sample)
-        geometry = follow(self._mapped_steps, image.shape) if self._places else None
+        geometry = follow(self._mapped_steps or (), image.shape, geometry_of(image)) if self._places else None
+        if geometry and self._mapped_steps is None:
+            geometry = geometry.whole
         return placed(sample, geometry) if geometry else sample
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:

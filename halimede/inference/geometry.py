@@ -1,7 +1,8 @@
 """Maps pixels of a frame to the model's input, so that the model's boxes can be mapped back to the frame.
 
 Each step that moves pixels returns a scale and an offset for each axis; steps are composed. The result is stored on the
-prepared sample itself (``Placed``), because nothing else connects a frame with its boxes.
+prepared sample itself (``Placed``), because nothing else connects a frame with its boxes. A picture that was decoded at
+a smaller scale carries its mapping in the same way.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ class Geometry:
     x: Axis
     y: Axis
 
+    @classmethod
+    def of(cls, width: int, height: int, scale: int = 1) -> Geometry:
+        """Return the mapping of a picture of that size that was decoded at ``1/scale``."""
+        return cls(*(Axis(side, -(-side // scale), 1 / scale) for side in (width, height)))
+
+    @property
+    def whole(self) -> Geometry:
+        """The mapping of the frame to itself."""
+        return Geometry.of(self.x.frame, self.y.frame)
+
     @property
     def moved(self) -> bool:
         """Whether any pixel was moved."""
@@ -64,7 +75,7 @@ class Geometry:
 
 
 class Placed(np.ndarray):
-    """A prepared sample with the mapping of its pixels."""
+    """A picture or a prepared sample with the mapping of its pixels."""
 
     geometry: Geometry | None = None
 
@@ -81,11 +92,22 @@ def geometry_of(sample: Array) -> Geometry | None:
     return getattr(sample, "geometry", None)
 
 
-def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...]) -> Geometry | None:
-    """Return the mapping of steps for a frame of that shape, ``[height, width, ...]``; None if it is no picture."""
+def scale_of(image: Array) -> int:
+    """Return by what the sides of a picture were divided when it was decoded."""
+    geometry = geometry_of(image)
+    return round(1 / geometry.x.scale) if geometry else 1
+
+
+def follow(
+    steps: Iterable[ProcessingStep], shape: tuple[int, ...], decoded: Geometry | None = None
+) -> Geometry | None:
+    """Return the mapping of steps for pixels of that shape, ``[height, width, ...]``; None if they are no picture.
+
+    ``decoded``: the mapping of the frame to these pixels; None: they are the frame's.
+    """
     if len(shape) not in {2, 3}:
         return None
-    geometry = Geometry(Axis(shape[1], shape[1]), Axis(shape[0], shape[0]))
+    geometry = decoded or Geometry.of(shape[1], shape[0])
     for step in steps:
         geometry = move(step, geometry)
     return geometry

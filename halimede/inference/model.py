@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from numpy.typing import NDArray
 
 from halimede.errors import HalimedeError
 from halimede.messages import Frame, Prediction
 from halimede.messages.file_facts import TrialReason
+
+if TYPE_CHECKING:
+    from halimede.inference.decoding import Decoding
 
 Array: TypeAlias = NDArray[Any]
 
@@ -41,10 +44,12 @@ class Model(ABC):
 
     Attributes:
         ours: no user code runs in it, so that a call that is known to be short never blocks on anything.
+        decoding: how the pictures that it prepares are decoded; None: whole.
 
     """
 
     ours = False
+    decoding: Decoding | None = None
 
     @property
     @abstractmethod
@@ -55,8 +60,9 @@ class Model(ABC):
     def prepare(self, image: Array) -> Array:
         """Turn one decoded frame into the model's input, by the declared pre-processing.
 
-        Takes ``[height, width, channels]`` or ``[height, width]``, or any raw array when no step needs a picture.
-        Returns one sample without batch axis, C-contiguous. Raises SampleError when the frame does not fit.
+        Takes ``[height, width, channels]`` or ``[height, width]``, or any raw array when no step needs a picture. It
+        was decoded as ``decoding`` says, or whole. Returns one sample without batch axis, C-contiguous. Raises
+        SampleError when the frame does not fit.
         """
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:  # noqa: ARG002  # most look at pixels alone
@@ -86,6 +92,7 @@ class WrappedModel(Model):
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.decoding = model.decoding
 
     @property
     def labels(self) -> tuple[str, ...]:

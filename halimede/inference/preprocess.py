@@ -7,12 +7,12 @@ A new step is a class in ``halimede.api.processing`` and a function here, regist
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.api.processing import (
@@ -26,14 +26,18 @@ from halimede.api.processing import (
     Normalize,
     ProcessingStep,
     Resize,
+    ResizeMethod,
     Scale,
     each_channel,
 )
 from halimede.inference.geometry import cut, fit_size, fitted
 from halimede.inference.model import Array, SampleError
+from halimede.inference.opencv import resize_by_opencv
 
 #: ITU-R BT.601 luma of red, green and blue
 LUMA = np.array([0.299, 0.587, 0.114])
+#: the layout that is made together with the scaling before it
+CHANNELS_FIRST = Layout(order="chw")
 #: element types whose sum of squares numpy computes fast: float32 and float64
 FAST_FLOATS = frozenset("fd")
 
@@ -43,13 +47,20 @@ def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
 
     Raises SampleError when a step cannot process its input.
     """
+    image = np.asarray(image)  # without the mapping to its frame
     if image.dtype.kind not in "uif":
         raise SampleError(f"the frame holds {image.dtype}: send whole or floating-point numbers")
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
     check_finite(image)
-    for step in steps:
-        image = run(step, image)
+    remaining = deque(steps)
+    while remaining:
+        step = remaining.popleft()
+        if isinstance(step, Scale | Normalize) and remaining and remaining[0] == CHANNELS_FIRST:
+            remaining.popleft()
+            image = _scaled(step, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
+        else:
+            image = run(step, image)
     return np.ascontiguousarray(image)
 
 
@@ -118,8 +129,8 @@ def channels(step: Channels, image: Array) -> Array:
 
 @run.register
 def resize(step: Resize, image: Array) -> Array:
-    """Resize bilinearly, with Pillow's antialiasing when shrinking. Keeps axes, channels and element type."""
-    return _resized(_picture("resize", image), step.width, step.height).reshape(
+    """Resize by the step's method. Keeps axes, channels and element type."""
+    return _resized(_picture("resize", image), step.width, step.height, step.method).reshape(
         step.height, step.width, *image.shape[2:]
     )
 
@@ -129,7 +140,7 @@ def fit(step: Fit, image: Array) -> Array:
     """Resize with the picture's proportions, as ``resize`` does."""
     picture = _picture("fit", image)
     width, height = fit_size(step, picture.shape[1], picture.shape[0])
-    return _resized(picture, width, height).reshape(height, width, *image.shape[2:])
+    return _resized(picture, width, height, step.method).reshape(height, width, *image.shape[2:])
 
 
 @run.register
@@ -139,7 +150,7 @@ def letterbox(step: Letterbox, image: Array) -> Array:
     width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
     fill = _clip(np.array(step.fill), image.dtype) if image.dtype.kind in "ui" else step.fill
     whole = np.full((step.height, step.width, picture.shape[2]), fill, image.dtype)
-    whole[top : top + height, left : left + width] = _resized(picture, width, height)
+    whole[top : top + height, left : left + width] = _resized(picture, width, height, step.method)
     return whole.reshape(step.height, step.width, *image.shape[2:])
 
 
@@ -154,26 +165,13 @@ def crop(step: Crop, image: Array) -> Array:
 @run.register
 def scale(step: Scale, image: Array) -> Array:
     """Return ``(x * factor - mean) / std`` in single precision; double stays double. Channels are the last axis."""
-    result: NDArray[np.floating[Any]] = image.astype(np.float64 if image.dtype == np.float64 else np.float32)
-    count = image.shape[2] if image.ndim == 3 else 1
-    mean, std = each_channel(step.mean), each_channel(step.std)
-    for name, values in (("mean", mean), ("std", std)):
-        if len(values) > 1 and len(values) != count:
-            raise _misfit(
-                "scale", image, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
-            )
-    result *= result.dtype.type(step.factor)
-    if mean:
-        result -= np.asarray(mean, result.dtype)
-    if std:
-        result /= np.asarray(std, result.dtype)
-    return result
+    return _scaled(step, image, channel_axis=2)
 
 
 @run.register
 def normalize(step: Normalize, image: Array) -> Array:
     """Scale with the factor 1/255."""
-    return scale(Scale(factor=1 / 255, mean=step.mean, std=step.std), image)
+    return _scaled(step, image, channel_axis=2)
 
 
 @run.register
@@ -196,6 +194,29 @@ def cast(step: Cast, image: Array) -> Array:
     return image.astype(wanted)
 
 
+def _scaled(step: Scale | Normalize, image: Array, channel_axis: int) -> Array:
+    """Scale in one pass to the new type and order of the axes, and the rest in place."""
+    factor = step.factor if isinstance(step, Scale) else 1 / 255
+    dtype = np.dtype(np.float64 if image.dtype == np.float64 else np.float32)
+    has_channels = image.ndim == 3
+    count = image.shape[channel_axis] if has_channels else 1
+    mean, std = each_channel(step.mean), each_channel(step.std)
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) > 1 and len(values) != count:
+            given = image if channel_axis else image.transpose(1, 2, 0)
+            raise _misfit(
+                "scale", given, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
+            )
+    result = np.empty(image.shape, dtype)
+    np.multiply(image, dtype.type(factor), out=result, dtype=dtype, casting="unsafe")
+    shape = (-1, 1, 1) if has_channels and not channel_axis else (-1,)
+    if mean:
+        result -= np.asarray(mean, dtype).reshape(shape)
+    if std:
+        result /= np.asarray(std, dtype).reshape(shape)
+    return result
+
+
 def _picture(step: str, image: Array) -> Array:
     """Return the frame with its channel axis."""
     if image.ndim == 2:
@@ -205,9 +226,12 @@ def _picture(step: str, image: Array) -> Array:
     return image
 
 
-def _resized(picture: Array, width: int, height: int) -> Array:
+def _resized(picture: Array, width: int, height: int, method: ResizeMethod) -> Array:
+    """Return ``[height, width, channels]`` by Pillow's bilinear filter, which averages when shrinking, or by OpenCV."""
     if picture.shape[:2] == (height, width):
         return picture
+    if method != "antialias":
+        return _like(resize_by_opencv(picture, width, height, method), picture.dtype)
     if picture.dtype == np.uint8 and picture.shape[2] == 3:
         whole = Image.fromarray(np.ascontiguousarray(picture))
         return np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR))

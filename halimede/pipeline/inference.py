@@ -16,6 +16,7 @@ from msgspec import Struct
 from halimede.errors import DecodeError, describe_exception
 from halimede.frames.encodings import decode
 from halimede.inference import Array, Model, SampleError, group, isolate
+from halimede.inference.geometry import scale_of
 from halimede.messages import Frame, Prediction
 from halimede.mining import Miner, Verdict, is_ours, judge, judge_sample
 
@@ -32,7 +33,7 @@ class InferenceOutcome(Struct, eq=False):
         unfit: the sample itself is the cause of the error (unreadable, of the wrong shape), so that each attempt
             fails; otherwise the model failed on it.
         batch: samples in its model call; ``ms``: duration of that call; ``began``: when it began (monotonic).
-        decoded: begin and end of its decoding, if that was part of the call.
+        decoded: begin and end of its decoding, if that was part of the call; ``scale``: its sides were divided by that.
         verdict: the verdict of mining, if there is mining; ``mined``: begin and end of mining.
 
     """
@@ -44,6 +45,7 @@ class InferenceOutcome(Struct, eq=False):
     ms: float = 0.0
     began: float = 0.0
     decoded: tuple[float, float] | None = None
+    scale: int = 1
     verdict: Verdict | None = None
     mined: tuple[float, float] | None = None
 
@@ -72,10 +74,14 @@ class PlainSample(Struct, eq=False):
     mined: bool = False
 
 
-def prepare(model: Model, frame: Frame) -> Array:
-    """Decode and pre-process a frame for the model. Raises DecodeError for any defect."""
+def prepare(model: Model, frame: Frame) -> tuple[Array, int]:
+    """Return the model's input, and by what the sides of the picture were divided when it was decoded.
+
+    Raises DecodeError for any defect.
+    """
     try:
-        return model.prepare_frame(frame, decode(frame))
+        image = decode(frame, model.decoding)
+        return model.prepare_frame(frame, image), scale_of(image)
     except DecodeError:
         raise
     except SampleError as error:
@@ -136,9 +142,10 @@ class Inference:
         """Return the model's input of a sample; None if reading it failed: the outcome has the error."""
         began, frame, array = time.monotonic(), sample.frame, None
         try:
-            image = decode(frame)
+            image = decode(frame, model.decoding)
+            outcome.scale = scale_of(image)
             if self._sample_miner and sample.mined:
-                outcome.verdict = judge_sample(self._sample_miner, image)
+                outcome.verdict = judge_sample(self._sample_miner, image if outcome.scale == 1 else decode(frame))
                 outcome.mined = (began, time.monotonic())
             array = model.prepare_frame(frame, image)
         except (DecodeError, SampleError) as error:

@@ -395,7 +395,7 @@ class FrameIntake:
         if frame.deadline_ms:
             sample.until = sample.accepted + frame.deadline_ms / 1000
         if sample.input is not None:
-            trace.step((DECODE, received, sample.queued))
+            trace.step((DECODE, received, sample.queued, sample.scale))
             self.metrics.decode_ms.record((sample.queued - received) * 1000)
         return sample
 
@@ -444,9 +444,9 @@ class FrameIntake:
                 await memory.take(size)
             try:
                 if _is_small(frame):
-                    array = prepare(model.model, frame)
+                    array, scale = prepare(model.model, frame)
                 else:
-                    array = await self._decoder.call(prepare, model.model, frame)
+                    array, scale = await self._decoder.call(prepare, model.model, frame)
             except BaseException:
                 memory.give(size)
                 raise
@@ -454,7 +454,7 @@ class FrameIntake:
             model.release()
             raise
         memory.give(size - array.nbytes)
-        sample.input, sample.model = array, model
+        sample.input, sample.scale, sample.model = array, scale, model
 
     def release_input(self, sample: Sample) -> None:
         """Release the prepared input of a sample."""

@@ -62,7 +62,7 @@ class Observer:
             metrics, trace, began = sample.intake.metrics, sample.trace, outcome.began
             if outcome.decoded:
                 began, end = outcome.decoded
-                trace.step((DECODE, began, end))
+                trace.step((DECODE, began, end, outcome.scale))
                 metrics.decode_ms.record((end - began) * 1000)
             if outcome.decoded or outcome.batch:
                 trace.step((metrics.wait, sample.queued, began))

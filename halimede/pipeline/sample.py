@@ -55,7 +55,8 @@ class Sample(Struct, eq=False):
         accepted: when it was accepted; ``until``: its deadline; infinite if none is set.
         size: bytes that it takes until it is answered; ``pixels``: decoded ones among them.
         queued: when it was queued for the model, ``began``: when it arrived (monotonic).
-        input: the model's input, if it was prepared before acceptance, for ``model``.
+        input: the model's input, if it was prepared before acceptance, for ``model``; ``scale``: the sides of its
+            picture were divided by that when it was decoded.
         version: of the model that ran it; ``on_trial``: that model was a canary.
         mined: whether mining applies to it.
         reply_to, correlation: topic and correlation data of the reply to a request.
@@ -76,6 +77,7 @@ class Sample(Struct, eq=False):
     size: int = 0
     pixels: int = 0
     input: Array | None = None
+    scale: int = 1
     model: LoadedModel | None = None
     version: str = ""
     on_trial: bool = False

@@ -19,8 +19,8 @@ PUBLISH: Kind = ("publish", ("camera", "heard"))
 
 #: from the offer until there was a free slot
 RECEIVE: Kind = ("receive", ("camera", "bytes", "encoding", "file"))
-#: until it was the model's input, waiting for the decoder included
-DECODE: Kind = ("decode", ())
+#: until it was the model's input, waiting for the decoder included; its picture was decoded at 1/scale
+DECODE: Kind = ("decode", ("scale",))
 #: wait for the model
 WAIT: Kind = ("wait", ())
 MODEL: Kind = ("model", ("batch",))

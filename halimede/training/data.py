@@ -18,6 +18,7 @@ from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.evaluation.data import read_labelled
 from halimede.inference import SampleError, preprocess
+from halimede.inference.decoding import decoding_of
 from halimede.picture_files import changed_ns, files_below
 from halimede.training.trainer import TrainingData
 
@@ -99,8 +100,9 @@ def read_data(path: Path, spec: ModelSpec, until_ns: float = math.inf) -> NodeDa
     index = {label: number for number, label in enumerate(spec.labels)}
     if strange := sorted(set(found.truths) - index.keys()):
         raise TrainingDataError("DatasetInvalid", f"{path}: class {strange[0]!r} is not in spec.labels of the Model")
+    decoding = decoding_of(spec.decode, spec.preprocess)
     try:
-        rows = [preprocess.apply(spec.preprocess, image) for image in found.images]
+        rows = [preprocess.apply(spec.preprocess, found.image(i, decoding)) for i in range(len(found))]
     except SampleError as error:
         raise TrainingDataError("DatasetInvalid", f"{path}: {error}") from error
     if len({row.shape for row in rows}) > 1:

@@ -21,6 +21,8 @@ from halimede.frames.payloads import open_payload
 from halimede.hard_samples.store import NAME, stored_samples
 from halimede.hard_samples.stream_counts import STREAM, MiningSettings, read_mining, read_stream
 from halimede.inference import Array, SampleError, preprocess
+from halimede.inference.decoding import Decoding, decoding_of
+from halimede.inference.geometry import scale_of
 from halimede.learning_loop.comparison import HeldOut
 from halimede.learning_loop.labels import LabelSettings, SettledLabel, settle, sure_label, too_contested
 from halimede.learning_loop.sampling import LabelledSample, Strata, StratumName, held_out, split
@@ -159,12 +161,16 @@ def _read(
     Labels that are no class do not count.
     """
     settings = LabelSettings(temperature=mining.temperature) if mining else LabelSettings()
+    decoding = decoding_of(spec.decode, spec.preprocess)
     for kept, picture in stored_samples(folder, newest_first=True, last=last):
         if kept.kept_ns < since_s * 1e9:
             continue
+        judges = held_out(_group(kept), HELD_OUT)
         try:
-            image = _image(picture, kept)
+            image = _image(picture, kept, decoding)
             pixels = preprocess.apply(spec.preprocess, image)
+            if judges and scale_of(image) > 1:
+                image = _image(picture, kept)
         except (OSError, DecodeError, SampleError):
             continue  # removed or damaged meanwhile, or of a kind that the model does not read
         cloud = kept.result.prediction if kept.result.by == "cloud" else None
@@ -172,7 +178,6 @@ def _read(
         if settled.label not in spec.labels:
             settled = SettledLabel(by=settled.by, doubly=settled.doubly, contested=settled.contested)
         sample = _sample(kept, settled)
-        judges = held_out(sample.group or sample.id, HELD_OUT)
         yield _Read(sample, settled, image if judges else None, pixels, cloud)
 
 
@@ -194,9 +199,14 @@ def _sample(kept: KeptSample, settled: SettledLabel) -> LabelledSample:
         label=settled.label or "",
         stratum=stratum,
         period=_period(kept.edge_model, kept.audit_share),
-        group=f"{kept.result.camera}/{kept.kept_ns // GROUP_NS}",
+        group=_group(kept),
         by=settled.by,
     )
+
+
+def _group(kept: KeptSample) -> str:
+    """Return the name of a sample's neighbours in time, which are held out together."""
+    return f"{kept.result.camera}/{kept.kept_ns // GROUP_NS}"
 
 
 def _period(version: str, audit_share: float) -> str:
@@ -214,15 +224,15 @@ def _strata(folder: Path, since_s: float) -> Strata:
     return found
 
 
-def _image(picture: Path, kept: KeptSample) -> Array:
-    """Return a picture as the model's ``prepare`` takes it. Raises OSError and DecodeError."""
+def _image(picture: Path, kept: KeptSample, decoding: Decoding | None = None) -> Array:
+    """Return a picture as the model's ``prepare`` takes it, or whole. Raises OSError and DecodeError."""
     if kept.image.form == "npy":
         try:
             # a copy: each mapped file would be an open one, and their number is limited
             return np.array(np.load(picture, mmap_mode="r", allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise DecodeError(f"{picture}: {error}") from error
-    return decode(open_payload(picture.read_bytes(), kept.result.camera))
+    return decode(open_payload(picture.read_bytes(), kept.result.camera), decoding)
 
 
 def _of_one_shape(found: list[_Read]) -> list[_Read]:

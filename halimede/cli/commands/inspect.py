@@ -22,9 +22,9 @@ from halimede.cli.runner import FAILED, run
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, shorten_middle
 
 if TYPE_CHECKING:
-    from halimede.inference import Array, Model
+    from halimede.inference import Model
     from halimede.inference.session import Declared
-    from halimede.messages import Prediction
+    from halimede.messages import Frame, Prediction
 
 #: most bytes of a picture
 MAX_PICTURE = 64 * 1024**2
@@ -68,7 +68,7 @@ def inspect(
 
     async def command() -> int:
         needs_worker()
-        image = _read(picture) if picture else None
+        frame = _read(picture) if picture else None
         inspections = inspect_manifest(model) if model.suffix in SUFFIXES else [inspect_file(model, out)]
         if draw and len(inspections) > 1:
             raise InvalidFieldError("--draw", str(draw), f"{model} has {len(inspections)} Models: inspect one of them")
@@ -76,11 +76,11 @@ def inspect(
         for inspection in inspections:
             if not as_json:
                 _show(model, inspection, several=len(inspections) > 1)
-            answered = None if inspection.unknown else _open_and_answer(inspection, image)
+            answered = None if inspection.unknown else _open_and_answer(inspection, frame)
             documents.append(_document(inspection, answered))
             if answered and not as_json:
                 _show_answer(picture, *answered)
-            _draw(draw, image, answered, as_json=as_json)
+            _draw(draw, frame, answered, as_json=as_json)
         if as_json:
             whole = documents[0] if len(documents) == 1 else documents
             sys.stdout.write(json.dumps(whole, indent=1) + "\n")
@@ -95,13 +95,13 @@ def inspect(
     run(command)
 
 
-def _open_and_answer(inspection: Inspection, image: Array | None) -> tuple[Prediction, float] | None:
+def _open_and_answer(inspection: Inspection, frame: Frame | None) -> tuple[Prediction, float] | None:
     """Open a model by its spec, and answer the picture if there is one. Raises ModelError with what to do."""
     from halimede.inference import ModelError, open_model
 
     try:
         with open_model(inspection.path, inspection.spec) as opened:
-            return _answer(opened, image) if image is not None else None
+            return _answer(opened, frame) if frame is not None else None
     except HalimedeError as error:
         if inspection.opening:
             warn("These lines open the axes (a Reshape in the model may still fix them). Then inspect the new file:\n")
@@ -109,8 +109,8 @@ def _open_and_answer(inspection: Inspection, image: Array | None) -> tuple[Predi
         raise ModelError(f"the model does not answer with this spec: {error}") from error
 
 
-def _read(picture: Path) -> Array:
-    """Return the pixels of a picture as a worker sees them."""
+def _read(picture: Path) -> Frame:
+    """Return the frame of a picture that can be decoded."""
     from halimede.frames import encodings
     from halimede.frames.orientation import upright
     from halimede.frames.payloads import open_payload
@@ -119,17 +119,21 @@ def _read(picture: Path) -> Array:
         if picture.stat().st_size > MAX_PICTURE:
             raise InvalidFieldError("PICTURE", str(picture), f"give one of at most {MAX_PICTURE >> 20} MiB")
         frame = open_payload(upright(picture.read_bytes()), "")
-        return encodings.decode(frame)
+        encodings.decode(frame)
     except OSError as error:
         raise InvalidFieldError("PICTURE", str(picture), f"it cannot be read: {error.strerror}") from error
     except DecodeError as error:
         raise InvalidFieldError(
             "PICTURE", str(picture), f"{error.cause}: {error.fix or 'give a JPEG or PNG file'}"
         ) from error
+    return frame
 
 
-def _answer(model: Model, image: Array) -> tuple[Prediction, float]:
+def _answer(model: Model, frame: Frame) -> tuple[Prediction, float]:
     """Return the second of two answers, and its milliseconds: the first call of a model is slow."""
+    from halimede.frames.encodings import decode
+
+    image = decode(frame, model.decoding)
     model.predict([model.prepare(image)])
     began = time.perf_counter()
     (answer,) = model.predict([model.prepare(image)])
@@ -226,13 +230,14 @@ def _check_drawing(draw: Path | None, picture: Path | None) -> None:
         raise typer.BadParameter(f"end the name of --draw with {', '.join(JPEG_SUFFIXES)} or {PNG_SUFFIX}")
 
 
-def _draw(path: Path | None, image: Array | None, answered: tuple[Prediction, float] | None, *, as_json: bool) -> None:
+def _draw(path: Path | None, frame: Frame | None, answered: tuple[Prediction, float] | None, *, as_json: bool) -> None:
     """Write the picture with its answer, if there are a file for it, a picture and an answer."""
-    if path is None or image is None or answered is None:
+    if path is None or frame is None or answered is None:
         return
     from halimede.frames.drawing import Layer, draw_jpeg, draw_png
+    from halimede.frames.encodings import decode
 
     encode = draw_png if path.suffix.lower() == PNG_SUFFIX else draw_jpeg
-    write_drawing("--draw", path, encode(image, [Layer(answered[0])]))
+    write_drawing("--draw", path, encode(decode(frame), [Layer(answered[0])]))
     if not as_json:
         console().print(clean(f"drawn: {path}"), markup=False)

@@ -48,8 +48,8 @@ def test_the_folder_is_read_as_pictures_with_boxes(tmp_path):
     write(tmp_path, shown)
     found = read_labelled(tmp_path, LABELS)
     assert [len(each) for each in found.boxes] == [len(scene.boxes) for scene in shown]
-    for scene, image, read in zip(shown, found.images, found.boxes, strict=True):
-        assert np.array_equal(np.squeeze(image), scene.picture)
+    for number, (scene, read) in enumerate(zip(shown, found.boxes, strict=True)):
+        assert np.array_equal(np.squeeze(found.image(number)), scene.picture)
         assert [[box.x1, box.y1, box.x2, box.y2] for box in read] == scene.boxes.tolist()
         assert [str(box.label) for box in read] == [LABELS[label] for label in scene.labels]
     names = [entry["file_name"] for entry in json.loads((tmp_path / "annotations.json").read_text())["images"]]

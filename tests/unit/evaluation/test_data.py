@@ -56,7 +56,7 @@ class TestFoldersOfPictures:
         told: list[tuple[int, int]] = []
         found = read_labelled(tmp_path, progress=lambda done, all_: told.append((done, all_)))
         assert found.truths == ["dog", "cat"]
-        assert [int(image[0, 0]) for image in found.images] == [20, 10]
+        assert [int(found.image(i)[0, 0]) for i in range(len(found))] == [20, 10]
         assert found.sizes[1] == first.stat().st_size
         assert found.boxes is None
         assert told == [(1, 2), (2, 2)]
@@ -89,8 +89,8 @@ class TestFoldersOfPictures:
         monkeypatch.setattr(room, "MAX_PICTURE", 10)
         assert "more than 10" in refusal(tmp_path)
         monkeypatch.undo()
-        monkeypatch.setattr(room, "MAX_PIXELS", 10)
-        assert "when decoded" in refusal(tmp_path)
+        monkeypatch.setattr(room, "MAX_BYTES", 10)
+        assert "pictures have over" in refusal(tmp_path)
         monkeypatch.undo()
         monkeypatch.setattr(room, "MAX_SAMPLES", 0)
         assert "over 0 pictures" in refusal(tmp_path)
@@ -160,8 +160,8 @@ class TestTables:
         path.write_text(text)
         found = read_labelled(path, ["cat", "dog"])
         assert found.truths == truths
-        assert found.images[0].tolist() == first
-        assert found.images[0].dtype == np.float32
+        assert found.image(0).tolist() == first
+        assert found.image(0).dtype == np.float32
         assert found.sizes == [4 * len(first)] * 2
 
     @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ class TestArrays:
     def test_samples_of_any_shape_and_their_classes(self, tmp_path: Path) -> None:
         found = read_labelled(npz(tmp_path / "d.npz", x=np.zeros((2, 8, 8), np.uint8), y=[1, 0]), ["cat", "dog"])
         assert found.truths == ["dog", "cat"]
-        assert found.images[0].shape == (8, 8)
+        assert found.image(0).shape == (8, 8)
         assert found.sizes == [64, 64]
         assert read_labelled(npz(tmp_path / "t.npz", x=[[1.0], [2.0]], y=["a", "b"])).truths == ["a", "b"]
         assert read_labelled(npz(tmp_path / "u.npz", x=[[1.0], [2.0]])).truths is None
@@ -233,7 +233,7 @@ class TestArrays:
         assert "claims more" in refusal(tmp_path / "d.npz")
 
     def test_one_that_inflates_beyond_the_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(room, "MAX_PIXELS", 1000)
+        monkeypatch.setattr(room, "MAX_BYTES", 1000)
         assert "over 1000" in refusal(npz(tmp_path / "d.npz", x=np.zeros((100, 100), np.uint8)))
 
     @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00"])

@@ -133,8 +133,8 @@ def test_labelled_pictures_and_their_boxes_are_upright(tmp_path: Path) -> None:
         msgspec.json.encode({"images": images, "categories": [{"id": 1, "name": "x"}], "annotations": boxes})
     )
     read = read_labelled(tmp_path)
-    assert [image.shape for image in read.images] == [(80, 48, 3), (48, 80, 3)]
-    assert np.array_equal(read.images[0], viewed(picture("PNG", 6)))
+    assert [read.image(i).shape for i in range(len(read))] == [(80, 48, 3), (48, 80, 3)]
+    assert np.array_equal(read.image(0), viewed(picture("PNG", 6)))
     assert read.boxes is not None
     assert (read.boxes[0][0].x2, read.boxes[0][0].y2) == (48, 80)
 

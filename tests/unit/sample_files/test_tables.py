@@ -64,7 +64,7 @@ def test_a_dataset_counts_the_rows_that_an_evaluation_reads(
     path.write_bytes(content.encode())
     facts, data = both(path)
     assert {named.name: named.count for named in facts.classes} == CLASSES
-    assert [row.tolist() for row in data.images] == [[1, 0.5], [2, 0.25], [3, 1]]
+    assert [data.image(i).tolist() for i in range(len(data))] == [[1, 0.5], [2, 0.25], [3, 1]]
 
 
 def test_a_semicolon_table_with_decimal_commas(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_semicolon_table_with_decimal_commas(tmp_path: Path) -> None:
     path.write_text("A;B;C;label\n1,1;2,2;3,3;a\n1,1;2,2;3,3;b\n")
     _, data = both(path)
     assert data.truths == ["a", "b"]
-    assert data.images[0].tolist() == pytest.approx([1.1, 2.2, 3.3])
+    assert data.image(0).tolist() == pytest.approx([1.1, 2.2, 3.3])
 
 
 def test_decimal_commas_in_a_name_are_no_separators(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_quote_inside_of_a_field_costs_no_other_row(tmp_path: Path) -> None:
 def test_a_header_without_any_name_has_all_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("\t\n1\t2\n")
-    assert [row.tolist() for row in both(path)[1].images] == [[1, 2]]
+    assert both(path)[1].image(0).tolist() == [1, 2]
 
 
 def test_a_table_without_a_class_column_says_how_to_name_it(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Decides at which scale a JPEG is decoded for a model: never smaller than its first step with a size needs.
+
+libjpeg-turbo decodes at 1/2, 1/4 and 1/8 by a smaller inverse transform of each block: the entropy coding is all that
+is left of the whole work. Pure: ``halimede.frames.encodings`` decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from halimede.api.processing import (
+    Cast,
+    Channels,
+    DecodeMode,
+    Fit,
+    Grayscale,
+    Letterbox,
+    Normalize,
+    ProcessingStep,
+    Resize,
+    Scale,
+)
+from halimede.inference.geometry import fit_size, fitted
+from halimede.inference.model import SampleError
+
+#: the scales, the smallest picture first
+SCALES = (8, 4, 2)
+#: steps that compute each pixel alone: they may run before or after a change of the size
+POINTWISE = (Cast, Channels, Grayscale, Normalize, Scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the pictures of a model are decoded at a smaller scale.
+
+    ``target``: the step that determines the least size. ``grey``: only the luma is needed.
+    """
+
+    target: Resize | Fit | Letterbox
+    grey: bool = False
+
+    def scale(self, width: int, height: int) -> int:
+        """Return by what the sides of a picture are divided: 1, 2, 4 or 8.
+
+        The step makes the same size of the smaller picture as of the whole one.
+        """
+        try:
+            wanted = _size(self.target, width, height)
+        except SampleError:  # the step itself reports it
+            return 1
+        for scale in SCALES:
+            side = scaled_side(width, scale), scaled_side(height, scale)
+            if side[0] >= wanted[0] and side[1] >= wanted[1] and _size(self.target, *side) == wanted:
+                return scale
+        return 1
+
+
+def decoding_of(mode: DecodeMode, steps: Sequence[ProcessingStep]) -> Decoding | None:
+    """Return how pictures are decoded for these steps; None: whole, in their own colours."""
+    if mode == "exact":
+        return None
+    grey = False
+    for step in steps:
+        if isinstance(step, Resize | Fit | Letterbox):
+            return Decoding(step, grey)
+        if not isinstance(step, POINTWISE):
+            return None
+        grey = grey or isinstance(step, Grayscale)
+    return None
+
+
+def scaled_side(side: int, scale: int) -> int:
+    """Return the pixels of a side after decoding at ``1/scale``: libjpeg rounds up."""
+    return -(-side // scale)
+
+
+def _size(step: Resize | Fit | Letterbox, width: int, height: int) -> tuple[int, int]:
+    """Return the width and height that a step makes of a picture, without margins. Raises SampleError."""
+    if isinstance(step, Resize):
+        return step.width, step.height
+    if isinstance(step, Fit):
+        return fit_size(step, width, height)
+    return fitted(step, width, height)[:2]

@@ -1,0 +1,173 @@
+"""At which scale a JPEG is decoded, and that every way to a model's input gives the same array."""
+
+import io
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from halimede.api.model import ModelSpec
+from halimede.evaluation.data import read_labelled
+from halimede.frames.encodings import decode
+from halimede.frames.payloads import open_payload
+from halimede.inference import open_model, preprocess
+from halimede.inference.decoding import Decoding, decoding_of, scaled_side
+from halimede.inference.geometry import Geometry, follow, geometry_of, scale_of
+from halimede.pipeline.inference import prepare
+
+CHW = [{"op": "normalize"}, {"op": "layout", "order": "chw"}]
+
+
+def spec(*steps: dict[str, object], decode: str = "scaled") -> ModelSpec:
+    return msgspec.convert({"url": "/m", "format": "onnx", "decode": decode, "preprocess": list(steps)}, ModelSpec)
+
+
+def decoding(*steps: dict[str, object], mode: str = "scaled") -> Decoding | None:
+    declared = spec(*steps, decode=mode)
+    return decoding_of(declared.decode, declared.preprocess)
+
+
+def jpeg(width: int, height: int, mode: str = "RGB", seed: int = 0) -> bytes:
+    """A picture with smooth colours and some grain, as a camera's."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+    grain = np.clip(np.asarray(coarse, np.int16) + rng.integers(-6, 7, (height, width, 3)), 0, 255).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(grain).convert(mode).save(out, "JPEG", quality=88)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("step", "size", "scale"),
+    [
+        ({"op": "letterbox", "width": 640, "height": 640}, (1920, 1080), 2),
+        ({"op": "letterbox", "width": 640, "height": 640}, (3840, 2160), 4),
+        ({"op": "letterbox", "width": 640, "height": 640}, (640, 480), 1),
+        ({"op": "resize", "width": 224, "height": 224}, (1920, 1080), 4),
+        ({"op": "resize", "width": 224, "height": 224}, (3840, 2160), 8),
+        ({"op": "fit", "height": 48}, (1000, 200), 4),
+        ({"op": "fit", "longest": 640, "multiple": 32}, (1920, 1080), 2),
+    ],
+)
+def test_the_scale_is_the_smallest_that_the_first_size_allows(
+    step: dict[str, object], size: tuple[int, int], scale: int
+) -> None:
+    chosen = decoding(step)
+    assert chosen is not None
+    assert chosen.scale(*size) == scale
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 900), st.integers(1, 900), st.integers(1, 64))
+def test_no_picture_is_smaller_than_its_step_needs_and_the_step_makes_the_same_size(
+    width: int, height: int, wide: int, high: int, multiple: int
+) -> None:
+    for step in (
+        {"op": "letterbox", "width": wide, "height": high},
+        {"op": "resize", "width": wide, "height": high},
+        {"op": "fit", "longest": wide, "multiple": multiple},
+        {"op": "fit", "height": high, "multiple": multiple},
+    ):
+        declared = spec(step)
+        chosen = decoding_of(declared.decode, declared.preprocess)
+        assert chosen is not None
+        scale = chosen.scale(width, height)
+        try:
+            whole = follow(declared.preprocess, (height, width))
+        except Exception:  # noqa: BLE001  # a side that is too long: the step says so
+            assert scale == 1
+            continue
+        decoded = Geometry.of(width, height, scale)
+        small = follow(declared.preprocess, (scaled_side(height, scale), scaled_side(width, scale)), decoded)
+        assert whole is not None
+        assert small is not None
+        assert (whole.x.seen, whole.y.seen) == (small.x.seen, small.y.seen)
+        if step["op"] != "letterbox":
+            assert scale == 1 or (decoded.x.seen >= whole.x.seen and decoded.y.seen >= whole.y.seen)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"op": "crop", "width": 100, "height": 100}, {"op": "resize", "width": 10, "height": 10}],
+        [{"op": "script", "file": "a.py"}, {"op": "resize", "width": 10, "height": 10}],
+        [{"op": "layout", "order": "chw"}],
+        [],
+    ],
+)
+def test_pictures_are_whole_where_pixels_count_before_the_first_size(steps: list[dict[str, object]]) -> None:
+    assert decoding(*steps) is None
+    assert decoding({"op": "resize", "width": 10, "height": 10}, mode="exact") is None
+
+
+def test_a_grey_input_is_decoded_grey(tmp_path: Path) -> None:
+    chosen = decoding({"op": "grayscale"}, {"op": "resize", "width": 20, "height": 20})
+    pixels = decode(open_payload(jpeg(400, 200), ""), chosen)
+    assert pixels.shape == (25, 50)
+    assert not pixels.flags.writeable
+
+
+@pytest.mark.parametrize("size", [(401, 203), (400, 200), (1921, 1081), (17, 9)])
+def test_a_small_picture_has_the_mapping_to_its_frame(size: tuple[int, int]) -> None:
+    step = {"op": "letterbox", "width": 64, "height": 64}
+    pixels = decode(open_payload(jpeg(*size), ""), decoding(step))
+    scale = scale_of(pixels)
+    assert pixels.shape[:2] == (scaled_side(size[1], scale), scaled_side(size[0], scale))
+    geometry = follow(spec(step).preprocess, pixels.shape, geometry_of(pixels))
+    assert geometry is not None
+    corners = geometry.back(np.array([[0.0, 0.0, 64.0, 64.0]]))
+    assert corners[0] == pytest.approx([0, 0, *size], abs=scale)
+
+
+@pytest.mark.parametrize("mode", ["exact", "scaled"])
+@pytest.mark.parametrize("method", ["antialias", "linear", "area"])
+def test_worker_training_and_evaluation_read_equal_arrays(mode: str, method: str, tmp_path: Path) -> None:
+    from halimede.inference.estimator import EstimatorModel
+    from halimede.training.data import read_data
+
+    declared = spec({"op": "letterbox", "width": 64, "height": 64, "method": method}, *CHW, decode=mode)
+    declared = msgspec.structs.replace(declared, labels=["day", "night"])
+    for number in range(12):
+        file = tmp_path / ("day", "night")[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(jpeg(641, 361, seed=number))
+    model = EstimatorModel(None, declared)
+    data = read_labelled(tmp_path, declared.labels)
+    evaluated = [model.prepare(data.image(number, model.decoding)) for number in range(len(data))]
+    worker = [prepare(model, open_payload((tmp_path / name).read_bytes(), "")) for name in data.names]
+    assert {scale for _, scale in worker} == {1 if mode == "exact" else 8}
+    node = read_data(tmp_path, declared)
+    trained = {row.tobytes() for row in (*node.train.samples, *node.held_out.samples)}
+    assert {row.tobytes() for row in evaluated} == trained
+    for row, (array, _) in zip(evaluated, worker, strict=True):
+        assert np.array_equal(row, array)
+
+
+def test_linear_and_area_are_the_pixels_of_opencv() -> None:
+    cv2 = pytest.importorskip("cv2")
+    pixels = decode(open_payload(jpeg(320, 200), ""))
+    for method, interpolation in (("linear", cv2.INTER_LINEAR), ("area", cv2.INTER_AREA)):
+        for picture in (pixels, pixels[..., :1], pixels[..., 0], pixels.astype(np.float32), pixels.astype(np.int64)):
+            steps = spec({"op": "resize", "width": 90, "height": 70, "method": method}).preprocess
+            usual = picture if picture.dtype != np.int64 else picture.astype(np.float32)
+            expected = np.rint(cv2.resize(usual, (90, 70), interpolation=interpolation))
+            resized = preprocess.apply(steps, picture)
+            assert resized.dtype == picture.dtype
+            assert np.abs(np.rint(resized).reshape(expected.shape) - expected).max() <= (
+                0 if picture.dtype == np.uint8 else 1
+            )
+
+
+def test_a_method_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(
+        Exception, match=r"resize method area needs the package opencv-python-headless.*halimede\[opencv\]"
+    ):
+        open_model(tmp_path / "m.onnx", spec({"op": "resize", "width": 9, "height": 9, "method": "area"}))
