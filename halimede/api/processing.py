@@ -7,12 +7,14 @@ lists all steps.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Meta
 
 from halimede.api.base import Spec
@@ -357,6 +359,11 @@ Postprocessing = Annotated[Postprocess | None, Meta(description="How to read the
 def each_channel(values: PerChannel) -> list[float]:
     """Return the values of ``mean`` or ``std`` as a list: of one number for all channels, or one for each."""
     return values if isinstance(values, list) else [values]
+
+
+def pixels_digest(decode: DecodeMode, preprocess: list[Steps]) -> str:
+    """Return the SHA-256, in hexadecimal, of how a Model's input is made of a picture."""
+    return hashlib.sha256(msgspec.json.encode([decode, preprocess], order="deterministic")).hexdigest()
 
 
 def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from halimede.api.base import SEDNA, Resource
+from halimede.api.processing import pixels_digest
 from halimede.calibration.calibrate import Calibrated, Goal, fit, part
 from halimede.calibration.candidates import Candidate
 from halimede.calibration.thresholds import UploadPath, share_in_time
@@ -93,7 +94,12 @@ def calibrated(
     )
     if goal.target_upload is not None and audit_share > goal.target_upload:
         found.notes.append(f"auditShare {audit_share:g} is more than the target: lower it before you apply")
-    artefact = msgspec.structs.replace(found.artefact, edge_digest=_digest(low.path), cloud_digest=_digest(high.path))
+    artefact = msgspec.structs.replace(
+        found.artefact,
+        edge_digest=_digest(low.path),
+        cloud_digest=_digest(high.path),
+        edge_pixels=pixels_digest(low.spec.decode, low.spec.preprocess),
+    )
     return replace(found, artefact=artefact)
 
 

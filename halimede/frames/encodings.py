@@ -4,7 +4,8 @@ Every limit is checked before memory is allocated: the size of a picture is read
 that of a raw array from its shape. Object arrays, unknown element types, anything over 64 megapixels and truncated
 files are refused. Pixels are used as stored: who makes a frame of a file turns it before (``orientation``).
 
-JPEG files are decoded by libjpeg-turbo (simplejpeg), whole or at a smaller scale; Pillow reads PNG, and JPEG in CMYK.
+JPEG files are decoded by libjpeg-turbo, whole or at a smaller scale: by simplejpeg, or by Pillow what that does not
+read. Pillow reads PNG.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ GREY_DEPTHS = (8, 10, 12, 14, 16)
 
 #: colours of JPEG files that simplejpeg reads: CMYK and YCCK are converted by Pillow
 COLOURS = frozenset({"Gray", "RGB", "YCbCr"})
+
+COLOUR_CHANNELS = {"GRAY": 1, "RGB": 3}
+#: libjpeg's remark about bytes between the picture and its end mark
+BYTES_BEFORE_END = "extraneous bytes before marker 0xd9"
 
 #: element types of raw frames, little endian
 DTYPES = {
@@ -196,58 +201,66 @@ def _measure_picture(frame: Frame) -> int:
 
 def _decode_jpeg(frame: Frame, scaling: Scaling | None = None) -> Pixels:
     claimed = _read(frame)
-    width, height = claimed.width, claimed.height
-    scale = scaling.scale(width, height) if scaling else 1
+    scale = scaling.scale(claimed.width, claimed.height) if scaling else 1
+    grey = scaling is not None and scaling.grey
+    data = b"".join(claimed.parts)
     try:
-        data = b"".join(claimed.parts)
-        colours = _jpeg_colours(data, (height, width))
-        if not colours:
-            return _decode_by_pillow(data, claimed, "JPEG")
-        grey = colours == "Gray" or (scaling is not None and scaling.grey)
-        array: Pixels = simplejpeg.decode_jpeg(
-            data,
-            "GRAY" if grey else "RGB",
-            min_height=-(-height // scale),
-            min_width=-(-width // scale),
-            strict=False,
-        )
+        array = _decode_by_simplejpeg(data, claimed, scale, grey=grey)
+        if array is None:
+            array = _decode_by_pillow(data, claimed, "JPEG", scale, grey=grey)
     except BROKEN as error:
         raise _damaged("jpeg", error) from error
-    if grey:
-        array = array[:, :, 0]
     array.flags.writeable = False
     if scale == 1:
         return array
     from halimede.inference.geometry import Geometry, placed  # noqa: PLC0415  # whoever scales has a model
 
-    return placed(array, Geometry.of(width, height, scale))
+    return placed(array, Geometry.of(claimed.width, claimed.height, scale))
 
 
-def _jpeg_colours(data: bytes, size: tuple[int, int]) -> str:
-    """Return the colours of a JPEG: Gray, YCbCr or RGB; empty if simplejpeg does not read them. Raises DecodeError."""
+def _decode_by_simplejpeg(data: bytes, claimed: ImageHeader, scale: int, *, grey: bool) -> Pixels | None:
+    """Return the pixels of a JPEG; None if Pillow has to read it. Raises DecodeError, MemoryError.
+
+    Every remark of libjpeg is an error here, and a picture with an error is never used: parts of it may be unwritten
+    memory. Pillow reads files with harmless remarks, and samplings of the colours that TurboJPEG has no name for.
+    """
     try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-    except ValueError:  # also for a sampling of the colours that TurboJPEG has no name for
-        return ""
-    if (height, width) != size:
-        raise DecodeError("no readable jpeg: its header contradicts itself")
-    return colours if colours in COLOURS else ""
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if (width, height) != (claimed.width, claimed.height):
+            raise DecodeError("no readable jpeg: its header contradicts itself")
+        if colours not in COLOURS:
+            return None
+        form = "GRAY" if grey or colours == "Gray" else "RGB"
+        # the array is made here: simplejpeg would keep a decoder for ever if it could not allocate one
+        array = np.empty((-(-height // scale), -(-width // scale), COLOUR_CHANNELS[form]), np.uint8)
+        try:
+            simplejpeg.decode_jpeg(data, form, min_height=array.shape[0], min_width=array.shape[1], buffer=array)
+        except ValueError as error:
+            # cameras write some bytes behind the picture: all of it is decoded then
+            if not str(error).endswith(BYTES_BEFORE_END):
+                return None
+    except ValueError:
+        return None
+    return array[:, :, 0] if form == "GRAY" else array
 
 
 def _decode_png(frame: Frame, _: Scaling | None = None) -> Pixels:
     claimed = _read(frame)
-    return _decode_by_pillow(b"".join(claimed.parts), claimed, "PNG")
-
-
-def _decode_by_pillow(data: bytes, claimed: ImageHeader, form: str) -> Pixels:
-    name = form.lower()
     try:
-        with Image.open(io.BytesIO(data), formats=[form]) as picture:
-            if picture.size != (claimed.width, claimed.height):
-                raise DecodeError(f"no readable {name}: its header contradicts itself")
-            return _pixels(picture)
+        array = _decode_by_pillow(b"".join(claimed.parts), claimed, "PNG")
     except BROKEN as error:
-        raise _damaged(name, error) from error
+        raise _damaged("png", error) from error
+    array.flags.writeable = False
+    return array
+
+
+def _decode_by_pillow(data: bytes, claimed: ImageHeader, form: str, scale: int = 1, *, grey: bool = False) -> Pixels:
+    with Image.open(io.BytesIO(data), formats=[form]) as picture:
+        if picture.size != (claimed.width, claimed.height):
+            raise DecodeError(f"no readable {form.lower()}: its header contradicts itself")
+        if scale > 1 or grey:
+            picture.draft("L" if grey else None, (max(1, claimed.width // scale), max(1, claimed.height // scale)))
+        return _pixels(picture.convert("L") if grey else picture)
 
 
 def _damaged(name: str, error: Exception) -> DecodeError:
@@ -263,7 +276,6 @@ def _pixels(picture: Image.Image) -> Pixels:
         array = np.asarray(picture if picture.mode == "L" else picture.convert("L"))
     else:
         array = np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
-    array.flags.writeable = False
     return array
 
 

@@ -98,9 +98,7 @@ def scale_of(image: Array) -> int:
     return round(1 / geometry.x.scale) if geometry else 1
 
 
-def follow(
-    steps: Iterable[ProcessingStep], shape: tuple[int, ...], decoded: Geometry | None = None
-) -> Geometry | None:
+def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...], decoded: Geometry | None = None) -> Geometry | None:
     """Return the mapping of steps for pixels of that shape, ``[height, width, ...]``; None if they are no picture.
 
     ``decoded``: the mapping of the frame to these pixels; None: they are the frame's.

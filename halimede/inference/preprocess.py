@@ -7,8 +7,7 @@ A new step is a class in ``halimede.api.processing`` and a function here, regist
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -36,13 +35,11 @@ from halimede.inference.opencv import resize_by_opencv
 
 #: ITU-R BT.601 luma of red, green and blue
 LUMA = np.array([0.299, 0.587, 0.114])
-#: the layout that is made together with the scaling before it
-CHANNELS_FIRST = Layout(order="chw")
 #: element types whose sum of squares numpy computes fast: float32 and float64
 FAST_FLOATS = frozenset("fd")
 
 
-def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
+def apply(steps: Sequence[ProcessingStep], image: Array) -> Array:
     """Apply steps in order. The result is C-contiguous; without steps it is the frame itself if that is contiguous.
 
     Raises SampleError when a step cannot process its input.
@@ -53,14 +50,11 @@ def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
     if image.size == 0:
         raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
     check_finite(image)
-    remaining = deque(steps)
-    while remaining:
-        step = remaining.popleft()
-        if isinstance(step, Scale | Normalize) and remaining and remaining[0] == CHANNELS_FIRST:
-            remaining.popleft()
-            image = _scaled(step, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
-        else:
-            image = run(step, image)
+    last = steps[-1] if steps else None
+    if isinstance(last, Layout) and last.order == "chw" and isinstance(steps[-2:][0], Scale | Normalize):
+        return _planes(steps[:-1], image)
+    for step in steps:
+        image = run(step, image)
     return np.ascontiguousarray(image)
 
 
@@ -148,8 +142,7 @@ def letterbox(step: Letterbox, image: Array) -> Array:
     """Resize the whole picture into the middle of the given size; fill the margins with the fill value, if possible."""
     picture = _picture("letterbox", image)
     width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
-    fill = _clip(np.array(step.fill), image.dtype) if image.dtype.kind in "ui" else step.fill
-    whole = np.full((step.height, step.width, picture.shape[2]), fill, image.dtype)
+    whole = np.full((step.height, step.width, picture.shape[2]), _fill(step, image.dtype), image.dtype)
     whole[top : top + height, left : left + width] = _resized(picture, width, height, step.method)
     return whole.reshape(step.height, step.width, *image.shape[2:])
 
@@ -194,10 +187,45 @@ def cast(step: Cast, image: Array) -> Array:
     return image.astype(wanted)
 
 
-def _scaled(step: Scale | Normalize, image: Array, channel_axis: int) -> Array:
+def _fill(step: Letterbox, dtype: np.dtype[Any]) -> Any:
+    """Return the value of the margins, if possible."""
+    return _clip(np.array(step.fill), dtype) if dtype.kind in "ui" else step.fill
+
+
+def _planes(steps: Sequence[ProcessingStep], image: Array) -> Array:
+    """Return ``[channels, height, width]``: the last step scales, in one pass to its element type and these axes."""
+    *before, scaling = steps
+    assert isinstance(scaling, Scale | Normalize)  # noqa: S101  # by ``apply``
+    box = before[-1] if before else None
+    for step in before[:-1] if isinstance(box, Letterbox) else before:
+        image = run(step, image)
+    if isinstance(box, Letterbox):
+        return _letterboxed_planes(box, scaling, image)
+    return _scaled(scaling, _picture("layout chw", image).transpose(2, 0, 1), channel_axis=0)
+
+
+def _letterboxed_planes(step: Letterbox, scaling: Scale | Normalize, image: Array) -> Array:
+    """Return the planes of a letterbox whose picture alone is scaled: the margins have one value a channel."""
+    picture = _picture("letterbox", image)
+    width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
+    whole = np.empty((picture.shape[2], step.height, step.width), _float_type(image))
+    resized = _resized(picture, width, height, step.method).transpose(2, 0, 1)
+    _scaled(scaling, resized, channel_axis=0, out=whole[:, top : top + height, left : left + width])
+    fill = np.full((picture.shape[2], 1, 1), _fill(step, image.dtype), image.dtype)
+    margin = _scaled(scaling, fill, channel_axis=0)
+    for region in (whole[:, :top], whole[:, top + height :], whole[..., :left], whole[..., left + width :]):
+        region[...] = margin
+    return whole
+
+
+def _float_type(image: Array) -> np.dtype[Any]:
+    return np.dtype(np.float64 if image.dtype == np.float64 else np.float32)
+
+
+def _scaled(step: Scale | Normalize, image: Array, channel_axis: int, out: Array | None = None) -> Array:
     """Scale in one pass to the new type and order of the axes, and the rest in place."""
     factor = step.factor if isinstance(step, Scale) else 1 / 255
-    dtype = np.dtype(np.float64 if image.dtype == np.float64 else np.float32)
+    dtype = _float_type(image)
     has_channels = image.ndim == 3
     count = image.shape[channel_axis] if has_channels else 1
     mean, std = each_channel(step.mean), each_channel(step.std)
@@ -207,8 +235,12 @@ def _scaled(step: Scale | Normalize, image: Array, channel_axis: int) -> Array:
             raise _misfit(
                 "scale", given, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
             )
-    result = np.empty(image.shape, dtype)
-    np.multiply(image, dtype.type(factor), out=result, dtype=dtype, casting="unsafe")
+    if out is None:
+        result = image.astype(dtype, order="C")
+    else:
+        result = out
+        result[...] = image
+    result *= dtype.type(factor)
     shape = (-1, 1, 1) if has_channels and not channel_axis else (-1,)
     if mean:
         result -= np.asarray(mean, dtype).reshape(shape)

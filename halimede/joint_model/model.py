@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from halimede.api.processing import DecodeMode
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import InvalidFieldError
 from halimede.joint_model.predict_api import TIMEOUT_S, Predictor
@@ -42,6 +43,7 @@ class JointModel(Predictor):
         audit_share: float = 0.0,
         fusion: Fusion = "cloud",
         labels: Sequence[str] = (),
+        decode: DecodeMode = "exact",
         preprocess: Sequence[Mapping[str, Any]] = (),
         postprocess: Mapping[str, Any] | None = None,
         deadline_ms: float = HERE_MS,
@@ -69,7 +71,9 @@ class JointModel(Predictor):
         made = [
             each
             if isinstance(each, Tier)
-            else Tier(model=each, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+            else Tier(
+                model=each, rule=rule, labels=labels, decode=decode, preprocess=preprocess, postprocess=postprocess
+            )
             for each in given
         ]
         super().__init__(chain(made, deadline_s=_deadline(deadline_ms)), None, timeout_s=timeout_s)
@@ -104,6 +108,7 @@ class JointModel(Predictor):
         audit_share: float = 0.0,
         fusion: Fusion = "cloud",
         labels: Sequence[str] = (),
+        decode: DecodeMode = "exact",
         preprocess: Sequence[Mapping[str, Any]] = (),
         postprocess: Mapping[str, Any] | None = None,
         next_tier: str = "",
@@ -136,7 +141,9 @@ class JointModel(Predictor):
             tier = (
                 edge
                 if isinstance(edge, Tier)
-                else Tier(model=edge, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+                else Tier(
+                    model=edge, rule=rule, labels=labels, decode=decode, preprocess=preprocess, postprocess=postprocess
+                )
             )
             if next_tier:
                 check_label("next_tier", next_tier)

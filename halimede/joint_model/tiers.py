@@ -18,6 +18,7 @@ from halimede.api.deferral import Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.api.model_formats import SAVED_MODEL
+from halimede.api.processing import DecodeMode
 from halimede.errors import InvalidFieldError
 from halimede.inference import Array, Model
 from halimede.mining import create
@@ -83,13 +84,14 @@ class Tier:
     """One model, and when it requests the next one.
 
     ``model`` is an ONNX file's path, an estimator (an object or class with ``predict``), a fitted scikit-learn model,
-    or a ``halimede.inference.Model``. ``labels``, ``preprocess`` and ``postprocess`` are as in a Model resource.
+    or a ``halimede.inference.Model``. ``labels`` to ``postprocess`` are as in a Model resource.
     """
 
     model: object
     name: str = ""
     rule: Rule = field(default_factory=Rule)
     labels: Sequence[str] = ()
+    decode: DecodeMode = "exact"
     preprocess: Sequence[Mapping[str, Any]] = ()
     postprocess: Mapping[str, Any] | None = None
 
@@ -144,6 +146,7 @@ def stage(tier: Tier, at: str, *, last: bool) -> RunnableTier:
         "url": path or NOWHERE,
         "format": format_at(Path(path)).name if path else "python",
         "labels": [str(label) for label in labels],
+        "decode": tier.decode,
         "preprocess": [dict(step) if isinstance(step, Mapping) else step for step in tier.preprocess],
         **({"postprocess": dict(tier.postprocess)} if tier.postprocess is not None else {}),
     }

@@ -71,7 +71,8 @@ class Reference(Struct, kw_only=True):
 
 
 class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
-    """The whole result of a calibration. Digests are SHA-256 of the models' files, hexadecimal.
+    """The whole result of a calibration. Digests are SHA-256 of the models' files, hexadecimal; ``edge_pixels``: of how
+    the small model's input is made of a picture (``halimede.api.processing.pixels_digest``); empty: not recorded.
 
     ``rule`` and ``parameters`` are those of the selected hard example mining; ``figures`` were measured on samples that
     nothing was fitted on, each with ``<name>.low`` and ``<name>.high``, its 95 % interval.
@@ -90,6 +91,7 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     figures: dict[str, Finite] = {}
     edge_digest: str = ""
     cloud_digest: str = ""
+    edge_pixels: str = ""
 
 
 def read_artefact(path: Path, field: str = "calibration") -> CalibrationFile:

@@ -74,14 +74,18 @@ class PlainSample(Struct, eq=False):
     mined: bool = False
 
 
-def prepare(model: Model, frame: Frame) -> tuple[Array, int]:
-    """Return the model's input, and by what the sides of the picture were divided when it was decoded.
+class PreparedInput(Struct, eq=False):
+    """A model's input; the sides of its picture were divided by ``scale`` when it was decoded."""
 
-    Raises DecodeError for any defect.
-    """
+    array: Array
+    scale: int = 1
+
+
+def prepare(model: Model, frame: Frame) -> PreparedInput:
+    """Decode and pre-process a frame for the model. Raises DecodeError for any defect."""
     try:
         image = decode(frame, model.decoding)
-        return model.prepare_frame(frame, image), scale_of(image)
+        return PreparedInput(model.prepare_frame(frame, image), scale_of(image))
     except DecodeError:
         raise
     except SampleError as error:
@@ -143,7 +147,8 @@ class Inference:
         began, frame, array = time.monotonic(), sample.frame, None
         try:
             image = decode(frame, model.decoding)
-            outcome.scale = scale_of(image)
+            if model.decoding:
+                outcome.scale = scale_of(image)
             if self._sample_miner and sample.mined:
                 outcome.verdict = judge_sample(self._sample_miner, image if outcome.scale == 1 else decode(frame))
                 outcome.mined = (began, time.monotonic())

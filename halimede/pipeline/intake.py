@@ -444,17 +444,17 @@ class FrameIntake:
                 await memory.take(size)
             try:
                 if _is_small(frame):
-                    array, scale = prepare(model.model, frame)
+                    prepared = prepare(model.model, frame)
                 else:
-                    array, scale = await self._decoder.call(prepare, model.model, frame)
+                    prepared = await self._decoder.call(prepare, model.model, frame)
             except BaseException:
                 memory.give(size)
                 raise
         except BaseException:
             model.release()
             raise
-        memory.give(size - array.nbytes)
-        sample.input, sample.scale, sample.model = array, scale, model
+        memory.give(size - prepared.array.nbytes)
+        sample.input, sample.scale, sample.model = prepared.array, prepared.scale, model
 
     def release_input(self, sample: Sample) -> None:
         """Release the prepared input of a sample."""

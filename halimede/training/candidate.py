@@ -13,6 +13,7 @@ import msgspec
 
 from halimede.api.model import ModelSpec
 from halimede.api.model_formats import format_of
+from halimede.api.processing import pixels_digest
 from halimede.calibration.calibrate import Goal, fit
 from halimede.errors import HalimedeError, InvalidFieldError, shorten_middle
 from halimede.evaluation.data import LabelledPicture
@@ -63,7 +64,7 @@ def calibrated(candidate: Path, spec: ModelSpec, kept: KeptData) -> CalibrationF
         sizes=[each.image.nbytes for each in chosen],
     )
     try:
-        return fit(
+        artefact = fit(
             edge,
             [each.cloud for each in chosen],
             pictures,
@@ -76,6 +77,7 @@ def calibrated(candidate: Path, spec: ModelSpec, kept: KeptData) -> CalibrationF
         ).artefact
     except InvalidFieldError:
         return None
+    return msgspec.structs.replace(artefact, edge_pixels=pixels_digest(spec.decode, spec.preprocess))
 
 
 def compare_step(

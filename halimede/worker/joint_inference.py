@@ -25,8 +25,8 @@ from halimede.worker.preview_publisher import PreviewPublisher
 from halimede.worker.roles import RoleJob, WorkerContext, origin, serve_requests, uploading
 from halimede.worker.session_failover import FailoverSource, intake_id
 from halimede.worker.settings import WorkerSettings
-from halimede.worker.status_reporter import CALIBRATION_INVALID
-from halimede.worker.version_calibration import VersionCalibrations
+from halimede.worker.status_reporter import CALIBRATION_DIFFERS, CALIBRATION_INVALID
+from halimede.worker.version_calibration import VersionCalibrations, pixels_trouble
 
 #: most camera frames in flight to a worker: each is acknowledged when it is answered
 INTAKE_RECEIVE_MAXIMUM = EdgeLimits().inside
@@ -102,7 +102,13 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         calibrations = VersionCalibrations(settings, worker.inference, policy)
         calibrations.begin(parts.slot.current)
         parts.slot.adopt = calibrations.adopt
-        parts.reporter.troubles.append((CALIBRATION_INVALID, lambda: calibrations.trouble))
+        parts.reporter.troubles += [
+            (CALIBRATION_INVALID, lambda: calibrations.trouble),
+            (
+                CALIBRATION_DIFFERS,
+                lambda: pixels_trouble(calibrations.current_file, parts.slot.current.desired),
+            ),
+        ]
         await offload.start()
         running = [group.create_task(worker.run(), name="edge worker")]
         if previews:

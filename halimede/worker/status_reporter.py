@@ -34,6 +34,7 @@ SESSION_LOST = "SessionLost"
 DISK_FULL = "DiskFull"
 #: reason of a worker whose first version has a calibration that does not fit the service
 CALIBRATION_INVALID = "CalibrationInvalid"
+CALIBRATION_DIFFERS = "CalibrationDiffers"
 
 
 class ReportingWorker(Protocol):

@@ -24,6 +24,8 @@ from halimede.pipeline.workers import RequestWorker
 from halimede.worker.main import leave, main
 from halimede.worker.roles import RoleJob, WorkerContext, serve_requests, uploading
 from halimede.worker.settings import WorkerSettings, read
+from halimede.worker.status_reporter import CALIBRATION_DIFFERS
+from halimede.worker.version_calibration import pixels_trouble
 
 #: prefix of a rule's fields in errors of mining, which knows only edge workers
 AT_EDGE = "spec.edgeWorker"
@@ -70,6 +72,12 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
             miner=miner,
             mines_samples=settings.hem_mode == BEFORE,
             ledger=ledger,
+        )
+        parts.reporter.troubles.append(
+            (
+                CALIBRATION_DIFFERS,
+                lambda: pixels_trouble(settings.calibration, parts.slot.current.desired),
+            )
         )
         await offload.start()
         parts.metrics.offload, parts.metrics.policy = offload, policy

@@ -13,9 +13,11 @@ from pathlib import Path
 import structlog
 
 from halimede.api.mining import AFTER
+from halimede.api.processing import pixels_digest
 from halimede.errors import HalimedeError, InvalidFieldError, shorten_middle
 from halimede.mining import create as create_miner
 from halimede.mining.calibration_file import read_artefact
+from halimede.models.desired_state import DesiredModel, spec_of
 from halimede.models.rollout import ALL_PERCENT
 from halimede.pipeline.inference import Inference
 from halimede.pipeline.model_slot import LoadedModel
@@ -30,6 +32,20 @@ FOLDER, FIELD = "calibrations", "spec.versions.calibration"
 MOST_FILES = 8
 
 
+def pixels_trouble(calibration: Path | None, desired: DesiredModel | None) -> str:
+    """Return what is wrong if a calibration was made with other pixels than the model's; empty: nothing, or unknown."""
+    recorded = read_artefact(calibration).edge_pixels if calibration else ""
+    if not recorded or desired is None:
+        return ""
+    spec = spec_of(desired, "spec")
+    if recorded == pixels_digest(spec.decode, spec.preprocess):
+        return ""
+    return (
+        "the calibration was made with other pixels: decode or preprocess of the Model has changed since. Run "
+        "halimede calibrate again, or restore these fields"
+    )
+
+
 class VersionCalibrations:
     """Gives the models of a worker their calibrations; ``adopt`` is for ``ModelSlot.adopt``."""
 
@@ -39,7 +55,8 @@ class VersionCalibrations:
         self._settings = settings
         self._inference = inference
         self._policy = policy
-        self._of_current = settings.calibration
+        #: the calibration of the current model
+        self.current_file = settings.calibration
 
     def begin(self, first: LoadedModel) -> None:
         """Use the calibration of the first model, or that of the service if it does not fit.
@@ -69,9 +86,9 @@ class VersionCalibrations:
             self._inference.miners[loaded.model] = create_miner(settings.hem_name, parameters, path, settings.hem_mode)
         if percent < ALL_PERCENT:
             return
-        if path != self._of_current:
+        if path != self.current_file:
             known = read_artefact(path, FIELD) if path else None
-            self._of_current = path
+            self.current_file = path
             self._policy.drift = drift_of(known, settings.hem_name) if known else None
             self._policy.mixture = known if settings.fusion == "mixture" else None
         self.trouble = ""

@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
@@ -49,6 +50,28 @@ def test_jpeg_keeps_shape_and_about_the_colour() -> None:
     array = decode(framed(encode_image(image, "jpeg"), "jpeg"))
     assert array.shape == image.shape
     assert np.abs(array.astype(int) - image).max() < 12
+
+
+@given(
+    arrays.arrays(np.uint8, st.tuples(st.integers(1, 70), st.integers(1, 70), st.just(3))),
+    st.sampled_from(["RGB", "L", "CMYK", "stored RGB"]),
+    st.fixed_dictionaries(
+        {
+            "quality": st.integers(1, 100),
+            "subsampling": st.integers(0, 2),
+            "progressive": st.booleans(),
+            "restart_marker_blocks": st.integers(0, 3),
+        }
+    ),
+)
+def test_a_jpeg_has_the_pixels_that_pillow_reads(image: np.ndarray, mode: str, options: dict[str, int]) -> None:
+    picture, out = Image.fromarray(image), io.BytesIO()
+    picture = picture if mode == "stored RGB" else picture.convert(mode)
+    options |= {"keep_rgb": True, "subsampling": 0} if mode == "stored RGB" else {}
+    picture.save(out, "JPEG", **options)
+    with Image.open(io.BytesIO(out.getvalue())) as read:
+        expected = np.asarray(read if mode == "L" else read.convert("RGB"))
+    assert np.array_equal(decode(framed(out.getvalue(), "jpeg")), expected)
 
 
 @pytest.mark.parametrize(

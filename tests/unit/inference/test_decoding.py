@@ -140,12 +140,12 @@ def test_worker_training_and_evaluation_read_equal_arrays(mode: str, method: str
     data = read_labelled(tmp_path, declared.labels)
     evaluated = [model.prepare(data.image(number, model.decoding)) for number in range(len(data))]
     worker = [prepare(model, open_payload((tmp_path / name).read_bytes(), "")) for name in data.names]
-    assert {scale for _, scale in worker} == {1 if mode == "exact" else 8}
+    assert {prepared.scale for prepared in worker} == {1 if mode == "exact" else 8}
     node = read_data(tmp_path, declared)
     trained = {row.tobytes() for row in (*node.train.samples, *node.held_out.samples)}
     assert {row.tobytes() for row in evaluated} == trained
-    for row, (array, _) in zip(evaluated, worker, strict=True):
-        assert np.array_equal(row, array)
+    for row, prepared in zip(evaluated, worker, strict=True):
+        assert np.array_equal(row, prepared.array)
 
 
 def test_linear_and_area_are_the_pixels_of_opencv() -> None:
