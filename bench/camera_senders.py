@@ -110,8 +110,8 @@ class Publishers(Senders):
     async def deliver(self, camera: str, number: int) -> None:
         """Publish a picture, until the broker has it."""
         data = memoryview(self.files[number % len(self.files)])
-        taken = {"camera": camera, "sequence": number, "captured_ns": time.time_ns()}
-        frame = Frame(id=new_id(), encoding="jpeg", data=data, **taken)
+        capture = {"camera": camera, "sequence": number, "captured_ns": time.time_ns()}
+        frame = Frame(id=new_id(), encoding="jpeg", data=data, **capture)
         await self._bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame), qos=1)
 
 

@@ -126,15 +126,15 @@ async def until_ready(process: Process, name: str) -> None:
 @contextlib.asynccontextmanager
 async def without_bus(kind: str, groups: int, folder: Path, cameras: Sequence[str]) -> AsyncIterator[Running]:
     """Run processes that read frames themselves: one, or with ``groups`` 0 one for each camera."""
-    parts = [[camera] for camera in cameras] if groups == 0 else [list(cameras)]
+    shares = [[camera] for camera in cameras] if groups == 0 else [list(cameras)]
     async with contextlib.AsyncExitStack() as stack:
         started = [
             await stack.enter_async_context(child("bench.camera_peers", kind, str(folder), env=ENVIRONMENT))
-            for _ in parts
+            for _ in shares
         ]
         for process in started:
             await until_ready(process, kind)
-        yield Running(list(zip(started, parts, strict=True)), {kind: [process.pid for process in started]})
+        yield Running(list(zip(started, shares, strict=True)), {kind: [process.pid for process in started]})
 
 
 SYSTEMS = (
