@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import camera_film, camera_input, camera_report, camera_system, network, serve
-from bench.camera_frames import FILM_FRAMES, SIZES, jpegs, write_jpegs
+from bench.camera_frames import FILM_FRAMES, SIZES, jpegs, write_film, write_jpegs
 from bench.camera_input import Case, ratios
 from bench.camera_live import LiveRound
 from bench.camera_model import Detector, detector
@@ -82,6 +82,8 @@ def measure(options: argparse.Namespace, model: Detector | None, where: dict[str
     if model:
         model.save(folder)
         write_jpegs(folder, files["1080p"])
+        if "halimede-h264" in options.systems:
+            write_film(folder / camera_system.FILM, "libx264", SIZES["1080p"], options.film_frames, options.fps)
         measured |= {"detector": model.name, "fps": options.fps, "seconds": options.seconds}
         systems = [system for system in camera_system.SYSTEMS if system.name in options.systems]
         live = LiveRound([], options.fps, options.seconds)
