@@ -44,7 +44,7 @@ def film_rows(costs: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 def system_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
     """Return a row for each system and number of cameras."""
-    rows: Rows = [("cameras", "system", "frames/s", "CPU ms a frame", "age p50, p99 ms", "min/max", "MB",
+    rows: Rows = [("cameras", "system", "frames/s", "CPU ms a frame", "age p50, p99 ms", "min/max", "MB slow, full",
                    "loop ms", "answered, dropped, unexplained")]  # fmt: skip
     for count, by_name in systems.items():
         for name, row in by_name.items():
@@ -55,18 +55,18 @@ def system_rows(systems: Mapping[str, Mapping[str, Any]]) -> Rows:
             frames += f", {row['unexplained']:.0f} unexplained" if row["unexplained"] else ""
             rows.append((count, name, f"{row['rate']:.1f}", costs,
                          f"{row['age_p50_ms']:.0f}, {row['age_p99_ms']:.0f}", f"{row['fairness']:.2f}",
-                         f"{row['memory_mb']:.0f}", loop, frames))  # fmt: skip
+                         "{slow:.0f}, {full:.0f}".format(**row["memory_mb"]), loop, frames))  # fmt: skip
     return rows
 
 
 def memory_a_camera(systems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return by system how much resident memory grew for each camera from the fewest to the most cameras."""
+    """Return by system the resident memory that each further camera takes while all of them send slowly."""
     few, many = min(systems, key=int, default=""), max(systems, key=int, default="")
     if few == many:
         return {}
     more = int(many) - int(few)
     return {
-        name: round((row["memory_mb"] - systems[few][name]["memory_mb"]) / more, 1)
+        name: round((row["memory_mb"]["slow"] - systems[few][name]["memory_mb"]["slow"]) / more, 1)
         for name, row in systems[many].items()
         if name in systems[few]
     }

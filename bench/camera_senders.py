@@ -36,6 +36,7 @@ WINDOW, WARM_FPS, WARM = 2, 3.0, 3
 #: seconds: until all cameras have answers; without any further answer at the end of a round
 START_S, SILENT_S = 90.0, 5.0
 LATE, BUSY = "dropped by the camera: two are on their way", "dropped by the camera: its reader is busy"
+UNREAD = "dropped by the camera: nobody reads it"
 
 
 class Senders(ABC):
@@ -142,8 +143,13 @@ class Servers(Senders):
 
     async def deliver(self, camera: str, number: int) -> None:
         """Write a picture to who reads the camera, until the connection takes more."""
-        if viewer := self._viewers.get(camera):
+        viewer = self._viewers.get(camera)
+        try:
+            if viewer is None:
+                raise ConnectionError
             await viewer.picture(self.files[number % len(self.files)])
+        except ConnectionError:
+            self.tally.dropped[UNREAD] += 1
 
 
 class Films(Senders):

@@ -134,6 +134,7 @@ def worker_environment(folder: Path, state: Path, broker: str, number: int, sour
         "GRACE_S": "1",
         "SESSION_KEY": "0" * 32,
         "CAMERA_FPS": "0",
+        "CAMERA_STALL_S": "60",
     }
 
 
@@ -174,6 +175,8 @@ async def one_round(system: System, folder: Path, live: LiveRound) -> dict[str, 
     async with system.opened(folder, live.cameras) as running:
         for worker in running.workers:
             await loop_calls(worker)  # those of its start do not count
+        pids = [pid for name, pids in running.counted.items() if name not in {"broker", CAMERAS} for pid in pids]
+        memory_mb = {"slow": sum(map(resident_mb, pids))}
         drops = [await dropped_by(url) for url in running.workers.values()]
         before = {name: cpu_s(pids) for name, pids in running.counted.items()}
         summaries = await asyncio.gather(
@@ -186,11 +189,11 @@ async def one_round(system: System, folder: Path, live: LiveRound) -> dict[str, 
                 figures["dropped"][name] = figures["dropped"].get(name, 0) + count
                 figures["unexplained"] -= count
         calls = [await loop_calls(worker) for worker in running.workers]
-        pids = [pid for name, pids in running.counted.items() if name not in {"broker", CAMERAS} for pid in pids]
+        memory_mb["full"] = sum(map(resident_mb, pids))
         processed = max(1, figures["processed"])
         return figures | {
             "cpu_ms": {name: seconds * 1000 / processed for name, seconds in spent.items()},
-            "memory_mb": sum(map(resident_mb, pids)),
+            "memory_mb": memory_mb,
             "fairness": fairness(figures.pop("by_camera"), live.cameras),
             **({"loop": max(calls, key=lambda call: float(call["longest_cpu_ms"]))} if calls else {}),
         }
