@@ -38,8 +38,14 @@ _size = struct.Struct(">II")
 #: JPEG markers
 SOS, EOI, DHT, JPG, DAC, APP1 = 0xDA, 0xD9, 0xC4, 0xC8, 0xCC, 0xE1
 FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
-#: bare markers without a length: restarts, start and end of image, and TEM
-BARE = {*range(0xD0, 0xDA), 0x01}
+#: frames that are decoded: baseline, extended and progressive, the last two also with arithmetic coding. No others
+#: reach a decoder: libjpeg-turbo 3.1 writes a lossless picture whole, beyond the end of an array for a smaller scale
+DECODABLE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}
+#: bits of a sample that are decoded
+SAMPLE_BITS = 8
+#: bare markers without a length: restarts, start and end of image, and TEM; decoders skip a stuffed byte, and would
+#: read another picture in what looks like its segment
+BARE = {*range(0xD0, 0xDA), 0x01, 0x00}
 #: comments and application segments, except for the two that define the colours
 REMARKS = {*range(0xE0, 0xF0), 0xFE}
 #: segments that may stand between two scans, and contain any bytes: tables of codes, of the quantization and of
@@ -130,6 +136,11 @@ def read_jpeg(data: memoryview) -> ImageHeader:
         if marker in FRAMES:
             if size or len(segment) < 10:
                 break
+            if marker not in DECODABLE or segment[4] != SAMPLE_BITS:
+                raise DecodeError(
+                    f"a jpeg of the kind SOF{marker - 0xC0} with {segment[4]} bits a sample",
+                    fix=f"send a baseline or progressive one with {SAMPLE_BITS} bits",
+                )
             height, width = struct.unpack_from(">HH", segment, 5)
             size = (width, height, 1 if segment[9] == 1 else 3)
         if marker not in REMARKS or segment[4:9].tobytes().startswith(COLOURS.get(marker, b"\0none")):
