@@ -1,8 +1,8 @@
 """Encodes samples for upload in a separate thread; ``transcode_policy`` decides how.
 
 A frame that is sent as received costs only two comparisons and a count. A frame that is too large for the broker is
-encoded again. Such frames are decoded under the limits of all decoding. If the picture was made smaller, the boxes of
-the answer are scaled to the original frame.
+encoded again. Such frames are decoded under the limits of all decoding, a JPEG no larger than the first attempt needs.
+If the picture was made smaller, the boxes of the answer are scaled to the original frame.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msgspec import Struct
 from PIL import Image
 
 from halimede.api.deferral import AS_IT_CAME
+from halimede.api.processing import Resize
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
 from halimede.frames.transcode_policy import (
@@ -31,8 +32,10 @@ from halimede.frames.transcode_policy import (
     first,
     following,
 )
-from halimede.image_headers import ImageHeader
+from halimede.image_headers import ImageHeader, read_jpeg
 from halimede.inference.coordinates import map_coordinates
+from halimede.inference.decoding import Decoding
+from halimede.inference.geometry import Geometry, geometry_of
 from halimede.messages import Frame, Prediction, Reply
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
@@ -138,32 +141,44 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
     """Encode a frame again. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR for an unreadable one."""
     began = time.perf_counter()
     try:
-        pixels = decode(frame)
+        pixels = decode(frame, _decoding(frame, wish, densities))
     except DecodeError as error:
         raise OffloadError(OffloadReason.ERROR, str(error)) from error
+    geometry = geometry_of(pixels)
     pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     if not is_picture(pixels):
         what = f"a frame of {pixels.dtype} {list(pixels.shape)} is no picture (uint8, height x width or x 3)"
         if wish.encoding in {"jpeg", "png"}:
             raise OffloadError(OffloadReason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
         raise OffloadError(OffloadReason.TOO_LARGE, f"{what}, and has more than {wish.limit_text}: raise it")
-    picture = PixelSize(pixels.shape[1], pixels.shape[0], 3 if pixels.ndim == 3 else 1)
+    geometry = geometry or Geometry.of(pixels.shape[1], pixels.shape[0])
+    picture = PixelSize(geometry.x.frame, geometry.y.frame, 3 if pixels.ndim == 3 else 1)
     if wish.encoding != "raw":
         _check(picture)
     made: EncodeAttempt | None = first(picture, wish, densities)
     for _ in range(MOST_TRIES):
         if made is None:
             break
-        written = resized(pixels, made.width, made.height)
+        written = resized(pixels, geometry, made.width, made.height)
         data = encode_image(written, made.encoding, made.quality)
         densities.learn(made, picture.channels, len(data))
         if wish.fits(len(data)):
-            shrunk = None if written is pixels else (picture.width / made.width, picture.height / made.height)
+            whole = (made.width, made.height) == (picture.width, picture.height)
+            shrunk = None if whole else (picture.width / made.width, picture.height / made.height)
             ready = _framed(frame, made.encoding, written, data, shrunk)
             return Upload(ready, shrunk, (time.perf_counter() - began) * 1000)
         made = following(made, len(data), picture, wish)
     what = f"a picture of {picture.width} x {picture.height} pixels does not fit into {wish.limit_text}"
     raise OffloadError(OffloadReason.TOO_LARGE, f"{what} as {wish.encoding}: raise it, or leave encoding at as-it-came")
+
+
+def _decoding(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Decoding | None:
+    """Return how a JPEG is decoded: at least as large as its first attempt, which no later one exceeds."""
+    if frame.encoding != "jpeg":
+        return None
+    header = read_jpeg(frame.data.cast("B"))
+    attempt = first(PixelSize(header.width, header.height, header.channels), wish, densities)
+    return Decoding(Resize(width=attempt.width, height=attempt.height))
 
 
 def _check(picture: PixelSize) -> None:
@@ -188,8 +203,15 @@ def _framed(frame: Frame, encoding: str, pixels: Pixels, data: bytes, shrunk: tu
     )
 
 
-def resized(pixels: Pixels, width: int, height: int) -> Pixels:
-    """Resize bilinearly with antialiasing, as pre-processing does; return ``pixels`` at equal size."""
-    if (height, width) == pixels.shape[:2]:
+def resized(pixels: Pixels, geometry: Geometry, width: int, height: int) -> Pixels:
+    """Resize with antialiasing; return ``pixels`` at the size of their frame.
+
+    Bilinear as pre-processing does, or bicubic after a decoder that has filtered already: bilinear would blur twice.
+    """
+    x, y = geometry.x, geometry.y
+    if (height, width) == (y.frame, x.frame):
         return pixels
-    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
+    method = Image.Resampling.BICUBIC if geometry.moved else Image.Resampling.BILINEAR
+    # a scale that does not divide a side gives pixels past the edge of the frame
+    box = (0, 0, x.frame * x.scale, y.frame * y.scale)
+    return np.asarray(Image.fromarray(pixels).resize((width, height), method, box=box, reducing_gap=2.0))

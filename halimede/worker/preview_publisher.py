@@ -17,10 +17,13 @@ import structlog
 from PIL import Image
 
 from halimede import topics
+from halimede.api.processing import Fit
 from halimede.bus import Bus
 from halimede.errors import BusError, DecodeError, TooLargeError
 from halimede.frames.encodings import Pixels, decode, measure
 from halimede.inference.coordinates import map_boxes
+from halimede.inference.decoding import Decoding
+from halimede.inference.geometry import Geometry, geometry_of
 from halimede.messages import Box, Frame, HardSample, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.worker.settings import WorkerSettings
@@ -37,6 +40,8 @@ _Seen = tuple[Frame, Prediction | None, Result]
 #: pixels of the longer side, bytes of the file, and most bytes of the decoded frame that a preview is made from
 SIDE, BYTES = 640, 48 * 1024
 MOST_PIXELS = 32 * 1024 * 1024
+#: how a JPEG is decoded for a preview
+SMALLER = Decoding(Fit(longest=SIDE))
 #: a picture with at most this longer side, and a PNG file of at most these bytes, is sent without loss
 SMALL_SIDE, SMALL_BYTES = 160, 4 * 1024
 #: quality and longer side of the attempts to stay within the limit of bytes
@@ -147,14 +152,15 @@ def make_preview(frame: Frame) -> Preview | None:
     try:
         if measure(frame) > MOST_PIXELS:
             return None
-        pixels = decode(frame)
+        pixels = decode(frame, SMALLER)
     except DecodeError:
         return None
     image = _as_picture(pixels)
     if image is None:
         return None
+    geometry = geometry_of(pixels) or Geometry.of(pixels.shape[1], pixels.shape[0])
     data = _compress(image)
-    return Preview(data, pixels.shape[1], pixels.shape[0]) if data else None
+    return Preview(data, geometry.x.frame, geometry.y.frame) if data else None
 
 
 def _compress(image: Image.Image) -> bytes | None:
@@ -185,6 +191,7 @@ def _as_picture(pixels: Pixels) -> Image.Image | None:
     if pixels.dtype != np.uint8:
         known = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         low, high = known.min(), known.max()
-        # halve first, so that the difference of two huge numbers is finite
-        pixels = ((known / 2 - low / 2) * (255 / ((high / 2 - low / 2) or 1.0))).clip(0, 255).astype(np.uint8)
+        # halve first, so that the difference of two huge numbers is finite; 255 over a tiny one is not
+        shares = (known / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+        pixels = (255 * shares).astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(pixels))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import threading
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
+from av import VideoFrame
+from PIL import Image
 
 from halimede.cameras import ipc_messages, source_reader
 from halimede.cameras.address import parse
@@ -14,7 +19,7 @@ from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCou
 from halimede.cameras.reader_client import environment
 from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.source_reader import NoTablesError, fitting, size_of
+from halimede.cameras.source_reader import NoTablesError, fitting, from_frame, size_of
 from halimede.errors import DecodeError
 from tests.cameras import jpeg, number_of
 
@@ -73,6 +78,58 @@ def test_what_is_no_jpeg(data: bytes) -> None:
 )
 def test_what_is_too_wide_is_made_narrower(most: int, size: tuple[int, int], sent: tuple[int, int]) -> None:
     assert fitting(device("/dev/video0", max_width=most), *size) == sent
+
+
+#: shares of red and blue in the brightness, by FFmpeg's number of the colour matrix: BT.709, unspecified, BT.601
+MATRICES = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 6: (0.299, 0.114)}
+COLOURS = np.array([[200, 60, 40], [40, 180, 60], [60, 50, 210], [220, 210, 60], [255, 255, 255], [0, 0, 0]])
+
+
+def film_frame(rgb: np.ndarray, *, matrix: int, full: bool) -> VideoFrame:
+    """Return a frame of planes, as a decoder of films does, of pixels whose colours are equal in blocks of 2 x 2."""
+    red, blue = MATRICES[matrix]
+    luma = rgb @ (red, 1 - red - blue, blue)
+    chroma = (rgb[..., 2] - luma) / (1 - blue) / 2, (rgb[..., 0] - luma) / (1 - red) / 2
+    spans = (1.0, 0.0, 1.0) if full else (219 / 255, 16.0, 224 / 255)
+    frame = VideoFrame(rgb.shape[1], rgb.shape[0], "yuv420p")
+    frame.colorspace, frame.color_range = matrix, 2 if full else 1
+    values = [luma * spans[0] + spans[1], *(plane[::2, ::2] * spans[2] + 128 for plane in chroma)]
+    for plane, pixels in zip(frame.planes, values, strict=True):
+        padded = np.zeros((plane.height, plane.line_size), np.uint8)
+        padded[: pixels.shape[0], : pixels.shape[1]] = pixels.round()
+        plane.update(padded.tobytes())
+    return frame
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("full", [False, True])
+def test_a_jpeg_of_a_film_has_its_colours_in_each_matrix_and_range(matrix: int, full: bool) -> None:
+    rgb = np.repeat(np.repeat(COLOURS[None], 64, axis=0), 32, axis=1)
+    picture = from_frame(device("/dev/video0", quality=95), film_frame(rgb, matrix=matrix, full=full))
+    pixels = np.asarray(Image.open(io.BytesIO(picture.data)))[32, 16::32].astype(int)
+    assert np.abs(pixels - COLOURS).max() <= 4
+
+
+@pytest.mark.parametrize(("width", "height"), [(63, 47), (640, 360)])
+def test_a_jpeg_of_a_film_is_the_file_that_pillow_makes_of_its_pixels(width: int, height: int) -> None:
+    rgb = np.random.default_rng(5).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3)).repeat(8, 0).repeat(8, 1)
+    frame = film_frame(rgb[:height, :width], matrix=2, full=False)
+    out = io.BytesIO()
+    Image.fromarray(frame.to_ndarray(format="rgb24")).save(out, format="JPEG", quality=85)
+    picture = from_frame(device("/dev/video0"), frame)
+    assert (picture.data, picture.width, picture.height) == (out.getvalue(), width, height)
+
+
+def test_a_frame_of_a_film_is_encoded_without_a_copy_of_its_pixels() -> None:
+    frame = film_frame(np.zeros((720, 1280, 3)), matrix=2, full=False)
+    from_frame(device("/dev/video0"), frame)  # what is imported meanwhile does not count
+    tracemalloc.start()
+    try:
+        from_frame(device("/dev/video0"), frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1280 * 720
 
 
 def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
+from PIL import Image
 
+from halimede.api.processing import Resize
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
 from halimede.frames import decode, encode_image, new_frame
-from halimede.frames.encodings import measure
+from halimede.frames.encodings import Scaling, measure
 from halimede.frames.transcode_policy import REQUEST_BYTES, SizeEstimator, UploadFormat
+from halimede.inference.decoding import Decoding
+from halimede.inference.geometry import Geometry
 from halimede.messages import Box, Frame, Prediction, Reply
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.offload.limits import CircuitBreaker
+from halimede.pipeline import transcode
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.transcode import Upload, UploadEncoder, write
 from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros
@@ -116,6 +122,78 @@ def test_boxes_of_the_answer_are_in_the_pixels_of_the_frame_as_it_was() -> None:
         Box(0, 0, pytest.approx(160), pytest.approx(60), 0.9, 3),
     ]
     assert (reply.prediction.label, reply.prediction.embeddings, reply.batch) == ("x", b"ab", 3)
+
+
+def second_upload(
+    frame: Frame, most: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Upload, np.ndarray, tuple[int, ...]]:
+    """Return the upload of a frame whose size is known from another one, its pixels, and the decoded shape."""
+    densities, shapes = SizeEstimator(), list[tuple[int, ...]]()
+
+    def decode_and_record(frame: Frame, scaling: Scaling | None = None) -> np.ndarray:
+        pixels = decode(frame, scaling)
+        shapes.append(pixels.shape)
+        return pixels
+
+    monkeypatch.setattr(transcode, "decode", decode_and_record)
+    write(frame, UploadFormat(max_bytes=most), densities)
+    upload = write(frame, UploadFormat(max_bytes=most), densities)
+    assert upload.frame.data.nbytes <= most
+    assert shapes[0] == decode(frame).shape, "without earlier pictures the whole one is tried first"
+    return upload, decode(upload.frame), shapes[1]
+
+
+@pytest.mark.parametrize(("most", "scale"), [(60_000, 1), (30_000, 2), (9_000, 4), (2_500, 8)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_jpeg_is_decoded_no_larger_than_its_first_attempt_needs(
+    most: int, scale: int, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = new_frame(picture(1283, 723, channels=channels), encoding="jpeg")
+    upload, sent, decoded = second_upload(frame, most, monkeypatch)
+    assert decoded[:2] == (-(-723 // scale), -(-1283 // scale))
+    assert all(side >= least for side, least in zip(decoded, sent.shape, strict=True))
+    height, width = sent.shape[:2]
+    assert upload.shrunk == pytest.approx((1283 / width, 723 / height))
+
+
+def test_boxes_come_back_in_place_if_a_scale_divides_no_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = picture(1001, 777, noise=40, channels=1) // 4
+    pixels[705:745, 905:985] = 255
+    upload, sent, decoded = second_upload(new_frame(pixels, encoding="jpeg"), 1_500, monkeypatch)
+    assert decoded == (98, 126)
+    bright = np.clip(sent.astype(float) - 128, 0, None)
+    rows, columns = np.mgrid[0 : sent.shape[0], 0 : sent.shape[1]] + 0.5
+    x, y = (columns * bright).sum() / bright.sum(), (rows * bright).sum() / bright.sum()
+    answer = Prediction(boxes=[Box(x - 1, y - 1, x + 1, y + 1, 0.5)])
+    reply = upload.read(Reply(id=b"a", worker="c", prediction=answer))
+    assert reply.prediction
+    assert reply.prediction.boxes
+    box = reply.prediction.boxes[0]
+    assert ((box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2) == pytest.approx((945, 725), abs=2.5)
+
+
+@pytest.mark.parametrize("size", [(420, 236), (310, 174), (150, 84)])
+def test_a_picture_of_a_smaller_scale_looks_like_one_made_of_all_pixels_and_is_not_blurred_twice(
+    size: tuple[int, int],
+) -> None:
+    chance, pixels = np.random.default_rng(4), np.full((720, 1280, 3), 90, np.uint8)
+    for left, top, extent in zip(*chance.integers(0, (1280, 720, 160), (600, 3)).T, strict=True):
+        pixels[top : top + extent, left : left + extent // 3] = chance.integers(0, 256, 3)
+    frame = new_frame(pixels, encoding="jpeg")
+    scaled = decode(frame, Decoding(Resize(width=size[0], height=size[1])))
+    assert scaled.shape < pixels.shape
+    sent = transcode.resized(scaled, Geometry.of(1280, 720, 720 // scaled.shape[0]), *size)
+    blurred = Image.fromarray(scaled).resize(size, Image.Resampling.BILINEAR)
+    whole = Image.fromarray(decode(frame))
+    assert decibels(sent, whole.resize(size, Image.Resampling.BILINEAR)) > 30
+    sharp = whole.resize(size, Image.Resampling.LANCZOS)
+    assert decibels(sent, sharp) > decibels(blurred, sharp) + 1
+
+
+def decibels(picture: ArrayLike, reference: ArrayLike) -> float:
+    """Return the PSNR of a picture."""
+    difference = np.asarray(picture).astype(float) - np.asarray(reference).astype(float)
+    return float(10 * np.log10(255**2 / np.square(difference).mean()))
 
 
 def test_an_answer_without_boxes_or_of_a_whole_picture_is_as_it_came() -> None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from halimede.frames import new_frame, new_id
-from halimede.frames.encodings import DTYPES
+from halimede.frames import decode, new_frame, new_id
+from halimede.frames.encodings import DTYPES, Scaling
 from halimede.messages import Box, Frame, Prediction, TextLine
+from halimede.worker import preview_publisher
 from halimede.worker.preview_publisher import BEST, BYTES, SIDE, Preview, best_boxes, make_preview, shown_text
 
 
@@ -40,6 +41,28 @@ def test_a_large_picture_becomes_one_of_640_pixels_of_the_same_form(encoding: st
     assert picture.size == (SIDE, SIDE * 3 // 4)
     assert preview is not None
     assert (preview.width, preview.height) == (1600, 1200)
+
+
+@pytest.mark.parametrize("width", [1283, 1921, 2567])
+def test_a_jpeg_is_decoded_no_larger_than_its_preview_needs(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    smooth = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    frame = new_frame(np.asarray(Image.fromarray(smooth).resize((width, width * 3 // 4))), encoding="jpeg")
+    whole = opened(make_preview(new_frame(decode(frame))))
+    shapes = list[tuple[int, ...]]()
+
+    def decode_and_record(frame: Frame, scaling: Scaling | None = None) -> np.ndarray:
+        pixels = decode(frame, scaling)
+        shapes.append(pixels.shape)
+        return pixels
+
+    monkeypatch.setattr(preview_publisher, "decode", decode_and_record)
+    preview = make_preview(frame)
+    picture = opened(preview)
+    assert picture.size == whole.size
+    assert all(SIDE <= shape[1] < 2 * SIDE for shape in shapes)
+    assert preview is not None
+    assert (preview.width, preview.height) == (width, width * 3 // 4), "boxes are shares of the frame"
+    assert np.abs(np.asarray(picture).astype(int) - np.asarray(whole)).mean() < 3
 
 
 def test_a_picture_that_does_not_compress_becomes_smaller_until_it_fits() -> None:
@@ -83,6 +106,13 @@ def test_what_is_no_picture_or_too_large_has_none() -> None:
 def test_the_range_of_other_numbers_is_stretched() -> None:
     picture = opened(make_preview(new_frame(np.array([[-1.0, 0.0], [0.5, 1.0]], np.float32))))
     assert np.asarray(picture).tolist() == [[0, 127], [191, 255]]
+
+
+@pytest.mark.parametrize("high", [5e-324, 1e-307, 1e308])
+def test_the_range_of_tiny_and_huge_numbers_is_stretched_without_an_overflow(high: float) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        picture = opened(make_preview(new_frame(np.array([[-high, 0.0], [high / 2, high]]))))
+    assert np.asarray(picture)[0, 0] == 0
 
 
 @given(
