@@ -43,6 +43,8 @@ FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
 DECODABLE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}
 #: bits of a sample that are decoded
 SAMPLE_BITS = 8
+#: those whose Huffman codes take at least a bit for each block of 8 x 8 samples
+HUFFMAN = {0xC0, 0xC1, 0xC2}
 #: bare markers without a length: restarts, start and end of image, and TEM; decoders skip a stuffed byte, and would
 #: read another picture in what looks like its segment
 BARE = {*range(0xD0, 0xDA), 0x01, 0x00}
@@ -124,6 +126,7 @@ def read_jpeg(data: memoryview) -> ImageHeader:
     if data[:3] != JPEG_MAGIC:
         raise DecodeError("no readable jpeg: it has no header")
     size: tuple[int, int, int] | None = None
+    kind = 0
     parts, tables, exif = [data[:2]], 0, data[:0]
     for at, marker, segment in _segments(data):
         if marker == SOS:
@@ -132,6 +135,8 @@ def read_jpeg(data: memoryview) -> ImageHeader:
             end, number = _read_scans(data[at:])
             if not end:
                 raise DecodeError(f"it is cut off after {len(data)} bytes", fix="send the whole picture")
+            if kind in HUFFMAN and end < _least_bytes(*size[:2]):
+                raise DecodeError(f"a jpeg of {size[0]} x {size[1]} pixels has more than {end} bytes")
             return ImageHeader(*size, number, [*parts, data[at : at + end]], exif)
         if marker in FRAMES:
             if size or len(segment) < 10:
@@ -141,6 +146,7 @@ def read_jpeg(data: memoryview) -> ImageHeader:
                     f"a jpeg of the kind SOF{marker - 0xC0} with {segment[4]} bits a sample",
                     fix=f"send a baseline or progressive one with {SAMPLE_BITS} bits",
                 )
+            kind = marker
             height, width = struct.unpack_from(">HH", segment, 5)
             size = (width, height, 1 if segment[9] == 1 else 3)
         if marker not in REMARKS or segment[4:9].tobytes().startswith(COLOURS.get(marker, b"\0none")):
@@ -151,6 +157,14 @@ def read_jpeg(data: memoryview) -> ImageHeader:
         elif marker == APP1 and not exif and segment[4:10] == EXIF_BEGIN:
             exif = segment[10:]
     raise DecodeError("no readable jpeg: its header is broken, or ends early")
+
+
+def _least_bytes(width: int, height: int) -> int:
+    """Return a bound of the bytes of so many pixels: a header that claims more would cost memory, and show grey.
+
+    All colours together have at least half as many blocks as there are pixels for, in each sampling.
+    """
+    return -(-width // 8) * -(-height // 8) // 16
 
 
 def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:

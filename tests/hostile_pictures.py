@@ -41,10 +41,10 @@ def jpeg(width: int = 8, height: int = 8, **options: object) -> bytes:
     return out.getvalue()
 
 
-def jpeg_that_claims(width: int, height: int) -> bytes:
+def jpeg_that_claims(width: int, height: int, **options: object) -> bytes:
     """Return a small JPEG whose header promises that many pixels."""
-    whole = bytearray(jpeg())
-    at = whole.index(b"\xff\xc0") + 5
+    whole = bytearray(jpeg(**options))  # type: ignore[arg-type]
+    at = whole.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
     whole[at : at + 4] = struct.pack(">HH", height, width)
     return bytes(whole)
 
@@ -71,6 +71,19 @@ def lossless_jpeg(width: int, height: int) -> bytes:
     adobe = b"Adobe\0\x64\0\0\0\0\0"
     header = segment(0xEE, adobe) + segment(0xC3, frame) + segment(0xC4, codes) + segment(0xDA, scan)
     return b"\xff\xd8" + header + bytes(-(-3 * width * height // 8)) + b"\xff\xd9"
+
+
+def jpeg_with_two_sizes(width: int, height: int) -> bytes:
+    """Return a JPEG of 8 x 8 pixels with a second header, of that size, behind its own."""
+    whole = jpeg()
+    at = whole.index(b"\xff\xc0")
+    end = at + 2 + int.from_bytes(whole[at + 2 : at + 4])
+    return whole[:end] + whole[at : at + 5] + struct.pack(">HH", height, width) + whole[at + 9 : end] + whole[end:]
+
+
+def jpeg_without_a_height() -> bytes:
+    """Return a JPEG of 8 x 8 pixels that names its height behind the scan (DNL), which few decoders read."""
+    return jpeg_that_claims(8, 0)[:-2] + segment(0xDC, b"\0\x08") + b"\xff\xd9"
 
 
 def jpeg_that_hides(hidden: bytes, shown: bytes) -> bytes:
