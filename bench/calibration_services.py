@@ -13,7 +13,7 @@ import yaml
 from examples.detection import scenes
 from examples.digits import data as digits
 from examples.real_pairs import faces, words
-from examples.real_pairs.manifests import model
+from examples.real_pairs.manifests import PARTS, model
 from examples.real_pairs.packages import Package
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -88,14 +88,14 @@ def write_table(folder: Path, _: int, seed: int) -> list[dict[str, Any]]:
 
 def write_words(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write words as a camera sees them: small, blurred, with noise."""
-    for part in words.PARTS:
+    for part in PARTS:
         words.write_frames(folder / part, part, count, seed)
     return words.write_models(folder)
 
 
 def write_faces(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write frames with faces at known places, of the same people in both parts: two draws of one stream."""
-    for part in faces.PARTS:
+    for part in PARTS:
         faces.write_frames(folder / part, part, count, seed, with_all_people=True)
     return faces.write_models(folder)
 
@@ -103,7 +103,7 @@ def write_faces(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
 def write_faces_alone(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Write the same frames without boxes: the big model's answers are the truth."""
     models = write_faces(folder, count, seed)
-    for part in faces.PARTS:
+    for part in PARTS:
         (folder / part / "annotations.json").unlink()
     return models
 

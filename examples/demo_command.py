@@ -50,7 +50,12 @@ async def output_of(*arguments: str, environment: Mapping[str, str] | None = Non
     process = await asyncio.create_subprocess_exec(
         *programs.command(*arguments), env={**os.environ, **(environment or {})}, stdout=pipe, stderr=pipe
     )
-    printed, errors = await process.communicate()
+    try:
+        printed, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
     if process.returncode:
         raise HalimedeError(f"halimede {' '.join(arguments)} failed: {errors.decode().strip()[-500:]}")
     return printed.decode()

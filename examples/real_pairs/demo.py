@@ -18,6 +18,7 @@ import json
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from examples.real_pairs.report import Answer, Run
 from examples.real_pairs.rtsp_camera import USER, RtspCamera, Viewer
 from halimede import log, programs
 from halimede.bus.mqtt import MqttBus
+from halimede.cli.progress import stages
 from halimede.errors import HalimedeError, first_error
 from halimede.evaluation.data import LabelledPicture, read_labelled
 from halimede.evaluation.service import answers, read_chain
@@ -176,42 +178,59 @@ def _is_running(recorder: Recorder) -> bool:
     return recorder.status is not None and recorder.status.status.phase == "Running"
 
 
-async def prepare(pair: Pair, folder: Path, count: int, installed: Path, console: Console) -> tuple[Path, Any]:
-    """Install packages, write frames and manifests, calibrate; return the manifests and what was printed."""
-    await asyncio.to_thread(packages.install, pair.packages, installed, console.print)
+def prepare(pair: Pair, folder: Path, count: int, installed: Path, console: Console) -> Path:
+    """Install packages, write frames and manifests; return the manifests. Raises HalimedeError."""
+    packages.install(pair.packages, installed, console.print)
     console.print(f"writing {2 * count} frames: half to calibrate on, half to answer")
-    for part in ("calibrate", "test"):
-        shutil.rmtree(folder / part, ignore_errors=True)
-        await asyncio.to_thread(pair.write_frames, folder / part, part, count, 0, installed)
-    models = await asyncio.to_thread(pair.write_models, folder, installed)
+    with stages() as report_stage:
+        for part in manifests.PARTS:
+            shutil.rmtree(folder / part, ignore_errors=True)
+            pair.write_frames(folder / part, part, count, installed=installed, progress=partial(report_stage, part))
+    models = pair.write_models(folder, installed)
     small, big = (body["metadata"]["name"] for body in models)
     cameras = [f"{pair.name}-folder", *([f"{pair.name}-rtsp"] if pair.film else [])]
-    service = folder / "service.yaml"
-    manifests.write(service, [*models, manifests.service(pair.name, small, big, pair.rule, cameras)])
-    console.print(f"calibrating the service on {count} frames, for {pair.budget:.0%} of uploads")
-    files = ("--service", str(service), "--data", str(folder / "calibrate"), "--out", str(folder))
+    written = folder / "service.yaml"
+    manifests.write(written, [*models, manifests.service(pair.name, small, big, pair.rule, cameras)])
+    return written
+
+
+async def calibrate(pair: Pair, written: Path) -> tuple[Path, Any]:
+    """Calibrate the service on its own half; return the manifests of the calibration, and its figures."""
+    folder = written.parent
+    files = ("--service", str(written), "--data", str(folder / "calibrate"), "--out", str(folder))
     # a short run may have too few frames to show that the rule is above chance: the page has the intervals
     printed = await output_of("calibrate", *files, "--target-upload", f"{pair.budget:g}", "--accept", "--json")
     return folder / f"{pair.name}.calibration.yaml", json.loads(printed)
 
 
-async def run(
-    pair: Pair, count: int, out: Path, *, installed: Path, options: Sequence[str], console: Console
-) -> dict[str, Any]:
-    """Run the demo on a system with these options and return the figures."""
-    calibrated, calibration = await prepare(pair, out / "frames", count, installed, console)
-    frames = await asyncio.to_thread(Frames, out / "frames" / "test")
-    async with live.system(out / "home", options, NODES) as where:
+async def answer(
+    pair: Pair, frames: Frames, written: Path, home: Path, *, options: Sequence[str], console: Console
+) -> tuple[Demo, Path, Any]:
+    """Calibrate the service, and let a system with these options answer all frames."""
+    with console.status(f"calibrating the service on {len(frames.pictures)} frames, for {pair.budget:.0%} of uploads"):
+        calibrated, calibration = await calibrate(pair, written)
+    console.print(f"calibrated for {pair.budget:.0%} of uploads: the rule is {calibration['rule']}")
+    async with live.system(home, options, NODES) as where:
         console.print(f"broker, GM and nodes {', '.join(NODES)} run; broker at {where.broker}")
         demo = Demo(pair, frames, where, console)
         await demo.run(calibrated)
+    return demo, calibrated, calibration
+
+
+def run(
+    pair: Pair, count: int, out: Path, *, installed: Path, options: Sequence[str], console: Console
+) -> dict[str, Any]:
+    """Run the demo on a system with these options and return the figures."""
+    written = prepare(pair, out / "frames", count, installed, console)
+    frames = Frames(out / "frames" / "test")
+    demo, calibrated, calibration = asyncio.run(
+        answer(pair, frames, written, out / "home", options=options, console=console)
+    )
     console.print(f"{pair.big} answers all frames alone, for the comparison")
-    cloud = await asyncio.to_thread(_cloud_alone, calibrated, frames.data)
+    with stages() as report_stage:
+        predictions = answers(read_chain([calibrated]).cloud, frames.data, partial(report_stage, pair.big))
+    cloud = dict(zip(frames.data.names, predictions, strict=True))
     return _write(pair, demo, frames, cloud, calibration=calibration, out=out, console=console)
-
-
-def _cloud_alone(calibrated: Path, data: LabelledPicture) -> dict[str, Prediction]:
-    return dict(zip(data.names, answers(read_chain([calibrated]).cloud, data), strict=True))
 
 
 def _write(
@@ -274,9 +293,7 @@ def main() -> None:
         parser.error(f"--frames must be {LEAST} at least: a calibration needs that many")
     log.configure("ERROR")
     with errors_in_a_line():
-        found = asyncio.run(
-            run(pair, count, out, installed=options.packages, options=security(options), console=Console())
-        )
+        found = run(pair, count, out, installed=options.packages, options=security(options), console=Console())
     end(report.missed(found))
 
 

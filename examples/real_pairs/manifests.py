@@ -1,4 +1,4 @@
-"""Manifests of a pair: its two Models, and the service before its calibration."""
+"""What all pairs write alike: the parts of their frames, two Models, and the service before its calibration."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from halimede.cli.output import to_yaml
 
+#: of the frames of a pair, each in a folder of its name
+PARTS = ("calibrate", "test")
 #: milliseconds that a frame may wait for the cloud: what a slow machine needs, so that its speed decides no figure
 DEADLINE_MS = 120_000
 

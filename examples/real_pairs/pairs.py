@@ -36,7 +36,7 @@ class Pair:
     fps: float
     film: bool
     write_models: Callable[[Path, Path], list[dict[str, Any]]]
-    write_frames: Callable[[Path, str, int, int, Path], None]
+    write_frames: Callable[..., None]
 
     @property
     def sources(self) -> list[tuple[str, str, str]]:

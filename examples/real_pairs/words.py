@@ -16,9 +16,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from examples.real_pairs import packages
-from examples.real_pairs.manifests import model
+from examples.real_pairs.manifests import PARTS, model
 from examples.real_pairs.packages import Package
 from halimede.errors import HalimedeError
+from halimede.evaluation.data import Progress
 
 V4 = Package(
     "rapidocr-onnxruntime", "1.4.4", ("rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",),
@@ -28,7 +29,6 @@ V6 = Package(
     "rapidocr", "3.10.0", ("rapidocr/models/PP-OCRv6_rec_small.onnx",), "PP-OCRv6's small recogniser", "Apache-2.0"
 )
 PACKAGES = (V4, V6)
-PARTS = ("calibrate", "test")
 FONTS = Path("/usr/share/fonts/truetype")
 #: the package of Debian that has fonts, if there is none
 FONT_PACKAGE = "fonts-dejavu-core"
@@ -58,7 +58,15 @@ def write_models(_: Path, installed: Path = packages.FOLDER) -> list[dict[str, A
     ]
 
 
-def write_frames(folder: Path, part: str, count: int, seed: int = 0, _: Path = packages.FOLDER) -> None:
+def write_frames(
+    folder: Path,
+    part: str,
+    count: int,
+    seed: int = 0,
+    *,
+    installed: Path = packages.FOLDER,  # noqa: ARG001  # as of all pairs: the fonts are the machine's
+    progress: Progress = lambda _done, _total: None,
+) -> None:
     """Write words as JPEG, and their texts as ``metadata.csv``. Raises HalimedeError if there is no font."""
     files = fonts()
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +78,7 @@ def write_frames(folder: Path, part: str, count: int, seed: int = 0, _: Path = p
             text = "".join(chance.choice(list(LETTERS), chance.integers(LENGTHS[0], LENGTHS[1] + 1)))
             render(text, files, chance).save(folder / f"{number:04}.jpg", quality=QUALITY)
             table.writerow([f"{number:04}.jpg", text])
+            progress(number + 1, count)
 
 
 @cache

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from examples.real_pairs import faces, manifests, packages, words
+from examples.real_pairs.manifests import PARTS
 from examples.real_pairs.packages import Package
 from examples.real_pairs.record import picture_key
 from examples.real_pairs.rtsp_camera import USER, RtspCamera, Viewer
@@ -66,9 +67,9 @@ def test_the_axes_of_a_file_that_was_exported_with_fixed_ones_are_opened(tmp_pat
 
 
 def test_words_are_crops_with_a_known_text_and_those_of_the_parts_differ(tmp_path: Path) -> None:
-    for part in words.PARTS:
+    for part in PARTS:
         words.write_frames(tmp_path / part, part, 20)
-    parts = [read_labelled(tmp_path / part) for part in words.PARTS]
+    parts = [read_labelled(tmp_path / part) for part in PARTS]
     texts = [part.truths or [] for part in parts]
     assert all(part.is_text for part in parts)
     assert not set(texts[0]) & set(texts[1])
